@@ -1,0 +1,96 @@
+"""Checkpoints: stored prefix rewrites, and the chain of digests that finds them again.
+
+A checkpoint says "a history that begins with these k messages may begin with these others instead".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A prefix rewrite.
+
+    `scope` names who may see it and where it holds (credential, backend, model; opaque here);
+    `digest` is the chain digest of the covered prefix, 16 bytes; `covered` counts the messages after the
+    leading system messages that it covers; `replacement` are the messages that stand for them (parsed
+    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted` or `trimmed`.
+    """
+
+    scope: str
+    digest: bytes
+    covered: int
+    replacement: tuple[dict[str, Any], ...]
+    tokens_before: int
+    tokens_after: int
+    kind: str
+    created: float
+    """Seconds since the epoch, from the clock of whoever made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store holds: checkpoints, bytes they take, and seconds since the epoch of the oldest."""
+
+    checkpoints: int
+    bytes: int
+    oldest: float | None
+
+
+class CheckpointStore(Protocol):
+    """Where checkpoints and learned state survive. Implementations never raise for a lost backend.
+
+    A store that fails answers as if it were empty, logs once, and tells so in `healthy`.
+    """
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last operation worked."""
+        ...
+
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+        """The stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
+        ...
+
+    async def put(self, checkpoint: Checkpoint) -> None:
+        """Store it; one of the same scope and digest is replaced."""
+        ...
+
+    async def get_state(self, key: str) -> bytes | None:
+        """A small learned value (weights, a learned window), or None."""
+        ...
+
+    async def put_state(self, key: str, value: bytes) -> None:
+        """Keep a small learned value."""
+        ...
+
+    async def claim(self, key: str, seconds: float) -> bool:
+        """Try to become the one who makes `key`, for at most `seconds`; across replicas where shared."""
+        ...
+
+    async def release(self, key: str) -> None:
+        """Give a claim back."""
+        ...
+
+    async def wait(self, key: str, seconds: float) -> None:
+        """Return when the claim of `key` is released or has expired, or after `seconds`."""
+        ...
+
+    async def stats(self) -> StoreStats:
+        """Count what is held."""
+        ...
+
+    async def purge(self, *, older_than: float | None = None) -> int:
+        """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return how many."""
+        ...
+
+    async def export(self) -> list[Checkpoint]:
+        """All checkpoints, oldest first."""
+        ...
+
+    async def close(self) -> None:
+        """Finish writing and let go of files and connections."""
+        ...

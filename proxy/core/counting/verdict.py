@@ -1,0 +1,129 @@
+"""Judge a reported token count: believable, corrupt, or the sign of a prompt that the backend cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+GATE = 0.35
+SLACK = 32.0
+"""Tokens by which any report may be off without being corrupt: templates are not linear."""
+MOST = 0.8
+"""Share of the whole estimate from which a report is the count of this prompt, however little it grew."""
+SWAPPED = 4
+"""Rejections in a row after which the next report is believed: the model behind the name changed."""
+HALF_WINDOW_SLACK = 4
+CUT_RATIO = 0.6
+CUT_LEAST = 512
+"""Tokens that must be missing before a report is called a cut."""
+
+
+CONSISTENT = 0.2
+"""Relative difference of two low reports of one conversation up to which they bear each other out."""
+LEAST_CONSISTENT = 0.35
+
+
+class Observation(Enum):
+    """What a reported token count was taken for."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    """Not believed: it taught nothing and became no anchor."""
+    CUT = "cut"
+    """The backend seems to have dropped a part of the prompt; it taught nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What was expected of a report, in tokens.
+
+    `anchor` is what the prefix took by an earlier report (0: none), `predicted` what follows it,
+    `deviation` the standard deviation of `predicted`, `unsure` the part of it that a backend may leave out
+    for good reason (tools it ignores, images it can't see, reasoning its template drops), `trusted` whether
+    enough is known of the model to call a low report a cut.
+    """
+
+    anchor: int
+    predicted: float
+    deviation: float
+    unsure: float
+    trusted: bool
+
+
+def judge(expected: Expectation, reported: int, window: int | None) -> Observation:
+    """Tell what a report of `reported` prompt tokens is; `window` in tokens, if known."""
+    if reported <= 0:
+        return Observation.REJECTED
+    if believable(expected, reported):
+        return Observation.CUT if _is_half(expected, reported, window) else Observation.ACCEPTED
+    return Observation.CUT if _is_cut(expected, reported, window) else Observation.REJECTED
+
+
+def believable(expected: Expectation, reported: int) -> bool:
+    """Whether a report can be the count of the whole prompt.
+
+    What goes wrong makes reports too low: a cached part left out, a prompt that was cut. So a high one is
+    believed (an unknown script can cost three times what was predicted), a low one within the gate around the
+    predicted increment, or when most of the prompt is in it.
+    """
+    delta, predicted = reported - expected.anchor, expected.predicted
+    if delta >= predicted - SLACK:
+        return True
+    if expected.anchor and reported >= MOST * (expected.anchor + predicted):
+        return True
+    return delta > 0 and max(0.0, predicted - expected.unsure) / delta < 1.0 + gate(expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """A report that was too low to be believed, and the estimate it was held against; tokens."""
+
+    digest: bytes
+    reported: int
+    estimated: int
+
+    def borne_out(self, reported: int, estimated: int) -> bool:
+        """Whether the report of a longer prefix is too low by the same ratio.
+
+        Corrupt reports do not grow with the prompt; those of a model that takes a script better than its
+        weights say do.
+        """
+        grown, expected = reported - self.reported, estimated - self.estimated
+        if grown <= 0 or expected <= 0 or self.estimated <= 0:
+            return False
+        ratio, then = grown / expected, self.reported / self.estimated
+        return then >= LEAST_CONSISTENT and abs(ratio - then) <= CONSISTENT * then
+
+
+def gate(expected: Expectation) -> float:
+    """Relative error of the increment up to which it is within what is known."""
+    if expected.predicted <= 0:
+        return GATE
+    return max(GATE, 4.0 * expected.deviation / expected.predicted)
+
+
+def _is_half(expected: Expectation, reported: int, window: int | None) -> bool:
+    """Ollama's truncation leaves half of the window and 2 tokens, whatever the prompt was."""
+    if window is None or abs(reported - (window // 2 + 2)) > HALF_WINDOW_SLACK:
+        return False
+    estimate = expected.anchor + expected.predicted
+    doubt = max(SLACK, 0.1 * expected.predicted, 2.0 * expected.deviation + expected.unsure)
+    # A prompt that fits is never cut.
+    return estimate - doubt > reported and estimate + doubt >= window
+
+
+def _is_cut(expected: Expectation, reported: int, window: int | None) -> bool:
+    if _is_half(expected, reported, window):
+        return True
+    estimate = expected.anchor + expected.predicted
+    least = estimate - expected.unsure - 2.0 * expected.deviation
+    if not (expected.trusted or expected.anchor) or least - reported < CUT_LEAST:
+        return False
+    if expected.anchor and _is_increment(expected, reported):
+        return False  # only the part that was not cached was reported
+    return reported < CUT_RATIO * least
+
+
+def _is_increment(expected: Expectation, reported: int) -> bool:
+    room = max(2.0 * SLACK, GATE * expected.predicted, 4.0 * expected.deviation + expected.unsure)
+    return abs(reported - expected.predicted) <= room

@@ -1,0 +1,120 @@
+"""The tool-schema diet: definitions of tools with fewer words, so that they leave room in a small window.
+
+Descriptions of tools and of their parameters are cut to the first sentence; those further down, examples and
+titles go. What a call is made of (names, types, required fields, enums, defaults, bounds) never changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SHARE = 1 / 4
+"""Fraction of the window from which tool definitions are too large."""
+BYTES_PER_TOKEN = 4
+"""Of JSON schemas, about: the same for every turn, unlike an estimate that learns."""
+DEEPEST = 64
+"""Levels of a schema that are looked at; what lies below stays as it is."""
+
+_WORDS = {"description": str, "title": str, "$comment": str, "examples": list, "example": str}
+"""Keywords that only explain, with the type that tells them from a parameter of that name in a sloppy schema."""
+_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+"""Keywords whose values map names to schemas (JSON Schema 2020-12): a parameter may be called `title`."""
+_SCHEMAS = frozenset(
+    {
+        "items",
+        "prefixItems",
+        "additionalItems",
+        "additionalProperties",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+    | {"anyOf", "allOf", "oneOf", "not", "if", "then", "else", "contains", "propertyNames"}
+)
+"""Keywords whose values are schemas or lists of them. All others hold data, in which nothing is a keyword."""
+_SENTENCE = re.compile(r".*?(?:[.!?](?=\s+[^\sa-z]|\s*\Z)|[\u3002\uff01\uff1f])", re.DOTALL)
+_PARAGRAPH = re.compile(r"\n\s*\n")
+
+
+def diet_from(window: int) -> int:
+    """Bytes of tool definitions, as JSON, above which they are too large for a window of so many tokens."""
+    return int(window * SHARE * BYTES_PER_TOKEN)
+
+
+def diet(tools: Sequence[Any]) -> Sequence[Any]:
+    """The tools (OpenAI's `tools`, or its older `functions`) on a diet; the same object if nothing is gained.
+
+    Deterministic, and applying it again changes nothing. What is no object stays as it is.
+    """
+    slim = [_tool(tool) for tool in tools]
+    return slim if slim != list(tools) else tools
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text: up to a full stop before a new sentence, or to the end of the paragraph.
+
+    A stop before a small letter ends no sentence ("e.g. a file").
+    """
+    paragraph = _PARAGRAPH.split(text.strip(), maxsplit=1)[0]
+    found = _SENTENCE.match(paragraph)
+    return (found.group() if found is not None else paragraph).strip()
+
+
+def _tool(tool: Any) -> Any:
+    if not isinstance(tool, Mapping):
+        return tool
+    if isinstance(tool.get("function"), Mapping):
+        return {**tool, "function": _function(tool["function"])}
+    return _function(tool) if "name" in tool else tool
+
+
+def _function(function: Mapping[str, Any]) -> dict[str, Any]:
+    slim = _described(function)
+    if isinstance(function.get("parameters"), Mapping):
+        slim["parameters"] = _parameters(function["parameters"])
+    return slim
+
+
+def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of a tool's parameters: each keeps the first sentence about it."""
+    slim = _schema(schema, 0)
+    told = schema.get("properties")
+    if not isinstance(told, Mapping):
+        return slim
+    for name, parameter in told.items():
+        if isinstance(parameter, Mapping) and isinstance(parameter.get("description"), str):
+            bare = slim["properties"][name]
+            # In the place where it was: the order of the words is part of the prompt.
+            keys = [key for key in parameter if key in bare or key == "description"]
+            about = first_sentence(parameter["description"])
+            slim["properties"][name] = {key: about if key == "description" else bare[key] for key in keys}
+    return slim
+
+
+def _described(function: Mapping[str, Any]) -> dict[str, Any]:
+    about = function.get("description")
+    return {**function, "description": first_sentence(about)} if isinstance(about, str) else {**function}
+
+
+def _schema(schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """A schema without words; recursion ends at `DEEPEST`, and `$ref` is not followed."""
+    return {
+        name: _keyword(name, value, depth + 1)
+        for name, value in schema.items()
+        if name not in _WORDS or not isinstance(value, _WORDS[name])
+    }
+
+
+def _keyword(name: str, value: Any, depth: int) -> Any:
+    if depth >= DEEPEST:
+        return value
+    if name in _MAPS and isinstance(value, Mapping):
+        return {key: _any(inner, depth) for key, inner in value.items()}
+    return _any(value, depth) if name in _SCHEMAS else value
+
+
+def _any(value: Any, depth: int) -> Any:
+    if isinstance(value, list):
+        return [_schema(inner, depth) if isinstance(inner, Mapping) else inner for inner in value]
+    return _schema(value, depth) if isinstance(value, Mapping) else value

@@ -1,0 +1,115 @@
+"""Trim: drop the oldest turns, then cut the middle out of oversize messages. The last resort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from proxy.core.ladder.base import Job
+from proxy.core.request import Message
+from proxy.core.turns import bridge_needed, cut_points, newest_user
+
+LEFT_OUT = "[Earlier messages were left out here to fit the context window.]"
+_MARK = "\n[… {} characters left out here to fit the context window …]\n"
+_LEAST = 400
+"""Characters that are left of a text at least."""
+_TRIES = 3
+
+
+def drop_oldest(job: Job) -> Job:
+    """Drop whole turns from `floor` on until the budget is kept; never the tail.
+
+    As many as it takes, all of them if that is not enough; where user and assistant would no longer take
+    turns, a message that says what happened stands in between.
+    """
+    shortest = job
+    # Tokens of everything before an index.
+    upto = [0.0, *accumulate(job.costs)]
+    mark_cost = sum(job.cost([{"role": "assistant", "content": LEFT_OUT}]))
+    for end in cut_points(job.messages):
+        if not job.floor < end <= job.tail:
+            continue
+        marks = _marks(job.messages, job.floor, end)
+        total = upto[-1] - (upto[end] - upto[job.floor]) + mark_cost * len(marks)
+        if total < shortest.total:
+            shortest = _without(job, end, marks)
+        if total <= job.budget:
+            break
+    return shortest
+
+
+def _marks(messages: Sequence[Message], floor: int, end: int) -> list[Message]:
+    role = bridge_needed(messages[floor - 1] if floor else None, messages[end:])
+    return [{"role": role, "content": LEFT_OUT}] if role else []
+
+
+def _without(job: Job, end: int, marks: list[Message]) -> Job:
+    messages = [*job.messages[: job.floor], *marks, *job.messages[end:]]
+    tail = job.tail - (end - job.floor) + len(marks)
+    return replace(job, messages=messages, costs=job.cost(messages), tail=tail)
+
+
+def cut_middles(job: Job) -> Job:
+    """Cut the middle out of the largest texts until the budget is kept; pinned messages last.
+
+    Pinned are the head and the newest user message. Tool calls stay whole: half of their JSON is none.
+    """
+    messages = list(job.messages)
+    costs = list(job.costs)
+    user = newest_user(messages)
+    for index in sorted(range(len(messages)), key=lambda i: (i < job.floor or i == user, -costs[i])):
+        excess = sum(costs) - job.budget
+        if excess <= 0:
+            break
+        messages[index], costs[index] = _cut(messages[index], costs[index], excess, job)
+    return replace(job, messages=messages, costs=costs)
+
+
+def _cut(message: Message, cost: float, excess: float, job: Job) -> tuple[Message, float]:
+    """The message with so many tokens less, or as few as may be; as it is if that would gain nothing."""
+    best, best_cost = message, cost
+    longest = max(map(len, _texts(message)), default=0)
+    # Tokens are not spread evenly over the characters, so the first guess may miss.
+    share = 1 - (excess + 1) / cost if cost > 0 else 0.0
+    for _ in range(_TRIES):
+        keep = max(_LEAST, int(longest * share))
+        shorter = _with_texts(message, partial(_middle_cut, keep=keep))
+        shorter_cost = sum(job.cost([shorter]))
+        if shorter_cost < best_cost:
+            best, best_cost = shorter, shorter_cost
+        if best_cost <= cost - excess or keep == _LEAST:
+            break
+        share *= 0.9 * max(0.0, cost - excess) / shorter_cost
+    return best, best_cost
+
+
+def _middle_cut(text: str, *, keep: int) -> str:
+    mark = _MARK.format(len(text) - keep)
+    if len(text) <= keep + len(mark):
+        return text
+    return text[: keep // 2] + mark + text[len(text) - (keep - keep // 2) :]
+
+
+def _texts(message: Message) -> list[str]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
+
+
+def _with_texts(message: Message, change: Callable[[str], str]) -> Message:
+    """The message with other texts: its content, or those of the parts of its content."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": change(content)}
+    if isinstance(content, list):
+        return {**message, "content": [_with_text(part, change) for part in content]}
+    return message
+
+
+def _with_text(part: Any, change: Callable[[str], str]) -> Any:
+    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+        return part
+    return {**part, "text": change(part["text"])}

@@ -1,0 +1,95 @@
+"""What a model can do, as far as anybody told us, with the origin of every field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum, StrEnum
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Trust(IntEnum):
+    """How far a value is believed; of two values for one field the more trusted one wins."""
+
+    FALLBACK = 0
+    """Nobody said anything: a conservative default."""
+    TRAINED = 1
+    """What the model was trained for: an upper bound, rarely what is loaded."""
+    LISTED = 2
+    """What a catalogue lists."""
+    CONFIGURED = 3
+    """What the backend is configured to use when it loads the model."""
+    LOADED = 4
+    """What the loaded instance says of itself."""
+    LEARNED = 5
+    """What an error named: the freshest number there is."""
+    USER = 6
+    """What the user set."""
+
+
+class Continuation(StrEnum):
+    """How a backend is asked to go on with a partial answer."""
+
+    FLAGS = "continue_final_message"
+    """Trailing assistant message with `continue_final_message: true, add_generation_prompt: false`."""
+    TRAILING = "trailing_assistant"
+    """Trailing assistant message alone."""
+    QUOTE = "user_turn"
+    """The partial answer as a finished turn, then a user turn that quotes its end and asks to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Generic[T]):
+    """A value, where it came from (for people), and how far to believe it."""
+
+    value: T
+    origin: str
+    trust: Trust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """One model on one backend. A field that nobody told is None.
+
+    `window` and `trained_window` are in tokens; `window` is the effective context window of one request
+    now, `trained_window` what the model was made for.
+    """
+
+    window: Fact[int] | None = None
+    trained_window: Fact[int] | None = None
+    max_output: Fact[int] | None = None
+    tools: Fact[bool] | None = None
+    vision: Fact[bool] | None = None
+    continuation: Fact[Continuation] | None = None
+    tokenizer: Fact[str] | None = None
+    """Architecture, tokenizer name or file: a hint for choosing a vocabulary."""
+    parallel: Fact[int] | None = None
+    """Slots that share the window's memory (llama.cpp unified KV, LM Studio `parallel`)."""
+    provisional: bool = False
+    """The model is not loaded yet: read again once it is."""
+
+
+_FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "provisional")
+
+
+def merge_profiles(*profiles: ModelProfile) -> ModelProfile:
+    """Layer profiles: per field the most trusted fact wins, of equally trusted ones the later.
+
+    A window the user set gives way only to a *smaller* one learnt from an error: the backend would
+    refuse what the user promised.
+    """
+    best: dict[str, Any] = {}
+    for profile in profiles:
+        for name in _FACTS:
+            new, old = getattr(profile, name), best.get(name)
+            if new is not None and (old is None or new.trust >= old.trust):
+                best[name] = new
+    merged = ModelProfile(**best)
+    learned = [p.window for p in profiles if p.window is not None and p.window.trust is Trust.LEARNED]
+    if merged.window is not None and merged.window.trust is Trust.USER and learned:
+        smallest = min(learned, key=lambda fact: fact.value)
+        if smallest.value < merged.window.value:
+            merged = replace(merged, window=smallest)
+    settled = merged.window is not None and merged.window.trust >= Trust.LOADED
+    return replace(merged, provisional=any(p.provisional for p in profiles) and not settled)

@@ -1,0 +1,1 @@
+"""One streamed answer, watched, paused and resumed: events in, commands out, no I/O."""

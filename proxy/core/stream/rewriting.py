@@ -1,0 +1,75 @@
+"""Chunks under another identity, and chunks of a later attempt as part of the first one's answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.core.stream.answer import REASONING_FIELDS, Identity, first_choice
+from proxy.core.stream.privileged import unprivileged
+
+_TEXT_FIELDS = ("content", *REASONING_FIELDS)
+
+
+def renamed(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any]:
+    """The chunk under an identity; the first choice's role is left out where it was said already."""
+    if "choices" not in chunk:
+        return chunk
+    if role_said and isinstance(chunk["choices"], list):
+        chunk = {**chunk, "choices": list(map(_without_role, chunk["choices"]))}
+    return identity.stamp(chunk)
+
+
+def _without_role(choice: Any) -> Any:
+    if not isinstance(choice, dict) or choice.get("index") or not isinstance(choice.get("delta"), dict):
+        return choice
+    return {**choice, "delta": {name: value for name, value in choice["delta"].items() if name != "role"}}
+
+
+def part_of(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any] | None:
+    """What the first choice of a chunk says, without finish reason and usage; None if it says nothing."""
+    choice = first_choice(chunk)
+    said = _said(choice)
+    if role_said:
+        said.pop("role", None)
+    if choice is None or not said:
+        return None
+    part = {**unprivileged(chunk), "choices": [{**choice, "delta": said, "finish_reason": None}]}
+    for count in ("usage", "timings"):
+        part.pop(count, None)
+    return identity.stamp(part)
+
+
+def text_alone(chunk: dict[str, Any], *, role_said: bool) -> tuple[str, str] | None:
+    """Field and text of a chunk that says one piece of text and nothing new beside it; None for others."""
+    choices = chunk.get("choices")
+    choice = first_choice(chunk)
+    if choice is None or len(choices or ()) != 1 or choice.get("finish_reason") or chunk.get("usage"):
+        return None
+    said = _said(choice)
+    if role_said:
+        said.pop("role", None)
+    if len(said) != 1:
+        return None
+    name, text = next(iter(said.items()))
+    return (name, text) if name in _TEXT_FIELDS and isinstance(text, str) else None
+
+
+def with_content(chunk: dict[str, Any], content: str) -> dict[str, Any]:
+    """The chunk with another text in its first choice, which must have one."""
+    first, *others = chunk["choices"]
+    return {**chunk, "choices": [{**first, "delta": {**first["delta"], "content": content}}, *others]}
+
+
+def content_of(chunk: dict[str, Any]) -> str:
+    """The text of the first choice; empty if it has none."""
+    choice = first_choice(chunk)
+    delta = choice.get("delta") if choice is not None else None
+    content = delta.get("content") if isinstance(delta, dict) else None
+    return content if isinstance(content, str) else ""
+
+
+def _said(choice: dict[str, Any] | None) -> dict[str, Any]:
+    delta = choice.get("delta") if choice is not None else None
+    if not isinstance(delta, dict):
+        return {}
+    return {name: value for name, value in delta.items() if value not in (None, "", [])}

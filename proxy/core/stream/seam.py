@@ -1,0 +1,179 @@
+"""The seam between two attempts: a repeated beginning is taken out, a real repetition is not."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+_LONGEST_OVERLAP = 400
+_SHORTEST_OVERLAP = 16
+_CONTEXT = 8
+"""Characters by which a place in a text is recognised."""
+_PRECEDENTS_IN = 4096
+"""Characters of an answer that are searched for precedents."""
+
+
+class Seam(Protocol):
+    """Filters the beginning of a resumed answer."""
+
+    @property
+    def open(self) -> bool:
+        """Whether text may still be held back or taken out."""
+        ...
+
+    def feed(self, text: str) -> str:
+        """New text in, text for the client out."""
+        ...
+
+    def flush(self) -> str:
+        """What is held when the attempt ends; nothing is held after it."""
+        ...
+
+
+class EchoFilter:
+    """Removes a copy of the text that was sent for continuation, if the backend repeats it whole.
+
+    LM Studio with llama.cpp engines from 2.21 on repeats it, others do not; a copy is taken out only when
+    every character of it came, so text that merely begins alike is let through. White space at the ends of the
+    copy may be missing, because chat templates trim it; white space that the client has is not sent again.
+    """
+
+    def __init__(self, echo: str) -> None:
+        """`echo` is the text that may be repeated; empty: nothing is held back."""
+        self._copy = echo.lstrip()
+        self._core = len(echo.strip())
+        self._at = 0
+        self._held: list[str] = []
+        self.open = self._core > 0
+
+    def feed(self, text: str) -> str:
+        """New text in, text for the client out."""
+        if not self.open:
+            return text
+        self._held.append(text)
+        if self._at == 0:
+            text = text.lstrip()
+        same = _same(self._copy, self._at, text)
+        self._at += same
+        if same == len(text) and self._at < len(self._copy):
+            return ""
+        return self._release(text[same:])
+
+    def flush(self) -> str:
+        """What is held when the attempt ends: the beginning of a copy is real text, a whole one is not."""
+        if self._at >= self._core:
+            self._held.clear()
+            self._at = len(self._copy)
+        return self._release("") if self.open else ""
+
+    def _release(self, rest: str) -> str:
+        """End the search: `rest` is what came after the last character that was alike."""
+        if self._at == len(self._copy):
+            out = rest
+        elif self._at >= self._core:
+            out = self._copy[self._core : self._at] + rest
+        else:
+            out = "".join(self._held)
+        self._held, self.open = [], False
+        return out
+
+
+def _same(copy: str, at: int, text: str) -> int:
+    """How many characters of the text are the next ones of the copy."""
+    if copy.startswith(text, at):
+        return len(text)
+    pairs = zip(copy[at : at + len(text)], text, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), len(copy) - at)
+
+
+class OverlapFilter:
+    """Removes the quoted end of the text when a model begins its continuation by repeating it.
+
+    Whether a model repeats itself, or goes on with a text that repeats, cannot be told in general: after equal
+    lines either may come. So an overlap of at least 16 characters is taken out only where it has no precedent.
+    It is let through where the last words of the text stood before and were followed by the same as now, and
+    where a piece as long as the overlap has stood twice in a row before. Of a text that repeats itself nothing is
+    lost but perhaps one piece: when the pause falls right after the first, the second is not to be told from an
+    overlap.
+    """
+
+    def __init__(self, before: str, said: str = "") -> None:
+        """`before` is the text that the model was shown as the end of its answer, `said` more of that answer."""
+        self._said = (said or before)[-_PRECEDENTS_IN:]
+        self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._said)
+        """Beginnings of the continuation that would be repetitions, longest first."""
+        self._held = ""
+        self.open = bool(self._candidates)
+
+    def feed(self, text: str) -> str:
+        """New text in, text for the client out; held back only while it may still be a repetition."""
+        if not self.open:
+            return text
+        self._held += text
+        held = self._held
+        self._candidates = [c for c in self._candidates if held.startswith(c) or c.startswith(held)]
+        if not self._candidates:
+            return self._release(0)
+        longest = self._candidates[0]
+        return self._release(len(longest)) if held.startswith(longest) else ""
+
+    def flush(self) -> str:
+        """What is held when the attempt ends, less a whole repetition."""
+        whole = [c for c in self._candidates if self._held.startswith(c)]
+        return self._release(len(whole[0]) if whole else 0)
+
+    def _release(self, cut: int) -> str:
+        if cut and _repeats(self._said, cut):
+            cut = 0
+        out, self._held, self.open = self._held[cut:], "", False
+        self._candidates, self._said = [], ""
+        return out
+
+
+class SpacedFilter:
+    """Puts white space between two attempts when the second one begins a new word without any.
+
+    A model that is asked in a new turn to go on rarely begins with the space that belongs there.
+    """
+
+    def __init__(self, inner: Seam, gap: str) -> None:
+        """`inner` filters first; `gap` is the white space that belongs between the attempts, maybe none."""
+        self._inner = inner
+        self._gap = gap
+
+    @property
+    def open(self) -> bool:
+        """Whether text may still be held back or changed."""
+        return self._inner.open or bool(self._gap)
+
+    def feed(self, text: str) -> str:
+        """New text in, text for the client out."""
+        return self._spaced(self._inner.feed(text))
+
+    def flush(self) -> str:
+        """What is held when the attempt ends."""
+        return self._spaced(self._inner.flush())
+
+    def _spaced(self, text: str) -> str:
+        if not text:
+            return text
+        gap, self._gap = self._gap, ""
+        return gap + text if text[0].isalnum() else text
+
+
+def _repeats(said: str, length: int) -> bool:
+    """Whether a piece of this length stands twice in a row somewhere in a text."""
+    run = 0
+    for a, b in zip(said, said[length:], strict=False):
+        run = run + 1 if a == b else 0
+        if run == length:
+            return True
+    return False
+
+
+def _overlaps(tail: str, said: str) -> list[str]:
+    """The ends of a text that it has no precedent for, longest first."""
+    last = said[-_CONTEXT:]
+    places = (at for at in range(len(said) - _CONTEXT) if said.startswith(last, at))
+    followers = {said[at + _CONTEXT :][:_SHORTEST_OVERLAP] for at in places}
+    ends = (tail[at:] for at in range(len(tail) - _SHORTEST_OVERLAP + 1))
+    return [end for end in ends if end[:_SHORTEST_OVERLAP] not in followers]

@@ -1,0 +1,93 @@
+"""Everything that can go wrong, with the HTTP status and OpenAI error fields each carries.
+
+SpillwayError
+├── SettingError          the operator set something impossible: start is refused
+└── ClientError           the request can't be served as it is: told to the client
+    ├── BadRequest        400, malformed
+    ├── BodyTooLarge      413
+    ├── Unauthorized      401
+    ├── ModelNotFound     404
+    ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
+    └── UpstreamUnavailable  502/504, no backend answered
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SpillwayError(Exception):
+    """Base of all errors that Spillway raises on purpose."""
+
+
+class SettingError(SpillwayError):
+    """A setting is wrong; the text is one line that says which, its value and what is allowed."""
+
+
+class ClientError(SpillwayError):
+    """An error a client is told in OpenAI's shape."""
+
+    status = 400
+    type = "invalid_request_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or type(self).code
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return {"error": {"message": self.message, "type": self.type, "code": self.code, "param": self.param}}
+
+
+class BadRequest(ClientError):
+    """The request is malformed."""
+
+
+class BodyTooLarge(ClientError):
+    """The body is larger than `SPILLWAY_MAX_BODY`."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class Unauthorized(ClientError):
+    """No key, or one that is not in `SPILLWAY_API_KEYS`."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class ModelNotFound(ClientError):
+    """No backend lists the model that was asked for by its own id."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class ContextOverflow(ClientError):
+    """The pinned part alone exceeds the window."""
+
+    code = "context_length_exceeded"
+
+
+class UpstreamUnavailable(ClientError):
+    """The backend can't be reached, or fell silent."""
+
+    status = 502
+    type = "upstream_error"
+    code = "upstream_unavailable"
+
+
+class UpstreamTimeout(UpstreamUnavailable):
+    """The backend accepted the request and then said nothing for `SPILLWAY_READ_TIMEOUT`."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class BrokenOff(SpillwayError):
+    """The backend broke off a response whose status has gone out already."""

@@ -1,0 +1,66 @@
+"""Fixtures for every test: the event loop, hypothesis profiles, and no network but loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The ordinary run draws the same examples every time, so that it fails for everyone or for no one;
+# new ones are looked for with HYPOTHESIS_PROFILE=deep.
+settings.register_profile(
+    "fast",
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))  # noqa: TID251 - of the tests, not of the proxy
+
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _loopback_only() -> Iterator[None]:
+    """Refuse connections that leave this machine, and look-ups of names."""
+    patch = pytest.MonkeyPatch()
+    for name in ("connect", "connect_ex"):
+        patch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+    patch.setattr(socket, "getaddrinfo", _guarded_lookup(socket.getaddrinfo))
+    yield
+    patch.undo()
+
+
+def _refuse(host: object) -> None:
+    if host and not str(host).startswith(LOOPBACK):
+        pytest.fail(f"a test wants to reach {host}: only loopback is allowed", pytrace=True)
+
+
+def _guarded(connect: Any) -> Any:
+    def guarded(sock: socket.socket, address: Any) -> Any:
+        if sock.family in {socket.AF_INET, socket.AF_INET6}:
+            _refuse(address[0])
+        return connect(sock, address)
+
+    return guarded
+
+
+def _guarded_lookup(lookup: Any) -> Any:
+    def guarded(host: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse(host.decode() if isinstance(host, bytes) else host)
+        return lookup(host, *args, **kwargs)
+
+    return guarded
