@@ -1,0 +1,1 @@
+"""Token counting engines and vocabularies: CPU and disk, no network."""

@@ -1,0 +1,180 @@
+"""Make the packed vocabularies from pinned packages: `python -m proxy.tokens.data.build WHEEL...`.
+
+The arguments are wheels fetched beforehand:
+
+    pip download --no-deps litellm==1.109.1 dashscope==2.0.2 mistral-common==1.13.1
+
+What is taken out of them is checked against a digest, so any version that carries the same files will do.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy.tokens.bytelevel import ranks_by_merges
+from proxy.tokens.lean import pack, unpack
+from proxy.tokens.sentencepiece import SPACE
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file in a wheel, its sha256, and how to read its tokens in rank order."""
+
+    name: str
+    wheel: str
+    path: str
+    sha256: str
+    read: Callable[[bytes], Sequence[bytes]]
+
+
+def read_tiktoken(data: bytes) -> list[bytes]:
+    """Lines of base64 token and rank; ranks not in use become b""."""
+    ranked = {int(rank): base64.b64decode(token) for token, rank in map(bytes.split, data.split(b"\n")[:-1])}
+    return [ranked.get(rank, b"") for rank in range(max(ranked) + 1)]
+
+
+def read_tekken(data: bytes) -> list[bytes]:
+    """Mistral's JSON; the last ranks make room for its special tokens."""
+    parsed = json.loads(data)
+    config = parsed["config"]
+    size = config["default_vocab_size"] - config["default_num_special_tokens"]
+    ranked = {entry["rank"]: base64.b64decode(entry["token_bytes"]) for entry in parsed["vocab"]}
+    return [ranked[rank] for rank in range(size)]
+
+
+def read_tokenizer_json(data: bytes) -> list[bytes]:
+    """Byte-level merges of a `tokenizer.json`, in their order after the 256 bytes."""
+    merges = (merge.split(" ", 1) for merge in json.loads(data)["model"]["merges"])
+    return list(ranks_by_merges((left, right) for left, right in merges))
+
+
+def read_sentencepiece(data: bytes) -> list[bytes]:
+    """Ordinary pieces of a SentencePiece model, best score first, with plain spaces.
+
+    The model is a protocol buffer: field 1 of it are the pieces; of a piece field 1 is the text, 2 the score
+    (float), 3 the type (1, the default, is ordinary).
+    """
+    pieces = []
+    for number, value in fields(data):
+        if number == 1 and isinstance(value, bytes):
+            piece = dict(fields(value))
+            if piece.get(3, 1) == 1:
+                pieces.append((-struct.unpack("<f", piece[2])[0], piece[1].decode()))
+    pieces.sort(key=lambda scored: scored[0])
+    return [text.replace(SPACE, " ").encode() for _, text in pieces]
+
+
+def fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Number and value of each field of a protocol buffer: int, or bytes for all else."""
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        if tag & 7 == 0:
+            value, at = varint(data, at)
+            yield tag >> 3, value
+            continue
+        if tag & 7 == 2:
+            size, at = varint(data, at)
+        else:
+            size = 8 if tag & 7 == 1 else 4
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A variable-length number and where it ends."""
+    value = shift = 0
+    while data[at] & 0x80:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1
+
+
+LITELLM = "litellm/litellm_core_utils/tokenizers/"
+SOURCES = (
+    Source(
+        "o200k",
+        "litellm",
+        LITELLM + "fb374d419588a4632f3f557e76b4b70aebbca790",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        read_tiktoken,
+    ),
+    Source(
+        "cl100k",
+        "litellm",
+        LITELLM + "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        read_tiktoken,
+    ),
+    Source(
+        "deepseek",
+        "litellm",
+        LITELLM + "deepseek_tokenizer.json",
+        "4607b3d1929c5ca263a81d7153c6d6ecdbc71c9e933c0fb2df2abf181bf6df61",
+        read_tokenizer_json,
+    ),
+    Source(
+        "qwen",
+        "dashscope",
+        "dashscope/resources/qwen.tiktoken",
+        "b2b1b8dfb5cc5f024bafc373121c6aba3f66f9a5a0269e243470a1de16a33186",
+        read_tiktoken,
+    ),
+    Source(
+        "tekken",
+        "mistral_common",
+        "mistral_common/data/tekken_240718.json",
+        "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516",
+        read_tekken,
+    ),
+    Source(
+        "mistral",
+        "mistral_common",
+        "mistral_common/data/tokenizer.model.v1",
+        "dadfd56d766715c61d2ef780a525ab43b8e6da4de6865bda3d95fdef5e134055",
+        read_sentencepiece,
+    ),
+)
+
+
+def extract(source: Source, wheels: Sequence[Path]) -> bytes:
+    """The file of `source` from one of `wheels`.
+
+    Raises:
+        SystemExit: no wheel has it, or its digest differs.
+    """
+    for wheel in wheels:
+        if wheel.name.startswith(source.wheel):
+            with zipfile.ZipFile(wheel) as archive:
+                data = archive.read(source.path)
+            if hashlib.sha256(data).hexdigest() != source.sha256:
+                sys.exit(f"{source.path} in {wheel.name} is not the file expected")
+            return data
+    return sys.exit(f"no wheel of {source.wheel} was given")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write a data file for each source."""
+    wheels = [Path(argument) for argument in arguments]
+    for source in SOURCES:
+        tokens = source.read(extract(source, wheels))
+        packed = pack(tokens)
+        if unpack(packed) != {token: rank for rank, token in enumerate(tokens) if token}:
+            sys.exit(f"{source.name} does not survive packing")
+        (HERE / f"{source.name}.spv").write_bytes(packed)
+        sys.stdout.write(f"{source.name}: {len(tokens)} tokens, {len(packed)} bytes\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

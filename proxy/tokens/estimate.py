@@ -1,0 +1,56 @@
+"""What a measurement gives, and what it carries along so that a report can be learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from proxy.core.counting.features import Vector
+from proxy.core.counting.verdict import Expectation
+
+MeterKey: TypeAlias = tuple[str, str]
+"""Backend name and model id."""
+EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated", "coarse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What `Meter.observe` needs to learn from a report; opaque to callers.
+
+    `reader` names what made the features; `scope`, `system_digest` and the last of `digests` (of every prefix of
+    the messages after the system's) are where the count will be an anchor, `system` the features of the system
+    messages; `x` are the features whose tokens were predicted.
+    """
+
+    key: MeterKey
+    reader: str
+    scope: bytes
+    system_digest: bytes
+    digests: Sequence[bytes]
+    system: Vector
+    x: Vector
+    expected: Expectation
+    learnable: bool
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of all messages; b"" when there is none but the system's."""
+        return self.digests[-1] if self.digests else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Prompt tokens of a request.
+
+    `tokens` is the best estimate, `upper` a bound that holds in at least 98.5 % of cases: what could
+    overflow is decided by it. `source` says what the figures stand on: `backend` (a count of this very
+    prompt), `anchored` (a count of its beginning and a prediction of the rest), `exact` (the model's own
+    vocabulary), `calibrated` (the general vocabulary with learned weights) or `coarse` (byte classes, while
+    no vocabulary is loaded).
+    """
+
+    tokens: int
+    upper: int
+    source: EstimateSource
+    ticket: Ticket = field(repr=False, compare=False)

@@ -1,0 +1,236 @@
+"""The meter: how many tokens a request's prompt has, by all that is known.
+
+Best first: a count of this very prompt by the backend, one it reported for the beginning of this conversation
+plus a prediction of the rest, the model's own vocabulary, the general vocabulary with learned weights, byte
+classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.core.counting.anchors import Anchor, Anchors
+from proxy.core.counting.features import EMPTY, Vector, add
+from proxy.core.counting.margin import ROOM
+from proxy.core.counting.verdict import Expectation, Observation
+from proxy.errors import BadRequest
+from proxy.tokens.estimate import Estimate, EstimateSource, MeterKey, Ticket
+from proxy.tokens.library import Library
+from proxy.tokens.memory import Draft, History, HistoryCache, Reader, TextCache
+from proxy.tokens.models import Model, Models
+from proxy.tokens.options import Options, OptionsDraft
+
+INLINE = 16 * 1024
+"""Characters of new text up to which counting happens on the loop: 5 ms."""
+COARSE_MARGIN = 0.3
+TRUSTED_SAMPLES = 3
+
+
+class Meter:
+    """Measures prompts and learns from what backends report.
+
+    To be used from one event loop. Texts that are new and large are counted in worker threads. Bodies are
+    parsed JSON; parts of messages must not be changed in place after they were measured, because a history
+    that is sent again is recognised by comparison.
+
+    Args:
+        cache_bytes: bound on what is remembered of texts and histories, in bytes, about.
+        library: where vocabularies are loaded, by default its own.
+    """
+
+    def __init__(self, *, cache_bytes: int = 64 * 2**20, library: Library | None = None) -> None:
+        texts = TextCache(cache_bytes // 2)
+        self._histories = HistoryCache(cache_bytes // 2)
+        self._anchors = Anchors()
+        self._models = Models(texts, library or Library())
+
+    async def warm(self, key: MeterKey | None = None) -> None:
+        """Load the general vocabulary, and that of `key` if it has one: 0.25 s each, while all else waits.
+
+        To be called before serving; without it the first requests are measured coarsely.
+        """
+        await self._models.warm()
+        if key is not None:
+            await self._models.reader(self._models.get(key))
+
+    async def measure(self, key: MeterKey, body: Mapping[str, Any]) -> Estimate:
+        """Estimate the prompt tokens of a chat completion body.
+
+        Raises:
+            BadRequest: `messages` is no list, or something is nested too deeply to be counted.
+        """
+        messages = body.get("messages") or []
+        if not isinstance(messages, list):
+            raise BadRequest("messages must be a list", param="messages")
+        model = self._models.get(key)
+        reader = model.reader or await self._models.reader(model)
+        draft = self._histories.draft(reader, messages)
+        options_draft = model.options.draft(reader, body)
+        if draft.new + options_draft.size > INLINE:
+            options, history = await asyncio.to_thread(_read, model, reader, draft, options_draft)
+        else:
+            options, history = _read(model, reader, draft, options_draft)
+        model.options.keep(reader, options_draft, options)
+        self._histories.keep(draft, history)
+        return self._estimate(model, reader, options, history)
+
+    def costs(self, key: MeterKey, messages: Sequence[Any]) -> list[float]:
+        """Predicted tokens of each message, for planning what to cut.
+
+        Their sum, with the base and the tools, is what a fresh `measure` says. Synchronous: messages that
+        were never measured are counted on the spot, 5 MB of text per second.
+        """
+        model = self._models.get(key)
+        reader = self._models.reader_now(model)
+        draft = self._histories.draft(reader, list(messages))
+        history = draft.finish(reader)
+        self._histories.keep(draft, history)
+        predict = model.counter.calibration.predict
+        return [predict(x) for x in (*history.system.vectors, *history.rest.vectors)]
+
+    def count_text(self, key: MeterKey, text: str) -> int:
+        """Tokens of a piece of completion text, at least 1 unless it is empty. Not cached.
+
+        Every piece is rounded: hand over what came since the last count rather than each delta.
+        """
+        if not text:
+            return 0
+        model = self._models.get(key)
+        vector = self._models.reader_now(model).uncached(text)
+        return max(1, round(model.counter.calibration.predict((*vector, *EMPTY[len(vector) :]))))
+
+    def observe(self, estimate: Estimate, prompt_tokens: int, *, window: int | None = None) -> Observation:
+        """Learn from the prompt tokens that the backend reported for a measured request.
+
+        Args:
+            estimate: what `measure` said of the body that was sent.
+            prompt_tokens: the whole prompt, cached part included.
+            window: context window in tokens, if known; helps to tell a silent cut.
+        """
+        model = self._models.get(estimate.ticket.key)
+        verdict = model.judge(estimate, prompt_tokens, window)
+        if verdict is Observation.ACCEPTED:
+            self._accept(model, estimate, prompt_tokens, given=False)
+        return verdict
+
+    def anchor_exact(self, estimate: Estimate, tokens: int) -> None:
+        """Take in a count that the backend made on request; it is believed without judging."""
+        if tokens > 0:
+            self._accept(self._models.get(estimate.ticket.key), estimate, tokens, given=True)
+
+    def set_hint(self, key: MeterKey, hint: str | None) -> None:
+        """Say what the backend calls the model's architecture or tokenizer. Cheap when nothing changed."""
+        model = self._models.get(key)
+        if hint != model.hint:
+            model.hint = hint
+            model.resolve()
+
+    def set_override(self, key: MeterKey, tokenizer: str | None) -> None:
+        """Say which tokenizer the user set for the model; it wins over everything."""
+        model = self._models.get(key)
+        if tokenizer != model.override:
+            model.override = tokenizer
+            model.resolve()
+
+    def dump(self, key: MeterKey) -> bytes:
+        """What was learned of a model, to survive a restart."""
+        return self._models.get(key).dump()
+
+    def load(self, key: MeterKey, data: bytes) -> bool:
+        """Continue with what `dump` wrote; False where it does not fit the model's vocabulary (any more).
+
+        To be called after the hint and the override are set: they choose the vocabulary.
+        """
+        return self._models.get(key).load(data)
+
+    def describe(self, key: MeterKey) -> dict[str, Any]:
+        """How the model is counted and how well, for people."""
+        return self._models.describe(key)
+
+    def _estimate(self, model: Model, reader: Reader, options: Options, history: History) -> Estimate:
+        anchor = self._anchors.longest(options.scope, history.system_digest, history.rest.digests)
+        vectors = history.rest.vectors
+        if anchor is None:
+            x = add((options.x, history.system_total, *vectors))
+        else:
+            x = add(vectors[anchor.covered :])
+            if anchor.system != history.system_total:
+                now = zip(x, history.system_total, anchor.system, strict=True)
+                x = tuple(a + b - c for a, b, c in now)
+        return _finished(_Measured(model, reader, options, history, anchor, x))
+
+    def _accept(self, model: Model, estimate: Estimate, tokens: int, *, given: bool) -> None:
+        ticket = estimate.ticket
+        model.counter.score(estimate.tokens, estimate.upper, tokens)
+        if ticket.learnable and model.reader is not None and ticket.reader == model.reader.id:
+            model.learn(ticket.x, tokens - ticket.expected.anchor)
+        self._anchor(estimate, tokens, given=given)
+
+    def _anchor(self, estimate: Estimate, tokens: int, *, given: bool) -> None:
+        ticket = estimate.ticket
+        if ticket.digest:
+            anchor = Anchor(len(ticket.digests), tokens, ticket.system, given)
+            self._anchors.put(ticket.scope, ticket.system_digest, ticket.digest, anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What an estimate is made of; `x` are the features that no anchor covers."""
+
+    model: Model
+    reader: Reader
+    options: Options
+    history: History
+    anchor: Anchor | None
+    x: Vector
+
+
+def _read(model: Model, reader: Reader, draft: Draft, options: OptionsDraft) -> tuple[Options, History]:
+    return options.finish(model.options.scope, reader), draft.finish(reader)
+
+
+def _finished(of: _Measured) -> Estimate:
+    counter, anchor = of.model.counter, of.anchor
+    coarse = of.reader is not of.model.reader
+    known = anchor.tokens if anchor else 0
+    if anchor is not None and not any(of.x):
+        predicted, deviation, margin = 0.0, 0.0, 0.0 if anchor.given else ROOM
+    else:
+        prediction = counter.predict(of.x)
+        predicted, deviation, margin = prediction.tokens, prediction.deviation, prediction.margin
+        margin += COARSE_MARGIN * abs(predicted) if coarse else 0.0
+    trusted = counter.exact or counter.samples >= TRUSTED_SAMPLES
+    expected = Expectation(known, predicted, deviation, counter.unsure(of.x), trusted=trusted and not coarse)
+    ticket = _ticket(of, expected, learnable=not coarse and predicted > 0)
+    tokens = max(1, round(known + predicted))
+    return Estimate(
+        tokens, max(tokens, round(known + predicted + margin)), _source(of, coarse=coarse), ticket
+    )
+
+
+def _source(of: _Measured, *, coarse: bool) -> EstimateSource:
+    if of.anchor is not None:
+        return "anchored" if any(of.x) else "backend"
+    if coarse:
+        return "coarse"
+    return "exact" if of.model.counter.exact else "calibrated"
+
+
+def _ticket(of: _Measured, expected: Expectation, *, learnable: bool) -> Ticket:
+    return Ticket(
+        key=of.model.key,
+        reader=of.reader.id,
+        scope=of.options.scope,
+        system_digest=of.history.system_digest,
+        digests=of.history.rest.digests,
+        system=of.history.system_total,
+        x=of.x,
+        expected=expected,
+        learnable=learnable,
+    )
+
+
+__all__ = ["Estimate", "Meter", "MeterKey", "Observation"]

@@ -1,0 +1,199 @@
+"""The models that are measured: which vocabulary each has, and what was learned of it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from proxy.core.counting.anchors import scope_digest
+from proxy.core.counting.images import image_rule
+from proxy.core.counting.model import ModelCounter
+from proxy.core.counting.verdict import SWAPPED, Dispute, Observation, judge
+from proxy.tokens.estimate import Estimate, MeterKey
+from proxy.tokens.families import o200k
+from proxy.tokens.library import Library
+from proxy.tokens.memory import Reader, TextCache
+from proxy.tokens.options import OptionsCache
+from proxy.tokens.resolve import Resolution, resolve
+from proxy.tokens.vocabulary import GENERAL, CoarseVocabulary
+
+MOST_MODELS = 1024
+"""Models remembered; the one seen first is forgotten beyond that."""
+
+
+@dataclass(slots=True)
+class Model:
+    """State of one model on one backend."""
+
+    key: MeterKey
+    options: OptionsCache
+    resolution: Resolution
+    counter: ModelCounter
+    hint: str | None = None
+    override: str | None = None
+    reader: Reader | None = None
+    """None until the vocabulary is loaded."""
+    rejected: int = 0
+    """Reports rejected in a row."""
+    rejections: int = 0
+    dispute: Dispute | None = None
+    """The last report that was rejected."""
+    cuts: int = 0
+    contradicted: bool = False
+    """The model's vocabulary was given up because reports contradicted it."""
+
+    def describe(self) -> dict[str, Any]:
+        """How the model is counted and how well, for people."""
+        return {
+            "source": "exact" if self.counter.exact else "calibrated",
+            "family": _id(self.resolution),
+            "family_by": self.resolution.origin,
+            "vocabulary": self.counter.vocabulary,
+            "loaded": self.reader is not None,
+            "contradicted": self.contradicted,
+            **self.counter.figures(),
+            "rejected": self.rejections,
+            "cuts": self.cuts,
+        }
+
+    def dump(self) -> bytes:
+        """What was learned, as JSON."""
+        return orjson.dumps(
+            {
+                "family": _id(self.resolution),
+                "contradicted": self.contradicted,
+                "counter": self.counter.dump(),
+            }
+        )
+
+    def load(self, data: bytes) -> bool:
+        """Continue with what `dump` wrote; False where it does not fit what the model is resolved to now."""
+        try:
+            kept = orjson.loads(data)
+            family, contradicted, learned = kept["family"], bool(kept["contradicted"]), kept["counter"]
+        except (ValueError, KeyError, TypeError):
+            return False
+        if family != _id(self.resolution):
+            return False
+        counter = begin(self.resolution, contradicted=contradicted)
+        if not counter.load(learned):
+            return False
+        self.counter, self.contradicted, self.reader = counter, contradicted, None
+        return True
+
+    def resolve(self) -> None:
+        """Choose the family again after a word of the backend's or the user's."""
+        resolution = resolve(self.key[1], self.hint, self.override)
+        if _id(resolution) != _id(self.resolution):
+            self.counter = begin(resolution)
+            self.contradicted = False
+            self.reader = None
+        self.resolution = resolution
+
+    def judge(self, estimate: Estimate, reported: int, window: int | None) -> Observation:
+        """Tell what a report is, in the light of those before it."""
+        ticket = estimate.ticket
+        verdict = judge(ticket.expected, reported, window)
+        if verdict is Observation.REJECTED and reported > 0 and self._insists(estimate, reported):
+            verdict = Observation.ACCEPTED
+        if verdict is Observation.CUT:
+            self.cuts += 1
+        elif verdict is Observation.REJECTED:
+            self.rejected += 1
+            self.rejections += 1
+            self.dispute = Dispute(ticket.digest, reported, estimate.tokens)
+        else:
+            self.rejected, self.dispute = 0, None
+        return verdict
+
+    def _insists(self, estimate: Estimate, reported: int) -> bool:
+        """Whether what was rejected came too often, or fits the last one, for it to be a mistake."""
+        if self.rejected >= SWAPPED:
+            if not self.counter.exact:
+                self.counter.calibration.widen()
+            elif self.resolution.origin != "user":
+                self._give_up()
+            return True
+        dispute = self.dispute
+        if dispute is None or dispute.digest not in estimate.ticket.digests:
+            return False
+        return dispute.borne_out(reported, estimate.tokens)
+
+    def learn(self, x: tuple[float, ...], tokens: float) -> None:
+        """Learn from an accepted report; a vocabulary that reports contradict is given up."""
+        self.counter.learn(x, tokens)
+        if self.resolution.origin != "user" and self.counter.contradicted():
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Go on with the general vocabulary: this one is not the model's."""
+        self.contradicted = True
+        self.counter = begin(self.resolution, contradicted=True)
+        self.reader = None
+
+
+class Models:
+    """The models by backend and id, and the vocabularies they share."""
+
+    def __init__(self, texts: TextCache, library: Library) -> None:
+        self._texts = texts
+        self._library = library
+        self._coarse = CoarseVocabulary()
+        self._models: OrderedDict[MeterKey, Model] = OrderedDict()
+
+    def get(self, key: MeterKey) -> Model:
+        """The model, made on first sight."""
+        model = self._models.get(key)
+        if model is None:
+            resolution = resolve(key[1], None, None)
+            model = Model(key, OptionsCache(scope_digest(*key)), resolution, begin(resolution))
+            self._models[key] = model
+            if len(self._models) > MOST_MODELS:
+                self._models.popitem(last=False)
+        return model
+
+    def describe(self, key: MeterKey) -> dict[str, Any]:
+        """How a model is counted and how well, for people."""
+        described = self.get(key).describe()
+        problem = self._library.failures.get(described["family"] or GENERAL)
+        return {**described, "problem": problem} if problem else described
+
+    async def warm(self) -> None:
+        """Load the general vocabulary."""
+        await self._library.load(GENERAL, o200k.load)
+
+    async def reader(self, model: Model) -> Reader:
+        """The reader of a model. Waits for its own vocabulary, but not for the general one."""
+        if self._library.get(GENERAL) is None and GENERAL not in self._library.failures:
+            self._library.begin(GENERAL, o200k.load)
+        family = model.resolution.family
+        load = family.load if family is not None and model.counter.exact else None
+        if family is not None and load is not None and await self._library.load(family.id, load) is None:
+            model.counter = begin(model.resolution, contradicted=True)
+        return self.reader_now(model)
+
+    def reader_now(self, model: Model) -> Reader:
+        """The reader with what is loaded: the model's, else a coarse one that is not kept."""
+        if model.reader is not None:
+            return model.reader
+        rule = image_rule(model.key[1])
+        vocabulary = self._library.get(model.counter.vocabulary)
+        if vocabulary is None:
+            return Reader(self._coarse, exact=False, rule=rule, cache=self._texts)
+        model.reader = Reader(vocabulary, exact=model.counter.exact, rule=rule, cache=self._texts)
+        return model.reader
+
+
+def _id(resolution: Resolution) -> str | None:
+    return resolution.family.id if resolution.family else None
+
+
+def begin(resolution: Resolution, *, contradicted: bool = False) -> ModelCounter:
+    """A counter that learned nothing yet, for what the resolution found."""
+    family = resolution.family
+    if family is not None and family.load is not None and not contradicted:
+        return ModelCounter.begin(family.id, exact=True)
+    return ModelCounter.begin(GENERAL, exact=False, prior=family.prior if family else ())

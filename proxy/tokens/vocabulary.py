@@ -1,0 +1,82 @@
+"""Vocabularies: something that counts the tokens of a text, and the features made of it."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Protocol
+
+import tiktoken
+
+from proxy.core.counting.chunks import chunks
+from proxy.core.counting.features import NO_CLASSES, Vector, add, byte_classes
+
+COARSE = "coarse"
+GENERAL = "o200k"
+"""The vocabulary that stands in for unknown ones."""
+_COARSE_WEIGHTS = (
+    *(0.65, 0.16, 0.30, 0.52, 0.44),
+    *(0.89, 0.37, 0.27, 0.40, 0.30, 0.33, 0.40, 0.39, 0.43, 1.13, 0.66, 0.76, 0.63, 1.34, 1.30),
+    *(0.70, -0.40),
+)
+"""Fitted to the general vocabulary's counts of 1,600 texts in 24 languages, code and data: mean error 10 %."""
+
+
+class Vocabulary(Protocol):
+    """Counts tokens. Safe to use from several threads."""
+
+    @property
+    def id(self) -> str:
+        """Name under which counts are cached and weights kept."""
+        ...
+
+    def count(self, text: str) -> int:
+        """Tokens of a text of any length and content; never raises, linear in time."""
+        ...
+
+
+def clean(text: str) -> str:
+    """Pair or replace lone surrogates, which no tokenizer takes and JSON may hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+class BpeVocabulary:
+    """Byte pair encoding by tiktoken, in chunks: its time stays linear and its regex within bounds.
+
+    `composed` says that the model's tokenizer brings text into Unicode's composed form first (NFC).
+    """
+
+    def __init__(self, name: str, pattern: str, ranks: dict[bytes, int], *, composed: bool = False) -> None:
+        self.id = name
+        self._composed = composed
+        self._encode = tiktoken.Encoding(
+            name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={}
+        ).encode_ordinary
+
+    def count(self, text: str) -> int:
+        """Tokens of `text`; special tokens spelt in it are taken as text."""
+        if self._composed and not text.isascii():
+            text = unicodedata.normalize("NFC", text)
+        return sum(len(self._encode(chunk)) for chunk in chunks(text))
+
+
+class CoarseVocabulary:
+    """About what the general vocabulary would count, by byte classes alone: needs no data, 60 MB/s."""
+
+    id = COARSE
+
+    def count(self, text: str) -> int:
+        """Estimated tokens of `text`; nine in ten are within 20 %."""
+        classes = byte_classes(clean(text).encode())
+        return max(bool(text), round(sum(w * n for w, n in zip(_COARSE_WEIGHTS, classes, strict=True))))
+
+
+def text_vector(vocabulary: Vocabulary, text: str, *, exact: bool) -> Vector:
+    """Count of `text` and its byte classes; without the classes where the count is exact."""
+    if exact:
+        return (vocabulary.count(text), *NO_CLASSES)
+    parts = [(vocabulary.count(chunk), *byte_classes(clean(chunk).encode())) for chunk in chunks(text)]
+    return parts[0] if len(parts) == 1 else add(parts)

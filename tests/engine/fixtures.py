@@ -1,0 +1,61 @@
+"""Fixtures around the real engine; a `conftest.py` imports those it wants."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Protocol
+
+import pytest
+from typing_extensions import Unpack
+
+from tests.engine.cache import cached_model
+from tests.engine.server import Engine, ServeOptions, llama_server
+from tests.engine.spec import ModelSpec
+
+WINDOW = 2048
+"""Context window of the shared engines, in tokens, all of it in one slot."""
+
+
+class StartEngine(Protocol):
+    """Starts an engine that lives as long as the tests of this process."""
+
+    def __call__(self, spec: ModelSpec, alias: str = "", **options: Unpack[ServeOptions]) -> Engine: ...
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
+    """Factory of engines: a model, and the options of the server; a context of 2,048 tokens by default.
+
+    Whoever asks for the same gets the same engine.
+    """
+    numbers = itertools.count()
+    started: dict[tuple[ModelSpec, str, str], Engine] = {}
+    with ExitStack() as stack:
+
+        def start(spec: ModelSpec, alias: str = "", **options: Unpack[ServeOptions]) -> Engine:
+            model = cached_model(spec)
+            options.setdefault("ctx", WINDOW)
+            name = alias or spec.mode
+            asked = (spec, name, str(sorted(options.items())))
+            if asked not in started:
+                log = tmp_path_factory.mktemp("engine") / f"llama-server-{next(numbers)}.log"
+                started[asked] = stack.enter_context(
+                    llama_server(model.path, log=log, alias=name, words=model.words, **options)
+                )
+            return started[asked]
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def walk_engine(engine: StartEngine) -> Engine:
+    """The walk model in a window of 2,048 tokens."""
+    return engine(ModelSpec(mode="walk"))
+
+
+@pytest.fixture(scope="session")
+def echo_engine(engine: StartEngine) -> Engine:
+    """The echo model in a window of 2,048 tokens."""
+    return engine(ModelSpec(mode="echo"))

@@ -1,0 +1,94 @@
+"""The real proxy as a process of its own, in front of any backends."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.engine.client import Answer, chat
+from tests.engine.process import ServerProcess, running
+from tests.engine.server import Engine
+
+READY = "Spillway listening on "
+PREFIX = "SPILLWAY_"
+TRACEBACK = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True, slots=True)
+class Spillway:
+    """A running proxy. `url` is its root, without `/v1`; `key` the credential its clients use, if any."""
+
+    url: str
+    process: ServerProcess = field(repr=False)
+    key: str = ""
+
+    @property
+    def v1(self) -> str:
+        """What a client takes as its base URL."""
+        return self.url + "/v1"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.process.text()
+
+    def chat(self, messages: list[dict[str, Any]], **fields: Any) -> Answer:
+        """Ask for a chat completion and read it to its end."""
+        return chat(self.url, messages, key=self.key, **fields)
+
+    def check(self, since: int = 0) -> None:
+        """Check that nothing went wrong unnoticed in the log, from a position on.
+
+        Raises:
+            AssertionError: it has a traceback.
+        """
+        text = self.log[since:]
+        assert TRACEBACK not in text, text
+
+
+class StartSpillway(Protocol):
+    """Starts a proxy in front of backends at these URLs; it lives as long as the test."""
+
+    def __call__(self, urls: Sequence[str], /, **settings: Any) -> Spillway: ...
+
+
+class SharedSpillway(Protocol):
+    """A proxy in front of an engine, which other tests use too: each has a key, and so a history, of its own."""
+
+    def __call__(self, engine: Engine) -> Spillway: ...
+
+
+def _environment(settings: dict[str, Any]) -> dict[str, str]:
+    inherited = dict(os.environ)  # noqa: TID251 - handed to a child process, not read
+    env = {name: value for name, value in inherited.items() if not name.startswith(PREFIX)}
+    settings = {"store": "memory://", **settings}
+    for name, value in settings.items():
+        env[PREFIX + name.upper()] = value if isinstance(value, str) else json.dumps(value)
+    return env
+
+
+@contextmanager
+def spillway_server(urls: Sequence[str], /, *, log: Path, **settings: Any) -> Iterator[Spillway]:
+    """Run `python -m proxy serve` on a free port in front of the backends at these URLs.
+
+    Settings go by their names in `proxy.settings`. Checkpoints are kept in memory unless `store` says otherwise.
+
+    Raises:
+        RuntimeError: it did not start; the text has its log.
+        AssertionError: it printed a traceback while it ran.
+    """
+    arguments = ["-m", "proxy", "serve", "--port", "0"]
+    for url in urls:
+        arguments += ["--backend", url]
+    with running(arguments, ready=READY, log=log, env=_environment(settings)) as (process, url):
+        proxy = Spillway(url=url.removesuffix("/v1"), process=process)
+        yield proxy
+    proxy.check()

@@ -1,0 +1,58 @@
+"""Make golden.json: counts of the probe texts by the vocabularies' own libraries.
+
+Needs, besides the project: `mistral-common sentencepiece` and the files that `proxy.tokens.data.build` takes its
+data from, unpacked: `python -m tests.tokens.make_golden LITELLM_TOKENIZERS QWEN_TIKTOKEN MISTRAL_DATA`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import tiktoken
+from tiktoken.load import load_tiktoken_bpe
+from tokenizers import Tokenizer
+
+from proxy.tokens.probe import probe
+
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)  # dashscope/tokenizers/qwen_tokenizer.py, dashscope 2.0.2
+
+
+def ranks(path: Path) -> dict[bytes, int]:
+    return load_tiktoken_bpe(str(path))
+
+
+def openai(name: str, path: Path) -> Callable[[str], int]:
+    public = importlib.import_module("tiktoken_ext.openai_public")
+    vars(public)["load_tiktoken_bpe"] = lambda *_, **__: ranks(path)
+    encoding = tiktoken.Encoding(**getattr(public, name)())
+    return lambda text: len(encoding.encode_ordinary(text))
+
+
+def counters(litellm: Path, qwen: Path, mistral: Path) -> dict[str, Callable[[str], int]]:
+    qwen_encoding = tiktoken.Encoding("qwen", pat_str=QWEN, mergeable_ranks=ranks(qwen), special_tokens={})
+    deepseek = Tokenizer.from_file(str(litellm / "deepseek_tokenizer.json"))
+    tekkenizer = importlib.import_module("mistral_common.tokens.tokenizers.tekken").Tekkenizer
+    tekken = tekkenizer.from_file(mistral / "tekken_240718.json")
+    processor = importlib.import_module("sentencepiece").SentencePieceProcessor
+    spm = processor(model_file=str(mistral / "tokenizer.model.v1"))
+    return {
+        "o200k": openai("o200k_base", litellm / "fb374d419588a4632f3f557e76b4b70aebbca790"),
+        "cl100k": openai("cl100k_base", litellm / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"),
+        "qwen": lambda text: len(qwen_encoding.encode_ordinary(text)),
+        "deepseek": lambda text: len(deepseek.encode(text, add_special_tokens=False).ids),
+        "tekken": lambda text: len(tekken.encode(text, bos=False, eos=False)),
+        "mistral": lambda text: len(spm.encode(text)),
+    }
+
+
+if __name__ == "__main__":
+    found = counters(*map(Path, sys.argv[1:4]))
+    golden = {name: [count(text) for text in probe()] for name, count in found.items()}
+    (Path(__file__).parent / "golden.json").write_text(json.dumps(golden) + "\n")

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from proxy.tokens.library import Library
+from proxy.tokens.vocabulary import CoarseVocabulary, Vocabulary
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_vocabulary_is_loaded_once_and_in_a_thread() -> None:
+    library, threads = Library(), []
+
+    def load() -> Vocabulary:
+        threads.append(threading.current_thread())
+        return CoarseVocabulary()
+
+    first, second = await asyncio.gather(library.load("x", load), library.load("x", load))
+    assert first is second is library.get("x")
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_a_failure_is_remembered_and_not_repeated() -> None:
+    library, tries = Library(), []
+
+    def load() -> Vocabulary:
+        tries.append(1)
+        raise ValueError("damaged")
+
+    assert await library.load("x", load) is None
+    assert await library.load("x", load) is None
+    assert library.failures == {"x": "ValueError: damaged"}
+    assert len(tries) == 1
+
+
+async def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
+    library, go = Library(), threading.Event()
+
+    def load() -> Vocabulary:
+        go.wait(10)
+        return CoarseVocabulary()
+
+    waiting = asyncio.ensure_future(library.load("x", load))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    go.set()
+    assert await library.load("x", load) is not None
+    assert waiting.cancelled()

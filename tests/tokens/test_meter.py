@@ -1,0 +1,420 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from proxy.core.counting.verdict import Observation
+from proxy.errors import BadRequest
+from proxy.tokens.library import Library
+from proxy.tokens.meter import Estimate, Meter
+from proxy.tokens.vocabulary import Vocabulary
+from tests.tokens.conftest import Shipped, loaded
+
+pytestmark = pytest.mark.anyio
+
+KEY = ("local", "some-model")
+QWEN = ("local", "qwen3-8b")
+WORDS = "the quick brown fox jumps over a lazy dog and then some more of it again"
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def body(*messages: Any, **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": list(messages), **fields}
+
+
+def chat(turns: int) -> list[dict[str, Any]]:
+    found = [{"role": "system", "content": "You are helpful."}]
+    for turn in range(turns):
+        found += [user(f"{WORDS} {turn}"), {"role": "assistant", "content": f"{turn} {WORDS}, {WORDS}"}]
+    return [*found, user("and now?")]
+
+
+def truth(messages: list[dict[str, Any]]) -> int:
+    """What a model with qwen's vocabulary reports: 11 tokens around the whole, 6 around each message."""
+    return 11 + sum(6 + loaded("qwen").count(message["content"]) for message in messages)
+
+
+@pytest.fixture
+async def meter() -> Meter:
+    meter = Meter()
+    await meter.warm()
+    return meter
+
+
+async def teach(meter: Meter, key: tuple[str, str], turns: int) -> None:
+    for turn in range(turns):
+        messages = chat(turn)
+        meter.observe(await meter.measure(key, body(*messages)), truth(messages))
+
+
+class SlowLibrary(Library):
+    """A library that has nothing until it is told so."""
+
+    ready = False
+
+    @override
+    def get(self, name: str) -> Vocabulary | None:
+        return super().get(name) if self.ready else None
+
+
+async def test_without_a_vocabulary_the_estimate_is_coarse_and_says_so() -> None:
+    library = SlowLibrary()
+    meter = Meter(library=library)
+    coarse = await meter.measure(KEY, body(user(WORDS * 20)))
+    assert coarse.source == "coarse"
+    library.ready = True
+    await meter.warm()
+    known = await meter.measure(KEY, body(user(WORDS * 20)))
+    assert known.source == "calibrated"
+    assert coarse.tokens == pytest.approx(known.tokens, rel=0.25)
+    assert coarse.upper > known.upper * 0.9
+
+
+async def test_a_coarse_estimate_anchors_but_teaches_nothing() -> None:
+    meter = Meter(library=SlowLibrary())
+    estimate = await meter.measure(KEY, body(user(WORDS * 20)))
+    assert meter.observe(estimate, 400) is Observation.ACCEPTED
+    assert meter.describe(KEY)["samples"] == 0
+    assert (await meter.measure(KEY, body(user(WORDS * 20)))).tokens == 400
+
+
+async def test_a_history_that_extends_an_answered_one_starts_from_its_report(meter: Meter) -> None:
+    messages = chat(5)
+    estimate = await meter.measure(KEY, body(*messages))
+    assert estimate.source == "calibrated"
+    assert meter.observe(estimate, 1234) is Observation.ACCEPTED
+    again = await meter.measure(KEY, body(*messages))
+    assert (again.tokens, again.source) == (1234, "backend")
+    longer = await meter.measure(KEY, body(*messages, user("ok")))
+    assert longer.source == "anchored"
+    assert 1235 <= longer.tokens < 1260
+    other = await meter.measure(("local", "another"), body(*messages))
+    assert other.source == "calibrated"
+
+
+async def test_tools_and_template_options_make_another_prompt(meter: Meter) -> None:
+    messages = chat(2)
+    meter.observe(await meter.measure(KEY, body(*messages)), 300)
+    for fields in ({"tools": [{"type": "function"}]}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        assert (await meter.measure(KEY, body(*messages, **fields))).source == "calibrated"
+    assert (await meter.measure(KEY, body(*messages, temperature=0.5, stream=True))).tokens == 300
+
+
+async def test_a_system_message_that_tells_the_time_keeps_the_anchor(meter: Meter) -> None:
+    messages = chat(5)
+    meter.observe(await meter.measure(KEY, body(*messages)), 1234)
+    clock = {"role": "system", "content": "You are helpful. It is 10:01 and the sun is shining."}
+    later = await meter.measure(KEY, body(clock, *messages[1:]))
+    assert later.source == "anchored"
+    assert 1234 < later.tokens < 1260
+    shorter = await meter.measure(KEY, body({"role": "system", "content": "Be."}, *messages[1:]))
+    assert 1220 < shorter.tokens < 1234
+
+
+async def test_an_edit_falls_back_to_the_anchor_before_it(meter: Meter) -> None:
+    messages = chat(5)
+    meter.observe(await meter.measure(KEY, body(*messages[:4])), 111)
+    meter.observe(await meter.measure(KEY, body(*messages)), 1234)
+    edited = [*messages[:6], user("something else"), *messages[7:]]
+    estimate = await meter.measure(KEY, body(*edited))
+    assert estimate.source == "anchored"
+    assert estimate.ticket.expected.anchor == 111
+
+
+async def test_exact_counts_are_believed(meter: Meter) -> None:
+    estimate = await meter.measure(KEY, body(*chat(3)))
+    meter.anchor_exact(estimate, 4321)
+    exact = await meter.measure(KEY, body(*chat(3)))
+    assert (exact.tokens, exact.upper, exact.source) == (4321, 4321, "backend")
+    meter.anchor_exact(exact, 0)
+    assert (await meter.measure(KEY, body(*chat(3)))).tokens == 4321
+
+
+async def test_a_known_family_is_exact_after_a_few_requests(meter: Meter) -> None:
+    await teach(meter, QWEN, 5)
+    messages = [user("Something quite different: 漢字 1234567, naïve."), *chat(3)[1:]]
+    estimate = await meter.measure(QWEN, body(*messages))
+    assert estimate.source == "exact"
+    assert estimate.tokens == pytest.approx(truth(messages), abs=3)
+    assert truth(messages) <= estimate.upper <= truth(messages) * 1.1 + 12
+    described = meter.describe(QWEN)
+    assert (described["family"], described["family_by"], described["samples"]) == ("qwen", "name", 5)
+
+
+async def test_a_name_that_misleads_is_given_up(meter: Meter) -> None:
+    key = ("local", "gpt-4o-finetuned-from-something")
+    for number in range(60):
+        digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
+        meter.observe(await meter.measure(key, digits), truth(digits["messages"]))
+    described = meter.describe(key)
+    assert (described["source"], described["contradicted"]) == ("calibrated", True)
+    digits = body(user("again " + "27182818284590452353 " * 30))
+    estimate = await meter.measure(key, digits)
+    assert estimate.tokens == pytest.approx(truth(digits["messages"]), rel=0.05)
+
+
+async def test_what_the_user_says_is_not_given_up(meter: Meter) -> None:
+    meter.set_override(KEY, "o200k")
+    for number in range(40):
+        digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
+        meter.observe(await meter.measure(KEY, digits), truth(digits["messages"]))
+    assert meter.describe(KEY)["source"] == "exact"
+
+
+async def test_hint_and_override_choose_the_vocabulary(meter: Meter) -> None:
+    meter.set_hint(KEY, "qwen2")
+    assert (await meter.measure(KEY, body(user("12345")))).source == "exact"
+    assert meter.describe(KEY)["vocabulary"] == "qwen"
+    meter.set_override(KEY, "llama3")
+    assert (await meter.measure(KEY, body(user("12345")))).source == "calibrated"
+    meter.set_override(KEY, None)
+    assert (await meter.measure(KEY, body(user("12345")))).source == "exact"
+
+
+async def test_a_tokenizer_file_that_cannot_be_read_is_told_of(meter: Meter, tmp_path: Any) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    meter.set_override(KEY, str(tmp_path / "tokenizer.json"))
+    estimate = await meter.measure(KEY, body(user("hello")))
+    assert estimate.source == "calibrated"
+    assert "not a tokenizer" in meter.describe(KEY)["problem"]
+
+
+async def test_a_corrupt_report_changes_nothing(meter: Meter) -> None:
+    await teach(meter, QWEN, 6)
+    messages = chat(20)
+    meter.observe(await meter.measure(QWEN, body(*messages[:30])), truth(messages[:30]))
+    estimate = await meter.measure(QWEN, body(*messages))
+    assert estimate.source == "anchored"
+    before = meter.dump(QWEN)
+    assert meter.observe(estimate, truth(messages[30:])) is Observation.REJECTED  # without the cached part
+    assert meter.observe(estimate, 0) is Observation.REJECTED
+    assert meter.dump(QWEN) == before
+    assert await meter.measure(QWEN, body(*messages)) == estimate
+    assert meter.describe(QWEN)["rejected"] == 2
+
+
+@pytest.mark.parametrize("key", [QWEN, KEY])
+async def test_a_model_that_was_swapped_is_followed(meter: Meter, key: tuple[str, str]) -> None:
+    await teach(meter, key, 6)
+    verdicts, ratios = [], []
+    for number in range(40):
+        text = f"{number} " + WORDS * (20 + 7 * number % 50)
+        estimate = await meter.measure(key, body(user(text)))
+        swapped = int(loaded("qwen").count(text) * 0.65)
+        verdicts.append(meter.observe(estimate, swapped))
+        ratios.append(estimate.tokens / swapped)
+    assert verdicts[:4] == [Observation.REJECTED] * 4
+    assert verdicts[4] is verdicts[-1] is Observation.ACCEPTED
+    assert ratios[-1] == pytest.approx(1, abs=0.1)
+
+
+async def test_a_second_low_report_of_a_conversation_bears_the_first_out(meter: Meter) -> None:
+    await teach(meter, QWEN, 6)
+    messages = [user("head " + WORDS * 40)]
+    estimate = await meter.measure(QWEN, body(*messages))
+    assert meter.observe(estimate, estimate.tokens * 13 // 20) is Observation.REJECTED
+    longer = await meter.measure(QWEN, body(*messages, user(WORDS * 40)))
+    assert meter.observe(longer, longer.tokens * 13 // 20) is Observation.ACCEPTED
+
+
+async def test_a_silent_cut_is_recognised_and_teaches_nothing(meter: Meter) -> None:
+    await teach(meter, QWEN, 6)
+    messages = chat(150)
+    estimate = await meter.measure(QWEN, body(*messages))
+    before = meter.dump(QWEN)
+    assert meter.observe(estimate, 2050, window=None) is Observation.CUT
+    assert meter.observe(estimate, 2048, window=4096) is Observation.CUT
+    assert meter.dump(QWEN) == before
+    assert meter.describe(QWEN)["cuts"] == 2
+    assert (await meter.measure(QWEN, body(*messages))).tokens == estimate.tokens
+
+
+async def test_costs_add_up_to_a_fresh_estimate(meter: Meter) -> None:
+    await teach(meter, KEY, 6)
+    messages = [user("not seen before"), *chat(7)[1:]]
+    estimate = await meter.measure(KEY, body(*messages))
+    costs = meter.costs(KEY, messages)
+    assert len(costs) == len(messages)
+    rest = estimate.tokens - sum(costs)
+    empty = await meter.measure(KEY, body())
+    assert rest == pytest.approx(empty.tokens, abs=1)
+    assert min(costs) > 0
+
+
+async def test_tools_schemas_and_images_count(meter: Meter) -> None:
+    plain = await meter.measure(KEY, body(user("hi")))
+    tools = [{"type": "function", "function": {"name": "f", "description": WORDS * 10}}]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 500_000}}
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"description": WORDS * 10}}}
+    for more in (
+        body(user("hi"), tools=tools),
+        body(user("hi"), functions=[tool["function"] for tool in tools]),
+        body(user("hi"), response_format=schema),
+    ):
+        assert 120 < (await meter.measure(KEY, more)).tokens - plain.tokens < 400
+    seen = await meter.measure(
+        KEY, body({"role": "user", "content": [{"type": "text", "text": "hi"}, image]})
+    )
+    assert 900 < seen.tokens - plain.tokens < 1100
+
+
+async def test_completion_text(meter: Meter, shipped: Shipped) -> None:
+    await meter.warm(QWEN)
+    text = WORDS * 5
+    assert meter.count_text(QWEN, text) == shipped("qwen").count(text)
+    assert meter.count_text(KEY, text) == pytest.approx(shipped("o200k").count(text), rel=0.02)
+    assert (meter.count_text(KEY, ""), meter.count_text(KEY, " ")) == (0, 1)
+    assert Meter().count_text(KEY, text) == pytest.approx(shipped("o200k").count(text), rel=0.3)
+
+
+async def test_what_was_learned_survives_a_restart(meter: Meter) -> None:
+    await teach(meter, KEY, 8)
+    again = Meter()
+    assert again.load(KEY, meter.dump(KEY))
+    await again.warm()
+    fresh = body(user("a new conversation " + WORDS))
+    assert await again.measure(KEY, fresh) == await meter.measure(KEY, fresh)
+    assert again.describe(KEY)["samples"] == 8
+
+
+async def test_that_a_name_misled_survives_a_restart_too(meter: Meter) -> None:
+    key = ("local", "gpt-4o-something")
+    for number in range(60):
+        digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
+        meter.observe(await meter.measure(key, digits), truth(digits["messages"]))
+    again = Meter()
+    assert again.load(key, meter.dump(key))
+    assert again.describe(key)["contradicted"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"null", b"[]", b"{}", b'{"family": null, "contradicted": 0, "counter": {}}']
+)
+async def test_other_data_is_not_taken(meter: Meter, data: bytes) -> None:
+    assert not meter.load(KEY, data)
+
+
+async def test_data_of_another_family_is_not_taken(meter: Meter) -> None:
+    assert not meter.load(QWEN, meter.dump(KEY))
+
+
+async def test_many_models_are_forgotten(meter: Meter) -> None:
+    await teach(meter, KEY, 2)
+    for number in range(1100):
+        meter.describe(("local", f"model {number}"))
+    assert meter.describe(KEY)["samples"] == 0
+
+
+ODD: list[Any] = [
+    None, 5, "text", [], {}, {"role": "weird"}, {"role": 5, "content": 6}, user("\ud800"),
+    {"role": "user", "content": None}, {"role": "user", "content": {"a": [1, 2]}},
+    {"role": "user", "content": [1, None, "x", {"type": "new", "q": [{"a": 1}]}, {"type": "text", "text": None}]},
+    {"role": "assistant", "tool_calls": "bad"}, {"role": "assistant", "tool_calls": [None, 5, {"function": None}]},
+    {"role": "tool", "content": [{"type": "image_url", "image_url": 7}]}, {"role": "user", "content": 10**400},
+]  # fmt: skip
+
+
+async def test_odd_input_is_counted(meter: Meter) -> None:
+    options = {
+        "tools": {"a": ["b"]},
+        "response_format": 5,
+        "functions": "x",
+        "documents": [1],
+        "chat_template": 7,
+    }
+    estimate = await meter.measure(KEY, body(*ODD, **options))
+    assert 100 < estimate.tokens < 2000
+    assert len(meter.costs(KEY, ODD)) == len(ODD)
+    requests: list[dict[str, Any]] = [{}, {"messages": None}, {"messages": []}]
+    for request in requests:
+        assert (await meter.measure(KEY, request)).tokens > 0
+
+
+async def test_cyclic_references_in_schemas_are_only_text(meter: Meter) -> None:
+    node = {"$ref": "#/$defs/node", "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}}
+    estimate = await meter.measure(
+        KEY, body(user("hi"), tools=[{"function": {"name": "f", "parameters": node}}])
+    )
+    assert estimate.tokens < 150
+
+
+@pytest.mark.parametrize("messages", [5, "text", {"a": 1}])
+async def test_messages_that_are_no_list_are_refused(meter: Meter, messages: Any) -> None:
+    with pytest.raises(BadRequest, match="must be a list"):
+        await meter.measure(KEY, {"messages": messages})
+
+
+@pytest.mark.parametrize("field", ["messages", "tools", "content", "first"])
+async def test_what_is_nested_too_deeply_is_refused(meter: Meter, field: str) -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    request = {
+        "messages": body(user("hi"), deep),
+        "first": body(deep),
+        "content": body({"role": "user", "content": deep}),
+        "tools": body(user("hi"), tools=deep),
+    }[field]
+    with pytest.raises(BadRequest, match="nested too deeply"):
+        await meter.measure(KEY, request)
+
+
+async def test_many_messages(meter: Meter) -> None:
+    estimate = await meter.measure(KEY, body(*(user(f"m {n % 50}") for n in range(10_000))))
+    assert 50_000 < estimate.tokens < 120_000
+
+
+LARGE = {
+    "prose": WORDS * 14_000,
+    "one letter": "a" * 10**6,
+    "spaces": " " * 10**6,
+    "base64": "iVBORw0KGgo" * 90_000,
+    "han": "漢字" * 250_000,
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+async def test_a_large_text_does_not_hold_up_the_loop(meter: Meter, kind: str) -> None:
+    """The loop's own thread works less than 20 ms between two turns, and turns many times while it counts."""
+    worst, turns = 0.0, 0
+    task = asyncio.ensure_future(meter.measure(KEY, body(user(LARGE[kind]))))
+    while not task.done():
+        begun = time.thread_time()
+        await asyncio.sleep(0)
+        worst, turns = max(worst, time.thread_time() - begun), turns + 1
+    assert task.result().tokens > 5_000
+    assert worst < 0.02
+    assert turns > 20
+
+
+async def test_a_small_text_is_counted_on_the_spot(meter: Meter) -> None:
+    running = meter.measure(KEY, body(*chat(3)))
+    with pytest.raises(StopIteration) as stopped:
+        running.send(None)
+    assert isinstance(stopped.value.value, Estimate)
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(
+        st.sampled_from([WORDS, "漢字かな", "12345 67890", "", "def f(x):\n    return x\n"]), max_size=12
+    )
+)
+def test_counts_grow_with_messages(texts: list[str]) -> None:
+    async def estimates() -> list[int]:
+        meter = Meter()
+        await meter.warm()
+        messages = [user(text) for text in texts]
+        return [(await meter.measure(KEY, body(*messages[:n]))).tokens for n in range(len(messages) + 1)]
+
+    assert all(a < b for a, b in itertools.pairwise(asyncio.run(estimates())))

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.counting.chunks import CHUNK
+from proxy.core.counting.features import byte_classes
+from proxy.tokens.families import FAMILIES
+from proxy.tokens.probe import sections
+from proxy.tokens.vocabulary import BpeVocabulary, CoarseVocabulary, clean, text_vector
+from tests.tokens.conftest import Shipped, loaded
+
+NAMES = [family.id for family in FAMILIES if family.load is not None]
+LONG = 200_000
+PATHOLOGICAL = {
+    "a": "a" * LONG,
+    "spaces": " " * LONG,
+    "newlines": "\n" * LONG,
+    "digits": "1234567890" * (LONG // 10),
+    "equals": "=" * LONG,
+    "han": "漢" * LONG,
+    "emoji": "😂" * LONG,
+    "joiners": "\u200d" * LONG,
+    "marks": "\u0301" * LONG,
+    "surrogates": "\ud83d" * LONG,
+    "base64": "iVBORw0KGgo" * (LONG // 11),
+}
+
+
+def seconds(count: Callable[[str], int], text: str) -> float:
+    begun = time.thread_time()
+    assert count(text) > 0
+    return time.thread_time() - begun
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", PATHOLOGICAL)
+def test_no_text_is_slow_or_raises(kind: str, name: str, shipped: Shipped) -> None:
+    prose = (sections()["english"] * 200)[:LONG]
+    usual = max(seconds(shipped(name).count, prose), 0.02)
+    assert (
+        seconds(shipped(name).count, PATHOLOGICAL[kind]) < 20 * usual * 4
+    )  # bytes: up to 4 for each character
+
+
+def test_two_million_spaces(shipped: Shipped) -> None:
+    assert 0 < shipped("o200k").count(" " * 2_000_000) < 100_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_count_as_the_whole(name: str, shipped: Shipped) -> None:
+    text = "".join(sections()[part] for part in ("english", "python", "russian", "german")) * 50
+    assert len(text) > 2 * CHUNK
+    vocabulary = shipped(name)
+    pieces = [text[at : at + 40_000] for at in range(0, len(text), 40_000)]
+    assert abs(vocabulary.count(text) - sum(map(vocabulary.count, pieces))) <= 2 * len(pieces)
+
+
+@given(st.text(alphabet=st.characters(), max_size=200))
+def test_any_text_is_counted(text: str) -> None:
+    for name in NAMES:
+        count = loaded(name).count(text)
+        assert (count > 0) == bool(text)
+        assert count <= len(clean(text).encode()) + 1
+
+
+@given(st.text(alphabet="ab\ud83d\ude00é", max_size=20))
+def test_clean_text_can_be_encoded(text: str) -> None:
+    assert clean(text).encode().decode() == clean(text)
+    assert clean("\ud83d\ude00") == "😀"
+
+
+def test_without_a_vocabulary_counts_are_about_right(shipped: Shipped) -> None:
+    coarse, general = CoarseVocabulary(), shipped("o200k")
+    for name in sections().keys() - {"amharic"}:
+        text = sections()[name]
+        assert 0.45 < coarse.count(text) / general.count(text) < 2.2, name
+    whole = "".join(sections().values())
+    assert 0.9 < coarse.count(whole) / general.count(whole) < 1.15
+    assert (coarse.count(""), coarse.count(" "), coarse.count("\ud83d")) == (0, 1, 1)
+
+
+def test_composed_form() -> None:
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    assert BpeVocabulary("x", r"\S+", ranks).count("e\u0301") == 3
+    assert BpeVocabulary("x", r"\S+", ranks, composed=True).count("e\u0301") == 2
+
+
+def test_features_of_long_text_add_up(shipped: Shipped) -> None:
+    text = "a漢 1\n" * 40_000
+    vector = text_vector(shipped("o200k"), text, exact=False)
+    assert vector == (shipped("o200k").count(text), *byte_classes(text.encode()))
+    assert text_vector(shipped("o200k"), text, exact=True)[1:] == (0,) * 22
