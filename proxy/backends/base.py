@@ -1,0 +1,87 @@
+"""The protocol every kind of backend implements, as flows that yield requests and receive replies.
+
+A flow runs without a network: a test sends it recorded replies, `proxy.net.prober` sends it real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from proxy.core.profile import Continuation, ModelProfile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A small request to the backend. `path` starts at the server's root, without `/v1`: `/props`."""
+
+    method: str
+    path: str
+    json: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back. `status` 0: no connection. `json` is None when the body is not JSON."""
+
+    status: int
+    json: Any = None
+    text: str = ""
+
+
+Flow: TypeAlias = Generator[Probe, Reply, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A model in the backend's list: its id, the object as it was sent, and what the list tells."""
+
+    id: str
+    raw: dict[str, Any]
+    profile: ModelProfile = field(default_factory=ModelProfile)
+
+
+NO_FIELDS: dict[str, Any] = {}
+"""For backends that tell no running counts."""
+
+
+def untold() -> Flow[None]:
+    """Ask nothing and answer None: for what a backend has no endpoint for."""
+    yield from ()
+
+
+class Backend(Protocol):
+    """One kind of backend. Instances hold no state."""
+
+    kind: str
+    continuations: tuple[Continuation, ...]
+    """Ways to continue a partial answer, best first."""
+    ask_running_counts: dict[str, Any]
+    """Fields to merge into a streamed request so that each chunk tells its token count; {} if there are none."""
+    shifts_silently: bool
+    """Whether a window that fills up loses its beginning without a word, instead of ending the answer."""
+    fixed_windows: bool
+    """Whether windows stay as they are while the server runs, so that they may be believed for longer."""
+
+    def detect(self, url: str) -> Flow[bool]:
+        """Tell by the shape of replies whether the server at `url` (root, without /v1) is of this kind."""
+        ...
+
+    def models(self) -> Flow[list[Listed]]:
+        """List the models; empty when the server has none or does not answer in a known shape."""
+        ...
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """Read all there is to know of one model, without loading it.
+
+        A model that is not loaded yet has `provisional` set; where nothing told the window it is None,
+        or a low guess of `Trust.FALLBACK` on backends that cut without a word.
+        """
+        ...
+
+    def count(self, body: dict[str, Any]) -> Flow[int | None]:
+        """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""
+        ...

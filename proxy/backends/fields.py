@@ -1,0 +1,88 @@
+"""Reading replies of unknown shape: every function takes any JSON and answers None or empty instead of raising."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from proxy.core.profile import Fact, Trust
+
+T = TypeVar("T")
+
+MOST_TOKENS = 10**9
+"""Above this a figure means "no limit was set" (transformers writes 1e30), not a window."""
+
+
+def tokens(value: object) -> int | None:
+    """A positive number of tokens, also when it came as a float or as digits in a string."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        value = int(value) if value.isdecimal() and len(value) <= 12 else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and 0 < value <= MOST_TOKENS else None
+
+
+def text(value: object) -> str | None:
+    """A string that is not blank."""
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def switch(value: object) -> bool | None:
+    """A JSON boolean."""
+    return value if isinstance(value, bool) else None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: object) -> list[Any]:
+    """A JSON array, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a JSON array."""
+    return [item for item in items(value) if isinstance(item, dict)]
+
+
+def dig(value: object, *path: str) -> Any:
+    """What lies at the end of `path` through nested objects, or None."""
+    for name in path:
+        value = mapping(value).get(name)
+    return value
+
+
+def contains(value: object, word: str) -> bool | None:
+    """Whether a JSON array names `word`; None when there is no array."""
+    return word in value if isinstance(value, list) else None
+
+
+def smallest(values: Iterable[int | None]) -> int | None:
+    """The least of the figures that were told."""
+    return min((value for value in values if value is not None), default=None)
+
+
+def fact(value: T | None, origin: str, trust: Trust) -> Fact[T] | None:
+    """A fact, or None when nobody told the value."""
+    return None if value is None else Fact(value, origin, trust)
+
+
+def openai_models(value: object) -> list[dict[str, Any]] | None:
+    """The entries of an OpenAI model list that have an id; None when the reply is no such list."""
+    data = mapping(value).get("data")
+    if not isinstance(data, list):
+        return None
+    return [entry for entry in objects(data) if text(entry.get("id")) is not None]
+
+
+def entry_of(entries: Iterable[dict[str, Any]], model: str) -> dict[str, Any] | None:
+    """The entry whose id, or one of whose aliases, is `model`; ids go before aliases."""
+    known = list(entries)
+    for entry in known:
+        if entry.get("id") == model:
+            return entry
+    return next((entry for entry in known if contains(entry.get("aliases"), model)), None)

@@ -1,0 +1,55 @@
+"""Any other server with OpenAI's API: only the ids are sure, some servers tell a window in a field of their own."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+
+JsonObject: TypeAlias = dict[str, Any]
+
+_LIST = Probe("GET", "/v1/models")
+_WINDOWS = ("context_length", "context_window", "max_context_length", "max_model_len", "max_input_tokens")
+"""Fields of a list entry, seen in the wild, that tell the window."""
+
+
+class Generic:
+    """A server of which nothing more is known."""
+
+    kind = "generic"
+    continuations: tuple[Continuation, ...] = (Continuation.QUOTE,)
+    ask_running_counts = NO_FIELDS
+    shifts_silently = False
+    fixed_windows = False
+
+    def detect(self, url: str) -> Flow[bool]:
+        """Look for a model list in OpenAI's shape."""
+        del url
+        reply = mapping((yield _LIST).json)
+        return reply.get("object") == "list" and isinstance(reply.get("data"), list)
+
+    def models(self) -> Flow[list[Listed]]:
+        """The ids."""
+        entries = openai_models((yield _LIST).json) or []
+        return [Listed(entry["id"], entry, _profile(entry)) for entry in entries]
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """A window only where the list tells one: otherwise requests are not managed."""
+        return _profile(entry_of(openai_models((yield _LIST).json) or [], model) or {})
+
+    def count(self, body: JsonObject) -> Flow[int | None]:
+        """No endpoint that all such servers share."""
+        del body
+        return untold()
+
+
+def _profile(entry: JsonObject) -> ModelProfile:
+    """The least of several fields: one of them may be what the model was trained for."""
+    told = [tokens(entry.get(name)) for name in _WINDOWS]
+    told.append(tokens(dig(entry, "meta", "n_ctx")))
+    return ModelProfile(
+        window=fact(smallest(told), "model list", Trust.LISTED),
+        continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
+    )

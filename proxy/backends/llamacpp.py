@@ -1,0 +1,153 @@
+"""llama.cpp's llama-server: `/props` tells the window of a slot, and it counts whole chat bodies exactly.
+
+In router mode (no model given at the start) each model has its own child; asking about a model would load
+it, were it not for `autoload=false`. A server with one model ignores that query.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from proxy.backends.base import Flow, Listed, Probe
+from proxy.backends.fields import (
+    contains,
+    dig,
+    entry_of,
+    fact,
+    items,
+    mapping,
+    objects,
+    openai_models,
+    smallest,
+    switch,
+    text,
+    tokens,
+)
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+
+JsonObject: TypeAlias = dict[str, Any]
+
+_TIMINGS: dict[str, Any] = {"timings_per_token": True}
+_RUNNING = frozenset({"loaded", "sleeping"})
+
+
+class LlamaCpp:
+    """llama-server, with one model or as a router."""
+
+    kind = "llamacpp"
+    continuations: tuple[Continuation, ...] = (
+        Continuation.FLAGS,
+        Continuation.TRAILING,
+        Continuation.QUOTE,
+    )
+    ask_running_counts = _TIMINGS
+    shifts_silently = False
+    fixed_windows = False
+
+    def detect(self, url: str) -> Flow[bool]:
+        """Look for server properties; while it loads, every path answers with the same error."""
+        del url
+        props = mapping((yield Probe("GET", "/props")).json)
+        if isinstance(props.get("default_generation_settings"), dict) or props.get("role") == "router":
+            return True
+        error = mapping(props.get("error"))
+        return error.get("type") == "unavailable_error" and error.get("message") == "Loading model"
+
+    def models(self) -> Flow[list[Listed]]:
+        """The OpenAI part of the list; a router's names the models that are not loaded too."""
+        entries = openai_models((yield Probe("GET", "/v1/models")).json) or []
+        return [Listed(entry["id"], entry, _listed(entry)) for entry in entries]
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """The slot's limit: with a unified KV cache all slots together hold no more than that."""
+        props = mapping((yield _props(model)).json)
+        entries = openai_models((yield Probe("GET", "/v1/models")).json) or []
+        entry = entry_of(entries, model)
+        if entry is None and len(entries) == 1 and "status" not in entries[0]:
+            entry = entries[0]  # a server with one model answers to any name
+        listed = _listed(entry or {})
+        window = _slot_window(props)
+        if window is None and listed.window is None and "default_generation_settings" in props:
+            slots = objects((yield Probe("GET", "/slots")).json)
+            window = fact(
+                smallest(tokens(slot.get("n_ctx")) for slot in slots), "llama.cpp, slots", Trust.LOADED
+            )
+        return _described(props, listed, window or listed.window)
+
+    def count(self, body: JsonObject) -> Flow[int | None]:
+        """Exact, template and tools included; None for a model that is not loaded or asleep."""
+        props = mapping((yield _props(text(body.get("model")) or "")).json)
+        if props.get("is_sleeping") is True or "default_generation_settings" not in props:
+            return None
+        reply = yield Probe("POST", "/v1/chat/completions/input_tokens?autoload=false", body)
+        counted = tokens(dig(reply.json, "input_tokens"))
+        if counted is not None or reply.status != 404:
+            return counted
+        return (yield from _count_rendered(body))
+
+
+def _count_rendered(body: JsonObject) -> Flow[int | None]:
+    """For builds without the counting endpoint: the rendered prompt lacks the BOS token, so that is added."""
+    rendered = yield Probe("POST", "/apply-template?autoload=false", body)
+    prompt = text(dig(rendered.json, "prompt"))
+    if prompt is None:
+        return None
+    question = {"content": prompt, "add_special": True, "parse_special": True, "model": body.get("model")}
+    pieces = dig((yield Probe("POST", "/tokenize?autoload=false", question)).json, "tokens")
+    return len(pieces) if isinstance(pieces, list) and pieces else None
+
+
+def _props(model: str) -> Probe:
+    return Probe("GET", f"/props?model={quote(model, safe='', errors='replace')}&autoload=false")
+
+
+def _slot_window(props: JsonObject) -> Fact[int] | None:
+    length = tokens(dig(props, "default_generation_settings", "n_ctx"))
+    return fact(length, "llama.cpp, slot", Trust.LOADED)
+
+
+def _listed(entry: JsonObject) -> ModelProfile:
+    meta = mapping(entry.get("meta"))
+    status = text(dig(entry, "status", "value"))
+    running = status is None or status in _RUNNING
+    length = fact(tokens(meta.get("n_ctx")), "llama.cpp, model list", Trust.LOADED) if running else None
+    configured = fact(_configured(entry), "llama.cpp, arguments of the router", Trust.CONFIGURED)
+    seen = contains(dig(entry, "architecture", "input_modalities"), "image")
+    return ModelProfile(
+        window=length or (None if running else configured),
+        trained_window=fact(tokens(meta.get("n_ctx_train")), "llama.cpp, model file", Trust.TRAINED),
+        vision=fact(seen, "llama.cpp, model list", Trust.LISTED) if running else None,
+        provisional=not running,
+    )
+
+
+def _configured(entry: JsonObject) -> int | None:
+    """The window of one slot, from the command line that the router starts the model with."""
+    arguments = [str(item) for item in items(dig(entry, "status", "args"))]
+    length = _argument(arguments, ("-c", "--ctx-size"))
+    slots = _argument(arguments, ("-np", "--parallel"))
+    shared = slots is None or "-kvu" in arguments or "--kv-unified" in arguments
+    return length if shared or length is None or slots is None else length // slots
+
+
+def _argument(arguments: list[str], names: tuple[str, str]) -> int | None:
+    return next((tokens(value) for name, value in pairwise(arguments) if name in names), None)
+
+
+def _described(props: JsonObject, listed: ModelProfile, window: Fact[int] | None) -> ModelProfile:
+    tools = switch(dig(props, "chat_template_caps", "supports_tools"))
+    vision = switch(dig(props, "modalities", "vision"))
+    path = text(props.get("model_path"))
+    return ModelProfile(
+        window=window,
+        trained_window=listed.trained_window,
+        tools=fact(tools, "llama.cpp, chat template", Trust.LOADED),
+        vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
+        continuation=Fact(Continuation.FLAGS, "llama.cpp", Trust.FALLBACK),
+        # The whole path: where the file can be read here, its own vocabulary is; else its name tells the family.
+        tokenizer=fact(path, "llama.cpp, model file", Trust.LISTED),
+        parallel=fact(tokens(props.get("total_slots")), "llama.cpp, slots", Trust.LOADED),
+        provisional=listed.provisional,
+    )

@@ -1,0 +1,161 @@
+"""LM Studio: its native model lists tell the loaded context length, `/v1/models` only the ids.
+
+Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown paths are answered with status
+200 and an `error` text, so nothing here looks at the status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.fields import (
+    contains,
+    dig,
+    entry_of,
+    fact,
+    mapping,
+    objects,
+    openai_models,
+    switch,
+    text,
+    tokens,
+)
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+
+JsonObject: TypeAlias = dict[str, Any]
+
+UNLOADED_WINDOW = 4096
+"""Tokens assumed until the model is loaded: the application's usual default."""
+
+_V1 = Probe("GET", "/api/v1/models")
+_V0 = Probe("GET", "/api/v0/models")
+
+
+class LmStudio:
+    """LM Studio's server, 0.3.6 and later."""
+
+    kind = "lmstudio"
+    continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
+    ask_running_counts = NO_FIELDS
+    # The overflow policy is set per model in the application, out of reach of REST; the SDK's default cuts
+    # out the middle, so nothing but the window itself can be relied on.
+    shifts_silently = True
+    fixed_windows = False
+
+    def detect(self, url: str) -> Flow[bool]:
+        """Look for either native model list."""
+        del url
+        if _listed_v1((yield _V1).json) is not None:
+            return True
+        return _listed_v0((yield _V0).json) is not None
+
+    def models(self) -> Flow[list[Listed]]:
+        """What may be asked for (`/v1/models`), with what the native list tells of each."""
+        ids = openai_models((yield Probe("GET", "/v1/models")).json)
+        current = _listed_v1((yield _V1).json)
+        if current is not None:
+            told = {entry["key"]: entry for entry in current}
+            found = ids if ids is not None else [_as_openai(key) for key in told]
+            return [Listed(entry["id"], entry, _listed_profile(current, entry["id"])) for entry in found]
+        older = _listed_v0((yield _V0).json) or []
+        return [
+            Listed(entry["id"], entry, _profile_v0(entry_of(older, entry["id"]) or {}))
+            for entry in (ids if ids is not None else older)
+        ]
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """Take the loaded instance's length; the least of several when the model id names them all."""
+        current = _listed_v1((yield _V1).json)
+        entry, instances = _find_v1(current or [], model)
+        profile = _profile_v1(entry, instances)
+        if current is None or (instances and profile.window is None):
+            older = entry_of(_listed_v0((yield _V0).json) or [], model)
+            profile = profile if older is None else _profile_v0(older)
+        return _completed(profile)
+
+    def count(self, body: JsonObject) -> Flow[int | None]:
+        """No endpoint: only the SDK's websocket counts."""
+        del body
+        return untold()
+
+
+def _listed_v1(reply: object) -> list[JsonObject] | None:
+    models = dig(reply, "models")
+    if not isinstance(models, list):
+        return None
+    entries = [entry for entry in objects(models) if text(entry.get("key")) is not None]
+    return entries if len(entries) == len(models) else None
+
+
+def _listed_v0(reply: object) -> list[JsonObject] | None:
+    entries = openai_models(reply)
+    if entries is None or not all(isinstance(entry.get("state"), str) for entry in entries):
+        return None
+    return entries
+
+
+def _as_openai(key: str) -> JsonObject:
+    return {"id": key, "object": "model", "owned_by": "lmstudio"}
+
+
+def _find_v1(entries: list[JsonObject], model: str) -> tuple[JsonObject, list[JsonObject]]:
+    """The entry that `model` names, and its loaded instances: all of them, or the one named by instance id."""
+    for entry in entries:
+        if entry["key"] == model:
+            return entry, objects(entry.get("loaded_instances"))
+    for entry in entries:
+        instances = objects(entry.get("loaded_instances"))
+        named = [instance for instance in instances if instance.get("id") == model]
+        if named:
+            return entry, named
+        if entry.get("selected_variant") == model or contains(entry.get("variants"), model):
+            return entry, instances
+    return {}, []
+
+
+def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
+    configs = [mapping(instance.get("config")) for instance in instances]
+    lengths = [(length, config) for config in configs if (length := tokens(config.get("context_length")))]
+    length, config = min(lengths, key=lambda pair: pair[0], default=(None, {}))
+    capabilities = entry.get("capabilities")
+    return ModelProfile(
+        window=fact(length, "LM Studio, loaded instance", Trust.LOADED),
+        trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
+        tools=fact(switch(dig(capabilities, "trained_for_tool_use")), "LM Studio, model list", Trust.LISTED),
+        vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
+        tokenizer=fact(text(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
+        parallel=fact(tokens(config.get("parallel")), "LM Studio, loaded instance", Trust.LOADED),
+        provisional=not instances,
+    )
+
+
+def _profile_v0(entry: JsonObject) -> ModelProfile:
+    loaded = entry.get("state") == "loaded"
+    kind = text(entry.get("type"))
+    length = tokens(entry.get("loaded_context_length")) if loaded else None
+    return ModelProfile(
+        window=fact(length, "LM Studio, loaded model", Trust.LOADED),
+        trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
+        tools=fact(contains(entry.get("capabilities"), "tool_use"), "LM Studio, model list", Trust.LISTED),
+        vision=fact(None if kind is None else kind == "vlm", "LM Studio, model type", Trust.LISTED),
+        tokenizer=fact(text(entry.get("arch")), "LM Studio, architecture", Trust.LISTED),
+        provisional=not loaded,
+    )
+
+
+def _listed_profile(entries: list[JsonObject], model: str) -> ModelProfile:
+    return _profile_v1(*_find_v1(entries, model))
+
+
+def _completed(profile: ModelProfile) -> ModelProfile:
+    """Fill in what nobody told: a low window, since an unknown one would be overrun in silence."""
+    trained = profile.trained_window.value if profile.trained_window is not None else UNLOADED_WINDOW
+    assumed = Fact(min(UNLOADED_WINDOW, trained), "LM Studio's usual default", Trust.FALLBACK)
+    return replace(
+        profile,
+        window=profile.window or assumed,
+        continuation=Fact(Continuation.TRAILING, "LM Studio", Trust.FALLBACK),
+        provisional=profile.window is None,
+    )

@@ -1,0 +1,154 @@
+"""Ollama: `/api/ps` tells the window of a loaded model, `/api/show` what it would be loaded with.
+
+None of these requests loads a model or keeps one alive.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeAlias
+
+from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.fields import contains, dig, fact, mapping, objects, openai_models, smallest, text, tokens
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+
+JsonObject: TypeAlias = dict[str, Any]
+
+UNLOADED_WINDOW = 4096
+"""Tokens assumed of a model that names no `num_ctx`: the automatic value of most machines (0.6.7 and later)."""
+
+_TAGS = Probe("GET", "/api/tags")
+_PS = Probe("GET", "/api/ps")
+_NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
+
+
+class Ollama:
+    """Ollama's server."""
+
+    kind = "ollama"
+    continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
+    ask_running_counts = NO_FIELDS
+    shifts_silently = True
+    fixed_windows = False
+
+    def detect(self, url: str) -> Flow[bool]:
+        """Look for a version and a tag list: other applications have `/api/version` too."""
+        del url
+        if text(dig((yield Probe("GET", "/api/version")).json, "version")) is None:
+            return False
+        return "models" in mapping((yield _TAGS).json)
+
+    def models(self) -> Flow[list[Listed]]:
+        """What may be asked for (`/v1/models`), with what tags and loaded models tell of each."""
+        ids = openai_models((yield Probe("GET", "/v1/models")).json)
+        tags = objects(dig((yield _TAGS).json, "models"))
+        loaded = objects(dig((yield _PS).json, "models"))
+        if ids is None:
+            names = [name for tag in tags if (name := _name_of(tag)) is not None]
+            ids = [{"id": name, "object": "model", "owned_by": "library"} for name in names]
+        return [
+            Listed(entry["id"], entry, _listed(_named(tags, entry["id"]), _named(loaded, entry["id"])))
+            for entry in ids
+        ]
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """Loaded window, else the configured one, else a low guess; models of the cloud have their full window."""
+        loaded = _named(objects(dig((yield _PS).json, "models")), model)
+        shown = mapping((yield Probe("POST", "/api/show", {"model": model})).json)
+        if "model_info" not in shown and "capabilities" not in shown:
+            shown = _named(objects(dig((yield _TAGS).json, "models")), model) or {}
+        trained = _trained(shown)
+        remote = _is_remote(shown)
+        window = _loaded_window(loaded) or _unloaded_window(shown, trained, remote=remote)
+        return ModelProfile(
+            window=window,
+            trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
+            tools=_capability(shown, "tools"),
+            vision=_capability(shown, "vision"),
+            continuation=_continuation(remote=remote),
+            tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
+            provisional=loaded is None and not remote,
+        )
+
+    def count(self, body: JsonObject) -> Flow[int | None]:
+        """No endpoint: all there is generates, or loads the model."""
+        del body
+        return untold()
+
+
+def canonical(name: str) -> str:
+    """A model name as Ollama compares it: with its tag, in lower case."""
+    tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
+    return tagged.casefold()
+
+
+def _name_of(entry: JsonObject) -> str | None:
+    return text(entry.get("model")) or text(entry.get("name"))
+
+
+def _named(entries: list[JsonObject], model: str) -> JsonObject | None:
+    wanted = canonical(model)
+    for entry in entries:
+        names = (text(entry.get("model")), text(entry.get("name")))
+        if any(name is not None and canonical(name) == wanted for name in names):
+            return entry
+    return None
+
+
+def _listed(tag: JsonObject | None, loaded: JsonObject | None) -> ModelProfile:
+    shown = tag or {}
+    trained = _trained(shown)
+    remote = _is_remote(shown)
+    full = fact(trained, "Ollama, cloud model", Trust.LISTED) if remote else None
+    return ModelProfile(
+        window=_loaded_window(loaded) or full,
+        trained_window=fact(trained, "Ollama, tag list", Trust.TRAINED),
+        tools=_capability(shown, "tools"),
+        vision=_capability(shown, "vision"),
+        provisional=loaded is None and not remote,
+    )
+
+
+def _loaded_window(loaded: JsonObject | None) -> Fact[int] | None:
+    return fact(tokens(dig(loaded, "context_length")), "Ollama, loaded model", Trust.LOADED)
+
+
+def _unloaded_window(shown: JsonObject, trained: int | None, *, remote: bool) -> Fact[int] | None:
+    if remote and trained is not None:
+        return Fact(trained, "Ollama, cloud model", Trust.LISTED)
+    line = _NUM_CTX.search(text(shown.get("parameters")) or "")
+    configured = tokens(line.group(1)) if line is not None else None
+    if configured is not None:
+        return fact(smallest((configured, trained)), "Ollama, num_ctx of the model file", Trust.CONFIGURED)
+    return fact(smallest((UNLOADED_WINDOW, trained)), "Ollama's usual default", Trust.FALLBACK)
+
+
+def _trained(shown: JsonObject) -> int | None:
+    """`<architecture>.context_length` of the model file; the tag list has it under `details` (0.30)."""
+    info = mapping(shown.get("model_info"))
+    named = tokens(info.get(f"{info.get('general.architecture')}.context_length"))
+    lengths = (tokens(value) for key, value in info.items() if key.endswith(".context_length"))
+    return named or smallest(lengths) or tokens(dig(shown, "details", "context_length"))
+
+
+def _is_remote(shown: JsonObject) -> bool:
+    return text(shown.get("remote_model")) is not None or text(shown.get("remote_host")) is not None
+
+
+def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:
+    return fact(contains(shown.get("capabilities"), name), "Ollama, capabilities", Trust.CONFIGURED)
+
+
+def _continuation(*, remote: bool) -> Fact[Continuation]:
+    if remote:
+        return Fact(Continuation.QUOTE, "Ollama, cloud model", Trust.FALLBACK)
+    return Fact(Continuation.TRAILING, "Ollama", Trust.FALLBACK)
+
+
+def _tokenizer(shown: JsonObject) -> str | None:
+    """The pre-tokenizer names the vocabulary (`llama-bpe`, `qwen2`) better than the architecture does."""
+    info = mapping(shown.get("model_info"))
+    pre = text(info.get("tokenizer.ggml.pre"))
+    if pre is not None and pre != "default":
+        return pre
+    return text(info.get("general.architecture")) or text(dig(shown, "details", "family"))

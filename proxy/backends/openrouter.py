@@ -1,0 +1,141 @@
+"""OpenRouter: a catalogue whose figures differ from provider to provider of the same model.
+
+The root is `https://openrouter.ai/api`. All endpoints asked here are public.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.fields import (
+    contains,
+    dig,
+    entry_of,
+    fact,
+    objects,
+    openai_models,
+    smallest,
+    text,
+    tokens,
+)
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+
+JsonObject: TypeAlias = dict[str, Any]
+
+_LIST = Probe("GET", "/v1/models")
+
+_SLUG = re.compile(r"~?[a-z0-9][\w.-]*/[a-z0-9][\w.:-]*", re.ASCII | re.IGNORECASE)
+"""`author/slug`, with or without a variant: what may be put into a path as it is."""
+_NEW_TURN = re.compile(
+    r"""~?(?:
+        openai | google | deepseek | mistralai
+        | anthropic(?!/claude-(?:[123]\b | instant | (?:opus|sonnet|haiku)-4(?:\.[0-5])?(?:$|:)))
+    )/""",
+    re.VERBOSE,
+)
+"""Vendors whose models begin a new turn, want an own field, or refuse a trailing assistant message (Claude 4.6
+and later answer 400)."""
+
+
+def is_openrouter(url: str) -> bool:
+    """Whether the address is OpenRouter's own."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host == "openrouter.ai" or host.endswith(".openrouter.ai")
+
+
+class OpenRouter:
+    """OpenRouter's API."""
+
+    kind = "openrouter"
+    continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
+    ask_running_counts = NO_FIELDS
+    shifts_silently = False
+    fixed_windows = True
+
+    def detect(self, url: str) -> Flow[bool]:
+        """By host; else by the catalogue's entries, which no other list looks like."""
+        if is_openrouter(url):
+            return True
+        entries = openai_models((yield _LIST).json) or []
+        return any(
+            isinstance(entry.get("top_provider"), dict)
+            and isinstance(entry.get("supported_parameters"), list)
+            and "context_length" in entry
+            for entry in entries
+        )
+
+    def models(self) -> Flow[list[Listed]]:
+        """The whole catalogue."""
+        entries = openai_models((yield _LIST).json) or []
+        return [Listed(entry["id"], entry, _profile(entry["id"], entry, {})) for entry in entries]
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """The least window of the providers in service, and of what the catalogue says of the best one."""
+        serving: JsonObject = {}
+        entry: JsonObject = {}
+        if _SLUG.fullmatch(model):
+            serving = _data((yield Probe("GET", f"/v1/models/{model}/endpoints")).json)
+            entry = _data((yield Probe("GET", f"/v1/model/{model}")).json)
+        if entry.get("id") is None or "context_length" not in entry:
+            entries = openai_models((yield _LIST).json) or []
+            entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
+        return _profile(model, entry, serving)
+
+    def count(self, body: JsonObject) -> Flow[int | None]:
+        """No endpoint: native counts come with the usage."""
+        del body
+        return untold()
+
+
+def _data(reply: object) -> JsonObject:
+    """The object under `data` of a reply."""
+    data = dig(reply, "data")
+    return data if isinstance(data, dict) else {}
+
+
+def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile:
+    endpoints = objects(serving.get("endpoints"))
+    # Below zero a provider is out of service or ranked down; with none left, any may come back.
+    active = [one for one in endpoints if not _is_down(one)] or endpoints
+    told = [tokens(entry.get("context_length")), tokens(dig(entry, "top_provider", "context_length"))]
+    told += [tokens(one.get(name)) for one in active for name in ("context_length", "max_prompt_tokens")]
+    answer = tokens(dig(entry, "top_provider", "max_completion_tokens"))
+    least = smallest(tokens(one.get("max_completion_tokens")) for one in active)
+    architecture = entry.get("architecture") or serving.get("architecture")
+    return ModelProfile(
+        window=fact(smallest(told), "OpenRouter, least of its providers", Trust.LISTED),
+        max_output=fact(answer or least, "OpenRouter, top provider", Trust.LISTED),
+        tools=fact(_supports_tools(entry, active), "OpenRouter, supported parameters", Trust.LISTED),
+        vision=fact(
+            contains(dig(architecture, "input_modalities"), "image"), "OpenRouter, modalities", Trust.LISTED
+        ),
+        continuation=_continuation(model),
+        tokenizer=fact(text(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),
+    )
+
+
+def _is_down(endpoint: JsonObject) -> bool:
+    status = endpoint.get("status")
+    return isinstance(status, int | float) and status < 0
+
+
+def _supports_tools(entry: JsonObject, active: list[JsonObject]) -> bool | None:
+    """The catalogue has the union over providers, and that is what counts: a request with tools is routed by it."""
+    listed = contains(entry.get("supported_parameters"), "tools")
+    if listed is not None:
+        return listed
+    each = [contains(one.get("supported_parameters"), "tools") for one in active]
+    told = [one for one in each if one is not None]
+    return any(told) if told else None
+
+
+def _continuation(model: str) -> Fact[Continuation]:
+    if _NEW_TURN.match(model):
+        return Fact(Continuation.QUOTE, "OpenRouter, vendor", Trust.LISTED)
+    return Fact(Continuation.TRAILING, "OpenRouter", Trust.FALLBACK)

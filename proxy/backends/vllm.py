@@ -1,0 +1,79 @@
+"""vLLM: `max_model_len` in the model list is the window, for as long as the server runs."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from proxy.backends.base import Flow, Listed, Probe
+from proxy.backends.fields import dig, entry_of, fact, openai_models, text, tokens
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+
+JsonObject: TypeAlias = dict[str, Any]
+
+_LIST = Probe("GET", "/v1/models")
+_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+_COUNTED = (
+    "model",
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+)
+"""Fields of a chat body that change its prompt and that `/tokenize` knows (vLLM 0.33)."""
+
+
+class Vllm:
+    """vLLM's OpenAI-compatible server."""
+
+    kind = "vllm"
+    continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
+    ask_running_counts = _USAGE
+    shifts_silently = False
+    fixed_windows = True
+
+    def detect(self, url: str) -> Flow[bool]:
+        """Look for vLLM as the owner of a model; forks that renamed it still tell length and version."""
+        del url
+        entries = openai_models((yield _LIST).json) or []
+        if any(entry.get("owned_by") == "vllm" for entry in entries):
+            return True
+        if not any("max_model_len" in entry and "root" in entry for entry in entries):
+            return False
+        return text(dig((yield Probe("GET", "/version")).json, "version")) is not None
+
+    def models(self) -> Flow[list[Listed]]:
+        """Base models and LoRA adapters."""
+        entries = openai_models((yield _LIST).json) or []
+        return [Listed(entry["id"], entry, _profile(entries, entry)) for entry in entries]
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """Read the list; where it has no length, counting a word tells it."""
+        entries = openai_models((yield _LIST).json) or []
+        entry = entry_of(entries, model)
+        if entry is None:
+            return _profile(entries, {})
+        profile = _profile(entries, entry)
+        if profile.window is not None:
+            return profile
+        reply = yield Probe("POST", "/tokenize", {"model": model, "prompt": "a"})
+        return _profile(entries, entry | {"max_model_len": dig(reply.json, "max_model_len")})
+
+    def count(self, body: JsonObject) -> Flow[int | None]:
+        """Exact, chat template and tools included."""
+        question = {name: body[name] for name in _COUNTED if name in body}
+        return tokens(dig((yield Probe("POST", "/tokenize", question)).json, "count"))
+
+
+def _profile(entries: list[JsonObject], entry: JsonObject) -> ModelProfile:
+    """An adapter has no length of its own: `parent` names the model that has."""
+    base = entry_of(entries, text(entry.get("parent")) or "") or {}
+    length = tokens(entry.get("max_model_len")) or tokens(base.get("max_model_len"))
+    root = text(base.get("root")) or text(entry.get("root"))
+    return ModelProfile(
+        window=fact(length, "vLLM, max_model_len", Trust.LOADED),
+        continuation=Fact(Continuation.FLAGS, "vLLM", Trust.FALLBACK),
+        tokenizer=fact(root, "vLLM, model path", Trust.LISTED),
+    )

@@ -1,0 +1,132 @@
+"""Running a backend's flows over HTTP: one small request after the other, failures told as replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import httpx
+
+from proxy.backends.base import Flow, Probe, Reply
+from proxy.core import jsontext
+
+T = TypeVar("T")
+
+LARGEST_REPLY = 32 * 2**20
+"""Bytes of a reply that are read; the token list of a very long prompt is a quarter of that."""
+
+NOT_NOW = frozenset({0, 408, 425, 429, 502, 503, 504, 529})
+"""Statuses that say nothing about the model: no connection, loading, overloaded."""
+
+_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+_FAILED = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """What a flow returned; whether anything answered at all; whether every probe had a reply that counts."""
+
+    value: T
+    reached: bool
+    complete: bool
+
+
+class FlowRunner:
+    """Runs flows against one server. Holds no connection and no task of its own.
+
+    Args:
+        transport: sends the requests; shared, never closed here.
+        url: root of the server, without `/v1`.
+        headers: sent with each request, e.g. `Authorization`.
+        timeout: seconds for one exchange, from connecting to the last byte.
+    """
+
+    def __init__(
+        self,
+        transport: httpx.AsyncBaseTransport,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 5.0,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._transport = transport
+        self._headers = {"accept": "application/json", "accept-encoding": "gzip, deflate", **(headers or {})}
+        self._timeout = timeout
+
+    def lend(self, name: str, value: str) -> None:
+        """Send this header too from now on."""
+        self._headers[name] = value
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end and give its result. A probe that fails is answered with status 0."""
+        return (await self.trace(flow)).value
+
+    async def trace(self, flow: Flow[T]) -> Outcome[T]:
+        """Run a flow to its end, and tell how far its result can be relied on.
+
+        After the first failed connection the rest is answered with status 0 without trying: a dead host must
+        not cost one timeout per probe.
+        """
+        statuses: list[int] = []
+        reply: Reply | None = None
+        while True:
+            try:
+                probe = next(flow) if reply is None else flow.send(reply)
+            except StopIteration as stop:
+                value: T = stop.value
+                return Outcome(value, any(statuses), NOT_NOW.isdisjoint(statuses))
+            reply = Reply(0) if 0 in statuses else await self.exchange(probe)
+            statuses.append(reply.status)
+
+    async def exchange(self, probe: Probe) -> Reply:
+        """Send one probe; status 0 when no whole response came.
+
+        One that broke off is sent once more: the connection may have been an idle one that the server closed.
+        """
+        try:
+            return await self._attempt(probe)
+        except _BROKEN_OFF:
+            try:
+                return await self._attempt(probe)
+            except _FAILED:
+                return Reply(0)
+        except _FAILED:
+            return Reply(0)
+
+    async def _attempt(self, probe: Probe) -> Reply:
+        async with asyncio.timeout(self._timeout):
+            response = await self._transport.handle_async_request(self._request(probe))
+            try:
+                return await _read(response)
+            finally:
+                await response.aclose()
+
+    def _request(self, probe: Probe) -> httpx.Request:
+        headers = dict(self._headers)
+        content = None
+        if probe.json is not None:
+            headers["content-type"] = "application/json"
+            content = jsontext.dumps(probe.json)
+        timeout = httpx.Timeout(self._timeout).as_dict()
+        return httpx.Request(
+            probe.method,
+            self.url + probe.path,
+            headers=headers,
+            content=content,
+            extensions={"timeout": timeout},
+        )
+
+
+async def _read(response: httpx.Response) -> Reply:
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > LARGEST_REPLY:
+            return Reply(response.status_code)
+    try:
+        return Reply(response.status_code, jsontext.loads(bytes(body)))
+    except ValueError:
+        return Reply(response.status_code, None, body.decode("utf-8", "replace"))

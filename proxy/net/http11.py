@@ -1,0 +1,348 @@
+"""One HTTP/1.1 connection to a backend: writes a request, parses the response, one exchange at a time.
+
+llhttp (through httptools) does the parsing. Waking the reader once per received segment, and not once
+per header or HTTP chunk, is what makes it cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterable
+from typing import Protocol
+
+import httpx
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from typing_extensions import override
+
+HIGH_WATER = 256 * 1024
+"""Bytes of body buffered before the socket is left unread, so that a slow client slows its backend."""
+JOIN_LIMIT = 64 * 1024
+"""Bytes of body up to which head and body are copied together into one write."""
+
+
+class Owner(Protocol):
+    """Who is told that a connection is gone."""
+
+    def connection_gone(self, connection: Connection) -> None:
+        """Forget `connection`."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A connection and the state of its current exchange.
+
+    `start` or `upload` begins an exchange, `read_head` waits for the response head, `read` yields the
+    body. Failures are httpx exceptions. The owner decides from `reusable` what becomes of it.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, owner: Owner, origin: tuple[str, str, int | None]
+    ) -> None:
+        self.origin = origin
+        self.idle_since = 0.0
+        self.responded = False
+        """Whether any byte of the current response has arrived."""
+        self.status = 0
+        self.reason = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._loop = loop
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timeout = 0.0
+        self._heard = 0.0
+        self._writable = True
+        self._sent = self._has_head = self._complete = True
+        self._keep_alive = False
+        self._head_only = False
+        self._parsing_head = False
+        self._paused = False
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._parser: HttpResponseParser | None = None
+
+    # -- an exchange ---------------------------------------------------------------------------------
+
+    def start(self, head: bytes, body: bytes, *, read_timeout: float, head_only: bool) -> None:
+        """Send a whole request. `head_only`: the response has no body whatever its head says (HEAD)."""
+        transport = self._begin(head_only=head_only)
+        if len(body) <= JOIN_LIMIT:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+        self._watch(read_timeout)
+
+    async def upload(
+        self, head: bytes, body: AsyncIterable[bytes], *, chunked: bool, read_timeout: float, head_only: bool
+    ) -> None:
+        """Send a request whose body is produced while it is sent; stops early once the server has answered."""
+        transport = self._begin(head_only=head_only)
+        transport.write(head)
+        self._sent = False
+        async for data in body:
+            if self._has_head or self._error is not None:
+                break
+            if data:
+                transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+                await self._drain(read_timeout)
+        else:
+            self._sent = True
+            if chunked:
+                transport.write(b"0\r\n\r\n")
+        self._watch(read_timeout)
+
+    async def read_head(self) -> None:
+        """Wait until `status`, `reason` and `headers` are those of the response (not of a 1xx before it).
+
+        Raises:
+            httpx.ReadTimeout: nothing came for `read_timeout` seconds.
+            httpx.ReadError: the connection broke.
+            httpx.RemoteProtocolError: it was closed before the head was whole, or it isn't HTTP.
+        """
+        while not self._has_head:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Give what has arrived of the body since the last call, waiting for at least one byte; b"" is its end.
+
+        Raises:
+            httpx.HTTPError: as `read_head`, and `RemoteProtocolError` for a body that breaks off.
+        """
+        while True:
+            chunks = self._chunks
+            if chunks:
+                data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                chunks.clear()
+                self._size = 0
+                if self._paused:
+                    self._resume()
+                return data
+            if self._complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the exchange ended cleanly and both sides leave the connection open."""
+        return (
+            self._complete
+            and self._keep_alive
+            and self._sent
+            and self._error is None
+            and not self._chunks
+            and self.connected
+            and self._buffered_out() == 0
+        )
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is open as far as anyone has told us."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def abort(self) -> None:
+        """Close the socket at once, dropping what was not sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _begin(self, *, head_only: bool) -> asyncio.Transport:
+        if self._transport is None:
+            msg = "the connection was closed while it was idle"
+            raise httpx.ReadError(msg)
+        self.responded = False
+        self.status, self.reason, self.headers = 0, b"", []
+        self._sent = True
+        self._has_head = self._complete = self._keep_alive = False
+        self._head_only = head_only
+        self._parsing_head = True
+        # A parser for each response: after one to HEAD it would wait for a body that never comes.
+        self._parser = HttpResponseParser(self)
+        return self._transport
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        await self._waiter
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+        self._wake()
+
+    async def _drain(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not (self._writable or self._has_head or self._error is not None):
+                    await self._wait()
+        except TimeoutError:
+            msg = f"the server read nothing for {seconds:g} s"
+            raise httpx.WriteTimeout(msg) from None
+
+    def _buffered_out(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._heard = self._loop.time()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- silence -------------------------------------------------------------------------------------
+
+    def _watch(self, timeout: float) -> None:
+        # One timer per connection that looks back, instead of one to set and cancel per chunk.
+        self._heard = self._loop.time()
+        if self._timer is not None:
+            if timeout == self._timeout:
+                return
+            self._timer.cancel()
+        self._timeout = timeout
+        self._timer = self._loop.call_later(timeout, self._check_silence)
+
+    def _check_silence(self) -> None:
+        self._timer = None
+        if self._complete or self._error is not None:
+            return
+        now = self._loop.time()
+        if self._waiter is None or self._paused:
+            self._heard = now  # nobody waits: it is the client that is slow
+        left = self._timeout - (now - self._heard)
+        if left <= 0:
+            self._fail(httpx.ReadTimeout(f"the server said nothing for {self._timeout:g} s"))
+        else:
+            self._timer = self._loop.call_later(left, self._check_silence)
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a stream transport, as create_connection makes
+        sock = transport.get_extra_info("socket")
+        if (
+            sock is not None
+        ):  # a prompt may be processed for minutes without a byte; routers forget such connections
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        self.responded = True
+        parser = self._parser
+        if parser is None or self._complete:
+            self._keep_alive = False
+            self.abort()  # bytes that belong to no request
+            return
+        try:
+            parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._keep_alive = False
+            if not self._complete:
+                self._fail(
+                    httpx.RemoteProtocolError(f"not a valid HTTP/1.1 response: {error.__context__ or error}")
+                )
+        self._wake()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._complete:
+            if self._has_head and exc is None and self._ends_with_connection():
+                self._complete = True
+            else:
+                self._fail(self._loss(exc))
+        self._wake()
+        self._owner.connection_gone(self)
+
+    @override
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    @override
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._wake()
+
+    def _loss(self, exc: Exception | None) -> httpx.HTTPError:
+        if exc is not None:
+            return httpx.ReadError(str(exc) or type(exc).__name__)
+        if self._has_head:
+            return httpx.RemoteProtocolError("the server closed the connection in the middle of the body")
+        return httpx.RemoteProtocolError("the server closed the connection without a response")
+
+    def _ends_with_connection(self) -> bool:
+        """RFC 9112 6.3: a body with neither length nor chunked coding ends where the connection does."""
+        for name, value in self.headers:
+            key = name.lower()
+            if key == b"content-length" or (key == b"transfer-encoding" and b"chunked" in value.lower()):
+                return False
+        return True
+
+    # -- httptools callbacks -------------------------------------------------------------------------
+
+    def on_status(self, status: bytes) -> None:
+        """Take the reason phrase; it may come in pieces."""
+        if self._complete:
+            msg = "a second response"
+            raise ValueError(msg)
+        self.reason += status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; those after the body (trailers) are dropped."""
+        if self._parsing_head:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Take the head, unless it is that of a 1xx response."""
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if status == 101:
+            msg = "an upgrade that nobody asked for"
+            raise ValueError(msg)
+        if status < 200:
+            self.reason, self.headers = b"", []
+            return
+        self.status = status
+        self._parsing_head = False
+        self._has_head = True
+        if self._head_only:
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        """Buffer a piece of the body; too much of it stops reading."""
+        if self._complete:
+            self._keep_alive = False
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._size > HIGH_WATER and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """Note the end of the response, unless it is a 1xx one."""
+        if self._has_head and not self._complete:
+            assert self._parser is not None
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()

@@ -1,0 +1,320 @@
+"""What is known of one backend and its models: probed when asked for, kept for a while, corrected by errors."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from proxy.backends import backend_of, detect
+from proxy.backends.base import Backend, Listed
+from proxy.core.profile import Fact, ModelProfile, Trust, merge_profiles
+from proxy.net.flows import FlowRunner, Outcome
+from proxy.net.tasks import spawn
+
+T = TypeVar("T")
+
+COOL_DOWN = 1.0
+"""Seconds before a backend that failed to answer is asked again."""
+
+FIXED_FACTOR = 10
+"""How many times longer a profile is believed where windows can't change while the server runs."""
+
+MOST_MODELS = 1024
+"""Models remembered; their ids come from clients, so there must be an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    profile: ModelProfile
+    expires: float
+    good: bool
+    """From a probe whose every question was answered."""
+
+
+@dataclass(slots=True)
+class _Learned:
+    """A window that an error named.
+
+    It holds against what the loaded instance says of itself, `against` (None: nothing yet), and until that
+    changes, which means that the model was loaded anew. `suspect`: the backend was away in the meantime.
+    """
+
+    fact: Fact[int]
+    against: int | None
+    suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    probed: tuple[ModelProfile, ...]
+    fact: Fact[int] | None
+    profile: ModelProfile
+
+
+def _nothing_set(model: str) -> ModelProfile:
+    del model
+    return ModelProfile()
+
+
+class Prober:
+    """The profiles of one backend. Nothing here raises for a backend that fails or is not there.
+
+    Args:
+        runner: reaches the backend.
+        kind: `auto` to tell by the shape of replies, else the kind, which is then taken for granted.
+        ttl: seconds a profile or the model list is believed.
+        clock: seconds that never go back.
+        overrides: what the user set for a model id, as facts of `Trust.USER`.
+    """
+
+    def __init__(
+        self,
+        runner: FlowRunner,
+        *,
+        kind: str = "auto",
+        ttl: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        overrides: Callable[[str], ModelProfile] = _nothing_set,
+    ) -> None:
+        self._runner = runner
+        self._ttl = ttl
+        self._clock = clock
+        self._overrides = overrides
+        self._auto = kind == "auto"
+        self._backend: Backend | None = None if self._auto else backend_of(kind)
+        self._last_kind: str | None = None
+        self._settled = not self._auto
+        self._detect_at = -math.inf
+        self._list: list[Listed] = []
+        self._list_expires = -math.inf
+        self._kept: dict[str, _Kept] = {}
+        self._learned: dict[str, _Learned] = {}
+        self._merges: dict[str, _Merged] = {}
+        self._flights: dict[Hashable, asyncio.Task[Any]] = {}
+        self._lent = ""
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    async def backend(self) -> Backend | None:
+        """The kind of backend, or None while it does not answer."""
+        if not self._settled and self._clock() >= self._detect_at:
+            await self._once("backend", self._detect)
+        return self._backend
+
+    @property
+    def known_backend(self) -> Backend | None:
+        """The kind of backend as far as it is known, without asking."""
+        return self._backend
+
+    async def listed(self) -> list[Listed]:
+        """The list itself, as it was read: the same object until it is read again."""
+        if self._clock() >= self._list_expires:
+            await self._once("models", self._read_models)
+        return self._list
+
+    async def models(self) -> list[Listed]:
+        """The models it lists, with all that is known of each; the last good list while it does not answer."""
+        return [
+            replace(listed, profile=self._known(listed.id, listed.profile)) for listed in await self.listed()
+        ]
+
+    async def profile(self, model: str) -> ModelProfile:
+        """All that is known of a model; the last good answer while it does not answer."""
+        kept = self._kept.get(model)
+        if kept is None or self._clock() >= kept.expires:
+            kept = await self._once(("profile", model), partial(self._read_profile, model))
+        return self._merged(model, kept.profile)
+
+    async def refresh_after_load(self, model: str) -> ModelProfile:
+        """Read again what was provisional, now that a first token shows that the model is loaded.
+
+        A probe that was on its way since before may still find the model unloaded: then one more is sent.
+        """
+        for _ in range(2):
+            kept = self._kept.get(model)
+            if kept is not None and not kept.profile.provisional:
+                break
+            await self._once(("profile", model), partial(self._read_profile, model))
+        return await self.profile(model)
+
+    async def count(self, body: dict[str, Any]) -> int | None:
+        """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
+        backend = await self.backend()
+        return None if backend is None else await self._runner.run(backend.count(body))
+
+    # -- being told ----------------------------------------------------------------------------------
+
+    def learn(self, model: str, window: int, origin: str) -> None:
+        """Note the window (tokens) that an error named; `origin` says whose error. The model is probed anew."""
+        if window <= 0:
+            return
+        kept = self._kept.get(model)
+        loaded = kept.profile.window if kept is not None else None
+        against = loaded.value if loaded is not None and loaded.trust is Trust.LOADED else None
+        self._learned.pop(model, None)
+        _bound(self._learned)
+        self._learned[model] = _Learned(Fact(window, origin, Trust.LEARNED), against)
+        if kept is not None and window != against:
+            self._kept[model] = replace(kept, expires=-math.inf)
+
+    def lend_key(self, authorization: str) -> None:
+        """Probe with a client's Authorization header, which this backend has just accepted, if that was missing.
+
+        Only where nothing could be told so far: a backend that wants a key, and the clients have it.
+        """
+        if authorization != self._lent and (self._backend is None or not self._list):
+            self._lent = authorization
+            self._runner.lend("authorization", authorization)
+            self.forget()
+
+    def forget(self, model: str | None = None) -> None:
+        """The connection was refused, or came back: ask again before believing what is known.
+
+        The server behind the address may be another one now, so its kind is told anew as well.
+
+        Args:
+            model: the one that was asked for; None: all of them.
+        """
+        for name in (model,) if model is not None else tuple(self._kept):
+            if (kept := self._kept.get(name)) is not None:
+                self._kept[name] = replace(kept, expires=-math.inf)
+        for name in (model,) if model is not None else tuple(self._learned):
+            if (learned := self._learned.get(name)) is not None:
+                learned.suspect = True
+        self._list_expires = -math.inf
+        self._settled = not self._auto
+
+    # -- telling -------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is known now, without asking: JSON with kind, and per model and field value, origin and trust."""
+        told = {listed.id: listed.profile for listed in self._list}
+        known = {model: self._known(model, profile) for model, profile in told.items()}
+        known |= {model: self._merged(model, kept.profile) for model, kept in self._kept.items()}
+        return {
+            "kind": self._backend.kind if self._backend is not None else None,
+            "models": {model: _as_json(profile) for model, profile in known.items()},
+        }
+
+    # -- probing -------------------------------------------------------------------------------------
+
+    async def _once(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Share one probe among all who ask for the same; it goes on when the one who began it leaves."""
+        task = cast("asyncio.Task[T] | None", self._flights.get(key))
+        if task is None:
+            task = spawn(make(), name="probe")
+            self._flights[key] = task
+            task.add_done_callback(lambda _: self._flights.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _detect(self) -> None:
+        outcome = await self._runner.trace(detect(self._runner.url))
+        found = outcome.value if outcome.reached else None
+        # "Generic" is what remains when nothing fits: no verdict on a server that is still starting.
+        self._settled = found is not None and (outcome.complete or found.kind != "generic")
+        self._detect_at = self._clock() + COOL_DOWN
+        self._backend = found
+        if found is None:
+            return
+        if self._last_kind not in {None, found.kind}:
+            self._kept.clear()
+            self._learned.clear()
+            self._list, self._list_expires = [], -math.inf
+        self._last_kind = found.kind
+
+    async def _read_models(self) -> None:
+        backend = await self.backend()
+        outcome = await self._runner.trace(backend.models()) if backend is not None else None
+        if outcome is not None and (outcome.complete or not self._list):
+            self._list = outcome.value
+        complete = outcome is not None and outcome.complete
+        self._list_expires = self._clock() + (self._ttl if complete else COOL_DOWN)
+
+    async def _read_profile(self, model: str) -> _Kept:
+        backend = await self.backend()
+        if backend is None:
+            kept = self._stale(model, ModelProfile())
+        else:
+            outcome = await self._runner.trace(backend.profile(model))
+            kept = self._judged(model, outcome, fixed=backend.fixed_windows)
+        self._kept.pop(model, None)
+        _bound(self._kept)
+        self._kept[model] = kept
+        return kept
+
+    def _judged(self, model: str, outcome: Outcome[ModelProfile], *, fixed: bool) -> _Kept:
+        profile = outcome.value
+        if outcome.complete:
+            self._weigh(model, profile)
+            seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
+            return _Kept(profile, self._clock() + seconds, good=True)
+        if profile.window is not None and profile.window.trust is Trust.FALLBACK:
+            # The low guess is for models that are not loaded, not for questions that nobody answered.
+            profile = replace(profile, window=None)
+        return self._stale(model, profile)
+
+    def _stale(self, model: str, otherwise: ModelProfile) -> _Kept:
+        kept = self._kept.get(model)
+        good = kept is not None and kept.good
+        profile = kept.profile if kept is not None and good else otherwise
+        return _Kept(profile, self._clock() + COOL_DOWN, good=good)
+
+    def _weigh(self, model: str, profile: ModelProfile) -> None:
+        """Drop a learned window once a loaded instance shows that it was another instance's."""
+        learned, window = self._learned.get(model), profile.window
+        if learned is None or window is None or window.trust is not Trust.LOADED:
+            return
+        if learned.suspect or learned.against not in {None, window.value}:
+            del self._learned[model]
+        else:
+            learned.against = window.value
+
+    # -- merging -------------------------------------------------------------------------------------
+
+    def _known(self, model: str, listed: ModelProfile) -> ModelProfile:
+        kept = self._kept.get(model)
+        fresh = kept is not None and kept.good and self._clock() < kept.expires
+        return self._merged(model, listed, *((kept.profile,) if kept is not None and fresh else ()))
+
+    def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
+        """Merge what is known; the same facts as last time give the same object, because every request asks."""
+        learned = self._learned.get(model)
+        fact = learned.fact if learned is not None else None
+        last = self._merges.get(model)
+        if last is not None and last.fact is fact and _same(last.probed, probed):
+            return last.profile
+        corrected = (ModelProfile(window=fact),) if fact is not None else ()
+        profile = merge_profiles(*probed, *corrected, self._overrides(model))
+        _bound(self._merges)
+        self._merges[model] = _Merged(probed, fact, profile)
+        return profile
+
+
+def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _bound(remembered: dict[str, Any]) -> None:
+    while len(remembered) >= MOST_MODELS:
+        del remembered[next(iter(remembered))]
+
+
+def _as_json(profile: ModelProfile) -> dict[str, Any]:
+    told: dict[str, Any] = {"provisional": profile.provisional}
+    for field in fields(ModelProfile):
+        fact = getattr(profile, field.name)
+        if isinstance(fact, Fact):
+            value = fact.value
+            told[field.name] = {
+                "value": str(value) if isinstance(value, str) else value,
+                "origin": fact.origin,
+                "trust": fact.trust.name.lower(),
+            }
+        elif field.name not in told:
+            told[field.name] = None
+    return told

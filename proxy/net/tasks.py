@@ -1,0 +1,40 @@
+"""The only place that starts detached tasks: a reference is kept, and a failure is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger("spillway.tasks")
+_running: set[asyncio.Task[Any]] = set()
+
+
+def spawn(coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    """Start a task that outlives its caller's frame; exceptions are logged by type, never with contents."""
+    task = asyncio.create_task(coro, name=name)  # noqa: TID251 - the one place
+    _running.add(task)
+    task.add_done_callback(_done)
+    return task
+
+
+def running() -> frozenset[asyncio.Task[Any]]:
+    """Tasks that have not ended yet."""
+    return frozenset(_running)
+
+
+async def cancel_all() -> None:
+    """Cancel what still runs and wait for it: at shutdown."""
+    tasks = [task for task in _running if not task.done()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _done(task: asyncio.Task[Any]) -> None:
+    _running.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task %s failed: %s", task.get_name(), type(error).__name__)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.backends.openrouter import OpenRouter, is_openrouter
+from proxy.core.profile import Continuation, Trust
+from tests.backends.driver import paths, payloads, play
+
+BACKEND = OpenRouter()
+SENT = payloads("openrouter")
+MODEL = "qwen/qwen3-coder:free"
+LIST = {"/v1/models": SENT["models"]}
+ENDPOINTS = {f"/v1/models/{MODEL}/endpoints": SENT["endpoints"]}
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("https://openrouter.ai/api", True),
+        ("https://eu.openrouter.ai/api", True),
+        ("https://openrouter.ai.example.org/api", False),
+        ("http://127.0.0.1:9000/openrouter.ai", False),
+        ("http://[broken", False),
+    ],
+)
+def test_is_known_by_its_host(url: str, *, known: bool) -> None:
+    assert is_openrouter(url) is known
+
+
+def test_its_own_host_is_not_asked() -> None:
+    assert play(BACKEND.detect("https://openrouter.ai/api"), {}) == (True, [])
+
+
+def test_is_detected_by_its_catalogue_under_another_address() -> None:
+    assert play(BACKEND.detect("http://127.0.0.1:1"), LIST)[0]
+    assert not play(BACKEND.detect("http://127.0.0.1:1"), {"/v1/models": {"data": [{"id": "m"}]}})[0]
+
+
+def test_the_window_is_the_least_of_the_providers_in_service() -> None:
+    profile, _ = play(BACKEND.profile(MODEL), LIST | ENDPOINTS)
+    assert profile.window is not None
+    assert (profile.window.value, profile.window.trust) == (196608, Trust.LISTED)
+    assert profile.max_output is not None
+    assert profile.max_output.value == 65536
+    assert profile.tools is not None
+    assert profile.tools.value is True
+    assert profile.vision is not None
+    assert profile.vision.value is False
+    assert profile.tokenizer is not None
+    assert profile.tokenizer.value == "Qwen3"
+    assert not profile.provisional
+
+
+def test_without_providers_the_catalogue_is_believed() -> None:
+    profile, _ = play(BACKEND.profile(MODEL), LIST)
+    assert profile.window is not None
+    assert profile.window.value == 262000  # of the top provider, not the advertised 1048576
+
+
+def test_without_the_catalogue_the_providers_are_believed() -> None:
+    profile, _ = play(BACKEND.profile(MODEL), ENDPOINTS)
+    assert profile.window is not None
+    assert profile.window.value == 196608
+    assert profile.max_output is not None
+    assert profile.max_output.value == 8192
+    assert profile.tools is not None
+    assert profile.tools.value is True
+    assert profile.tokenizer is not None
+
+
+def test_a_provider_that_is_down_counts_when_none_is_up() -> None:
+    down = [one for one in SENT["endpoints"]["data"]["endpoints"] if one["status"] < 0]
+    profile, _ = play(BACKEND.profile("a/b"), {"/v1/models/a/b/endpoints": {"data": {"endpoints": down}}})
+    assert profile.window is not None
+    assert profile.window.value == 4096
+
+
+def test_a_single_entry_spares_the_catalogue() -> None:
+    single = {f"/v1/model/{MODEL}": {"data": SENT["models"]["data"][0]}}
+    profile, asked = play(BACKEND.profile(MODEL), single)
+    assert profile.window is not None
+    assert profile.window.value == 262000
+    assert "/v1/models" not in paths(asked)
+
+
+def test_a_routing_variant_is_its_model() -> None:
+    profile, _ = play(BACKEND.profile("openai/gpt-4o-mini:nitro"), LIST)
+    assert profile.window is not None
+    assert profile.window.value == 128000
+    assert profile.tools is not None
+    assert profile.tools.value is False
+    assert profile.max_output is None
+
+
+def test_an_unknown_model_has_no_window() -> None:
+    assert play(BACKEND.profile("a/b"), LIST)[0].window is None
+
+
+@pytest.mark.parametrize("model", ["../../credits", "a/../key", "a/b?x=1", "a/b/c", "auto", "", "ä/b"])
+def test_a_strange_id_is_never_put_into_a_path(model: str) -> None:
+    _, asked = play(BACKEND.profile(model), LIST)
+    assert paths(asked) == ["/v1/models"]
+
+
+@pytest.mark.parametrize(
+    ("model", "continuation"),
+    [
+        ("qwen/qwen3-coder", Continuation.TRAILING),
+        ("anthropic/claude-3.5-sonnet", Continuation.TRAILING),
+        ("anthropic/claude-sonnet-4", Continuation.TRAILING),
+        ("anthropic/claude-opus-4.5:beta", Continuation.TRAILING),
+        ("anthropic/claude-opus-4.6", Continuation.QUOTE),
+        ("anthropic/claude-sonnet-5", Continuation.QUOTE),
+        ("~anthropic/claude-sonnet-latest", Continuation.QUOTE),
+        ("openai/gpt-4o-mini", Continuation.QUOTE),
+        ("deepseek/deepseek-r1", Continuation.QUOTE),
+        ("mistralai/mistral-large", Continuation.QUOTE),
+    ],
+)
+def test_continuation_is_a_matter_of_the_vendor(model: str, continuation: Continuation) -> None:
+    profile, _ = play(BACKEND.profile(model), {})
+    assert profile.continuation is not None
+    assert profile.continuation.value is continuation
+
+
+def test_models_are_the_whole_catalogue() -> None:
+    listed, _ = play(BACKEND.models(), LIST)
+    assert [one.id for one in listed] == [MODEL, "openai/gpt-4o-mini"]
+    assert listed[0].profile.window is not None
+    assert listed[0].profile.window.value == 262000
+
+
+def test_there_is_no_counting() -> None:
+    assert play(BACKEND.count({"model": "m", "messages": []}), {}) == (None, [])

@@ -1,0 +1,230 @@
+"""Chat completions, in the shapes that all kinds share; a kind overrides what it does differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from typing_extensions import override
+
+from tests.fakes.base import CHAT
+from tests.fakes.brains import walk
+from tests.fakes.generation import Broken, Delta, Dropped, Generation
+from tests.fakes.http import Exchange
+from tests.fakes.intake import Intake
+from tests.fakes.model import Brain, Prompt, Turn
+from tests.fakes.stream import ChatStream, pace
+
+CREATED = 1_700_000_000
+"""Every response claims this time (seconds since the epoch), so that the same test gives the same bytes."""
+
+
+class FakeBackend(Intake):
+    """A backend with chat completions. See the kinds for what each does."""
+
+    reasoning_field: str = "reasoning_content"
+    first_delta: dict[str, Any] | None = {"role": "assistant", "content": ""}  # noqa: RUF012 - replaced, never changed
+    whole_calls: bool = False
+    """A tool call comes in one chunk instead of piece by piece."""
+    usage_always: bool = False
+    finish_with_content: bool = False
+    """The last delta and the finish reason share a chunk."""
+    double_finish: bool = False
+    """A chunk with the finish reason follows even then."""
+    done_after_error: bool = False
+    late_headers: bool = False
+    """The status line comes with the first token."""
+    comment: bytes = b""
+    """Keep-alive comment of this kind."""
+    comments: int = 0
+    """How many keep-alive comments come before the first chunk."""
+    comment_every: int = 0
+    """A keep-alive comment comes after every so many chunks; 0: never."""
+    hangs_up: bool = False
+    """The connection is closed after each stream, without a header that says so."""
+    fingerprint: str | None = None
+    id_prefix: str = "chatcmpl-"
+
+    @override
+    def default_brain(self) -> Brain:
+        return walk()
+
+    @override
+    def add_routes(self) -> None:
+        super().add_routes()
+        self.routes[f"POST {CHAT}"] = self.chat
+
+    # Answering
+
+    async def chat(self, exchange: Exchange) -> None:
+        """`POST /v1/chat/completions`."""
+        prompt = self.take(exchange)
+        generations = [self.generation(prompt, choice) for choice in range(self.choices(prompt.body))]
+        raw = generations[0].reply.raw
+        if prompt.stream or raw is not None:
+            await ChatStream(self, exchange, prompt, generations).run(raw)
+        else:
+            await self.whole(exchange, prompt, generations)
+
+    def generation(self, prompt: Prompt, choice: int = 0) -> Generation:
+        """Ask the brain."""
+        turn = Turn(
+            messages=prompt.messages,
+            tools=prompt.tools,
+            body=prompt.body,
+            prefix=prompt.prefix,
+            prefix_reasoning=prompt.prefix_reasoning,
+            model=prompt.model,
+            prompt_tokens=prompt.tokens,
+            choice=choice,
+        )
+        echo = prompt.prefix if prompt.echo else ""
+        return Generation(self.brain(turn), prompt, self.template(prompt.model).tokenizer, echo=echo)
+
+    async def whole(self, exchange: Exchange, prompt: Prompt, generations: Sequence[Generation]) -> None:
+        """Answer without streaming."""
+        choices = []
+        try:
+            for index, generation in enumerate(generations):
+                deltas = await self.collect(generation)
+                message = self.message(deltas)
+                choices.append(self.whole_choice(index, message, generation.finish))
+        except Dropped:
+            await exchange.cut()
+            return
+        except Broken as broken:
+            await exchange.answer(500, self.error(500, str(broken), "server_error"))
+            return
+        await exchange.answer(200, self.completion(prompt, choices, generations))
+
+    async def collect(self, generation: Generation) -> list[Delta]:
+        """Make a whole answer, at the pace of a stream."""
+        deltas: list[Delta] = []
+        await pace(self, generation, -1)
+        for index, delta in enumerate(generation):
+            if self.delay or self.gate or generation.reply.gate or not index % 64:
+                await pace(self, generation, index)
+            deltas.append(delta)
+        return deltas
+
+    def message(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        """The assistant message of a whole answer."""
+        message: dict[str, Any] = {"role": "assistant", "content": joined(deltas, "content")}
+        if reasoning := joined(deltas, "reasoning"):
+            message[self.reasoning_field] = reasoning
+        if calls := self.whole_tool_calls(deltas):
+            message["tool_calls"] = calls
+            message["content"] = message["content"] or self.content_beside_calls()
+        return message
+
+    def content_beside_calls(self) -> str | None:
+        """The content of a message that only holds calls."""
+        return None
+
+    def whole_tool_calls(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+        """Tool calls of a whole answer; one that was cut off has half its arguments."""
+        calls: list[dict[str, Any]] = []
+        for delta in deltas:
+            if delta.kind == "call" and delta.call is not None and delta.first:
+                function = {"name": delta.call.name, "arguments": ""}
+                calls.append({"id": self.call_id(delta), "type": "function", "function": function})
+            elif delta.kind == "call":
+                calls[-1]["function"]["arguments"] += delta.text
+        return calls
+
+    def call_id(self, delta: Delta) -> str:
+        """The id of a call: the brain's, or one from the count of requests."""
+        assert delta.call is not None
+        return delta.call.id or f"call_{self.served:04d}{delta.index:02d}"
+
+    def whole_choice(self, index: int, message: dict[str, Any], finish: str) -> dict[str, Any]:
+        """A choice of a whole answer."""
+        return {"index": index, "message": message, "finish_reason": finish}
+
+    def completion(
+        self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]
+    ) -> dict[str, Any]:
+        """The whole answer."""
+        head = self.envelope(self.head(prompt, "chat.completion"), choices)
+        return {**head, "usage": self.usage(prompt, generations)}
+
+    def head(self, prompt: Prompt, object_: str) -> dict[str, Any]:
+        """The fields that name a response, in the order in which they are sent."""
+        head = {"id": self.next_id(), "object": object_, "created": CREATED, "model": prompt.name}
+        return head if self.fingerprint is None else {**head, "system_fingerprint": self.fingerprint}
+
+    def envelope(self, head: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """A response or a chunk, with its fields in the order of this kind."""
+        return {**head, "choices": choices}
+
+    def next_id(self) -> str:
+        """The id of a response."""
+        return f"{self.id_prefix}{self.kind}{self.served:06d}"
+
+    def usage(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
+        """Token counts of a response."""
+        completion = sum(generation.tokens for generation in generations)
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt.tokens,
+            "completion_tokens": completion,
+            "total_tokens": prompt.tokens + completion,
+        }
+        usage |= self.usage_details(prompt, generations)
+        return usage | (generations[0].reply.usage or {})
+
+    def usage_details(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
+        """What this kind adds to the usage."""
+        del prompt, generations
+        return {}
+
+    # Streaming
+
+    def delta(self, delta: Delta) -> dict[str, Any]:
+        """A delta in the kind's shape."""
+        if delta.kind == "content":
+            return {"content": delta.text}
+        if delta.kind == "reasoning":
+            return {self.reasoning_field: delta.text}
+        assert delta.call is not None
+        if not delta.first:
+            return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+        function = {"name": delta.call.name, "arguments": delta.text}
+        call = {"index": delta.index, "id": self.call_id(delta), "type": "function", "function": function}
+        return {"tool_calls": [call]}
+
+    def choice(self, index: int, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        """A choice of a chunk."""
+        return {"index": index, "delta": delta, "finish_reason": finish}
+
+    def decorate(self, chunk: dict[str, Any], prompt: Prompt, generation: Generation | None) -> None:
+        """Add what this kind puts on a chunk; `generation` is None on chunks that come before the answer."""
+
+    def error_frame(self, message: str, head: dict[str, Any]) -> bytes:
+        """The event for an error in mid-stream."""
+        del head
+        return b"data: " + orjson.dumps(self.error(500, message, "server_error")) + b"\n\n"
+
+    def wants_usage(self, prompt: Prompt) -> bool:
+        """Whether a stream ends with usage."""
+        options = prompt.body.get("stream_options")
+        return self.usage_always or (isinstance(options, dict) and options.get("include_usage") is True)
+
+    def usage_choices(self, generations: Sequence[Generation]) -> list[dict[str, Any]]:
+        """The choices of the chunk that carries usage."""
+        del generations
+        return []
+
+    def preface(self, prompt: Prompt) -> Sequence[dict[str, Any]]:
+        """Fields of chunks that come before the first one (progress of the prompt)."""
+        del prompt
+        return ()
+
+    def stream_headers(self) -> list[tuple[str, str]]:
+        """Headers of a stream, besides its type."""
+        return []
+
+
+def joined(deltas: Sequence[Delta], kind: str) -> str:
+    """Text of all deltas of a kind."""
+    return "".join(delta.text for delta in deltas if delta.kind == kind)

@@ -1,0 +1,118 @@
+"""A plain OpenAI-like server: the list names models only, and a history that does not fit is refused as by OpenAI."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from tests.fakes.chat import CREATED
+from tests.fakes.extras import Extras
+from tests.fakes.http import EVENT_STREAM, Exchange
+from tests.fakes.model import FakeModel, Prompt, Refused
+
+KNOWN = """model messages stream stream_options max_tokens max_completion_tokens n stop seed temperature top_p
+frequency_penalty presence_penalty logit_bias logprobs top_logprobs response_format tools tool_choice
+parallel_tool_calls reasoning_effort user metadata store service_tier modalities audio prediction functions
+function_call web_search_options verbosity safety_identifier prompt_cache_key"""
+"""Fields of OpenAI's chat completion requests."""
+
+
+class GenericFake(Extras):
+    """A trailing assistant message is a finished turn."""
+
+    kind: ClassVar[str] = "generic"
+
+    strict: bool = False
+    """Refuse fields that OpenAI does not know."""
+    counts_max_tokens: bool = False
+    """Refuse when the prompt and `max_tokens` together exceed the window."""
+    stream_usage: bool = True
+    """Answer `include_usage`; llama-cpp-python does not."""
+    empty_overflow: bool = False
+    """Answer a stream that does not fit with 200 and an empty body, as llama-cpp-python does."""
+    window_field: str = ""
+    """Field of the model list that tells the window: `context_length`, `meta.n_ctx` …; empty: none does."""
+
+    @override
+    def add_routes(self) -> None:
+        super().add_routes()
+        self.routes["GET /v1/models"] = self.model_list
+        self.prefix_routes["GET /v1/models/"] = self.one_model
+        self.add_extra_routes(
+            "completions", "embeddings", "responses", "transcriptions", "speech", "images", "rerank"
+        )
+
+    @override
+    def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
+        own = type_ or ("server_error" if status >= 500 else "invalid_request_error")
+        return {"error": {"message": message, "type": own, "param": None, "code": None, **extra}}
+
+    @override
+    def unauthorized(self) -> Refused:
+        return Refused(401, self.error(401, "Incorrect API key provided.", code="invalid_api_key"))
+
+    @override
+    def malformed(self) -> Refused:
+        return Refused(400, self.error(400, "We could not parse the JSON body of your request."))
+
+    @override
+    async def unknown(self, exchange: Exchange) -> None:
+        request = exchange.request
+        await exchange.answer(404, self.error(404, f"Invalid URL ({request.method} {request.path})"))
+
+    async def model_list(self, exchange: Exchange) -> None:
+        """`GET /v1/models`."""
+        await exchange.answer(200, {"object": "list", "data": [self._listed(model) for model in self.models]})
+
+    async def one_model(self, exchange: Exchange) -> None:
+        """`GET /v1/models/{id}`."""
+        name = exchange.request.path.removeprefix("/v1/models/")
+        await exchange.answer(200, self._listed(self.find_model({"model": name})))
+
+    def _listed(self, model: FakeModel) -> dict[str, Any]:
+        entry: dict[str, Any] = {"id": model.id, "object": "model", "created": CREATED, "owned_by": "fake"}
+        outer, _, inner = self.window_field.partition(".")
+        if outer:
+            entry[outer] = {inner: model.window} if inner else model.window
+        return entry
+
+    @override
+    def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
+        unknown = sorted(set(body) - set(KNOWN.split()))
+        if self.strict and unknown:
+            raise Refused(400, self.error(400, f"Unrecognized request argument supplied: {unknown[0]}"))
+        return super().parse(body, model)
+
+    @override
+    def fit(self, prompt: Prompt) -> None:
+        super().fit(prompt)
+        wanted = prompt.limit or 0
+        if self.counts_max_tokens and prompt.tokens + wanted > prompt.model.window:
+            raise self.overflow(prompt)
+
+    @override
+    def overflow(self, prompt: Prompt) -> Refused:
+        told = f"your messages resulted in {prompt.tokens} tokens"
+        if self.counts_max_tokens and prompt.limit:
+            told = (
+                f"you requested {prompt.tokens + prompt.limit} tokens "
+                f"({prompt.tokens} in the messages, {prompt.limit} in the completion)"
+            )
+        text = (
+            f"This model's maximum context length is {prompt.model.window} tokens. However, {told}. "
+            "Please reduce the length of the messages."
+        )
+        body = self.error(400, text, param="messages", code="context_length_exceeded")
+        return Refused(400, body, overflow=True)
+
+    @override
+    async def refuse(self, exchange: Exchange, refused: Refused) -> None:
+        if refused.overflow and self.empty_overflow and exchange.json_object().get("stream"):
+            await exchange.answer(200, b"", [("content-type", EVENT_STREAM)])
+            return
+        await super().refuse(exchange, refused)
+
+    @override
+    def wants_usage(self, prompt: Prompt) -> bool:
+        return self.stream_usage and super().wants_usage(prompt)

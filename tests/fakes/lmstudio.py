@@ -1,0 +1,275 @@
+"""LM Studio 0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import orjson
+from typing_extensions import override
+
+from tests.fakes.extras import Extras
+from tests.fakes.generation import Delta, Generation
+from tests.fakes.http import EVENT_STREAM, Exchange
+from tests.fakes.intake import last_is_assistant
+from tests.fakes.model import FakeModel, Prompt, Refused, text_of
+
+WORDINGS = {
+    "input": (
+        "Input does not fit in context length. The input has {n} tokens, "
+        "but the context length only supports {m} tokens."
+    ),
+    "n_keep": (
+        "The number of tokens to keep from the initial prompt is greater than the context length "
+        "(n_keep: {n}>= n_ctx: {m}). Try to load the model with a larger context length."
+    ),
+    "truncate": "Cannot truncate prompt with n_keep ({n}) >= n_ctx ({m})",
+    "first": (
+        "Trying to keep the first {n} tokens when context the overflows. However, the model is loaded with "
+        "context length of only {m} tokens, which is not enough."
+    ),
+}
+"""Texts of versions and engines for a prompt that does not fit."""
+
+NOT_LOADED = "No models loaded. Please load a model in the developer page or use the 'lms load' command."
+
+
+class LmStudioFake(Extras):
+    """Unknown paths answer 200 with an error; a stream that does not fit answers 200 with an error event.
+
+    Before a model is loaded the lists tell its trained window only; the first request loads it with `window`.
+    """
+
+    kind: ClassVar[str] = "lmstudio"
+
+    jit: bool = True
+    """Models are loaded by requests; else they must be loaded already."""
+    api_v0: bool = True
+    """Has `/api/v0` (0.3.6 and later)."""
+    api_v1: bool = True
+    """Has `/api/v1` (0.4.0 and later)."""
+    parallel: int = 4
+    wording: str = "input"
+    """Which of `WORDINGS` tells of a prompt that does not fit."""
+    empty_overflow: bool = False
+    """A stream that does not fit has no events at all."""
+    full_window: str = "length"
+    """Finish reason when the window fills up during the answer; some versions say `stop`."""
+    empty_fields: bool = False
+    """Whole answers carry an empty `reasoning_content` and `tool_calls`, as in 0.4.14."""
+
+    @override
+    def add_routes(self) -> None:
+        super().add_routes()
+        self.routes["GET /v1/models"] = self.openai_list
+        if self.api_v0:
+            self.routes["GET /api/v0/models"] = self.v0_list
+            self.routes["POST /api/v0/chat/completions"] = self.chat
+            self.prefix_routes["GET /api/v0/models/"] = self.v0_one
+        if self.api_v1:
+            self.routes["GET /api/v1/models"] = self.v1_list
+            self.routes["POST /api/v1/models/load"] = self.load_model
+            self.routes["POST /api/v1/models/unload"] = self.unload_model
+            self.routes["POST /api/v1/chat"] = self.native_chat
+        self.add_extra_routes("completions", "embeddings", "responses", "messages")
+
+    @override
+    def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
+        return {"error": message}
+
+    @override
+    def unauthorized(self) -> Refused:
+        error = {"message": "Invalid API token", "type": "invalid_request_error", "code": "invalid_api_key"}
+        return Refused(401, {"error": error})
+
+    @override
+    async def unknown(self, exchange: Exchange) -> None:
+        request = exchange.request
+        text = f"Unexpected endpoint or method. ({request.method} {request.path})"
+        await exchange.answer(200, {"error": text})
+
+    @override
+    def no_model(self, name: object) -> Refused:
+        error = {"message": f'Model "{name}" not found', "type": "invalid_request_error", "param": "model"}
+        return Refused(404, {"error": {**error, "code": "model_not_found"}})
+
+    @override
+    def load(self, model: FakeModel) -> None:
+        if not model.loaded and not self.jit:
+            error = {"message": NOT_LOADED, "type": "invalid_request_error", "param": "model"}
+            raise Refused(404, {"error": {**error, "code": "model_not_found"}})
+        super().load(model)
+
+    # Telling of itself
+
+    async def openai_list(self, exchange: Exchange) -> None:
+        """`GET /v1/models`: all models if they can be loaded by requests, else the loaded ones."""
+        shown = [model for model in self.models if self.jit or model.loaded]
+        data = [{"id": model.id, "object": "model", "owned_by": "organization_owner"} for model in shown]
+        await exchange.answer(200, {"data": data, "object": "list"})
+
+    async def v0_list(self, exchange: Exchange) -> None:
+        """`GET /api/v0/models`."""
+        await exchange.answer(200, {"object": "list", "data": [v0_entry(model) for model in self.models]})
+
+    async def v0_one(self, exchange: Exchange) -> None:
+        """`GET /api/v0/models/{id}`."""
+        name = exchange.request.path.removeprefix("/api/v0/models/")
+        await exchange.answer(200, v0_entry(self.find_model({"model": name})))
+
+    async def v1_list(self, exchange: Exchange) -> None:
+        """`GET /api/v1/models`: instances of one model stand together."""
+        groups: dict[str, list[FakeModel]] = {}
+        for model in self.models:
+            groups.setdefault(model.instance_of or model.id, []).append(model)
+        models = [self._v1_entry(key, group) for key, group in groups.items()]
+        await exchange.answer(200, {"models": models})
+
+    def _v1_entry(self, key: str, group: Sequence[FakeModel]) -> dict[str, Any]:
+        model = group[0]
+        return {
+            "type": "embedding" if model.embedding else "llm",
+            "publisher": "fake",
+            "key": key,
+            "display_name": key,
+            "architecture": "qwen2",
+            "quantization": {"name": "Q4_K_M", "bits_per_weight": 4},
+            "format": "gguf",
+            "size_bytes": 1_000_000,
+            "params_string": "1B",
+            "max_context_length": model.trained_window,
+            "loaded_instances": [self._instance(one) for one in group if one.loaded],
+            "capabilities": {"vision": model.vision, "trained_for_tool_use": model.tools},
+        }
+
+    def _instance(self, model: FakeModel) -> dict[str, Any]:
+        config = {"context_length": model.window, "eval_batch_size": 512, "parallel": self.parallel}
+        return {
+            "id": model.id,
+            "config": {**config, "flash_attention": True, "offload_kv_cache_to_gpu": True},
+        }
+
+    async def load_model(self, exchange: Exchange) -> None:
+        """`POST /api/v1/models/load`."""
+        body = exchange.json_object()
+        model = self.find_model(body)
+        model.loaded = True
+        model.window = min(int(body.get("context_length") or model.window), model.trained_window)
+        whole = {"type": "llm", "instance_id": model.id, "load_time_seconds": 0.1, "status": "loaded"}
+        config = {"load_config": {"context_length": model.window}} if body.get("echo_load_config") else {}
+        await exchange.answer(200, {**whole, **config})
+
+    async def unload_model(self, exchange: Exchange) -> None:
+        """`POST /api/v1/models/unload`."""
+        name = exchange.json_object().get("instance_id")
+        self.find_model({"model": name}).loaded = False
+        await exchange.answer(200, {"instance_id": name})
+
+    async def native_chat(self, exchange: Exchange) -> None:
+        """`POST /api/v1/chat`: events with names, which go through a proxy as they are."""
+        body = exchange.json_object()
+        model = self.find_model(body)
+        self.load(model)
+        text = f"seen {body.get('input')}"
+        stats = {"input_tokens": 3, "total_output_tokens": 2, "tokens_per_second": 50.0}
+        result = {
+            "model_instance_id": model.id,
+            "output": [{"type": "message", "content": text}],
+            "stats": stats,
+        }
+        events: list[tuple[str, dict[str, Any]]] = [
+            ("chat.start", {"model_instance_id": model.id}),
+            ("prompt_processing.progress", {"progress": 1.0}),
+            ("message.start", {}),
+            ("message.delta", {"content": text}),
+            ("message.end", {}),
+            ("chat.end", {"result": result}),
+        ]
+        await self.named_events(exchange, body, result, events)
+
+    # Taking a request in
+
+    @override
+    def continuation(self, prompt: Prompt) -> None:
+        prefill = prompt.model.prefill or "continue"
+        if (
+            not last_is_assistant(prompt.messages)
+            or prompt.messages[-1].get("tool_calls")
+            or prefill == "new"
+        ):
+            return
+        if prefill == "refuse":
+            text = "Multi-part or consecutive assistant responses are not supported."
+            raise Refused(400, {"error": text})
+        prefix = text_of(prompt.messages[-1])
+        self.take_trailing(prompt)
+        prompt.prefix = prefix
+        prompt.echo = prefill == "echo"
+
+    @override
+    def fit(self, prompt: Prompt) -> None:
+        super().fit(prompt)
+        if prompt.model.shifts:
+            prompt.room = None
+
+    @override
+    def overflow(self, prompt: Prompt) -> Refused:
+        text = WORDINGS[self.wording].format(n=prompt.tokens, m=prompt.model.window)
+        return Refused(400, {"error": text}, overflow=True)
+
+    @override
+    async def refuse(self, exchange: Exchange, refused: Refused) -> None:
+        body = exchange.request.json
+        if not (refused.overflow and isinstance(body, dict) and body.get("stream")):
+            await super().refuse(exchange, refused)
+            return
+        await exchange.open(200, EVENT_STREAM)
+        if not self.empty_overflow:
+            await exchange.write(_error_event(refused.body["error"]))
+        await exchange.close()
+
+    # Answering
+
+    @override
+    def generation(self, prompt: Prompt, choice: int = 0) -> Generation:
+        generation = super().generation(prompt, choice)
+        generation.full_window = self.full_window
+        return generation
+
+    @override
+    def message(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        message = super().message(deltas)
+        return {"reasoning_content": "", "tool_calls": [], **message} if self.empty_fields else message
+
+    @override
+    def completion(
+        self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]
+    ) -> dict[str, Any]:
+        whole = {**super().completion(prompt, choices, generations), "stats": {}}
+        return {**whole, "system_fingerprint": prompt.name}
+
+    @override
+    def error_frame(self, message: str, head: dict[str, Any]) -> bytes:
+        return _error_event(message)
+
+
+def _error_event(message: str) -> bytes:
+    data = {"error": {"message": message}, "message": message}
+    return b"event: error\ndata: " + orjson.dumps(data) + b"\n\n"
+
+
+def v0_entry(model: FakeModel) -> dict[str, Any]:
+    """A model in `/api/v0/models`."""
+    entry = {
+        "id": model.id,
+        "object": "model",
+        "type": "embeddings" if model.embedding else ("vlm" if model.vision else "llm"),
+        "publisher": "fake",
+        "arch": "qwen2",
+        "compatibility_type": "gguf",
+        "quantization": "Q4_K_M",
+        "state": "loaded" if model.loaded else "not-loaded",
+        "max_context_length": model.trained_window,
+    }
+    loaded = {"loaded_context_length": model.window} if model.loaded else {}
+    return {**entry, **loaded, "capabilities": ["tool_use"] if model.tools else []}

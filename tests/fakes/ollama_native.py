@@ -1,0 +1,283 @@
+"""Ollama's own API: NDJSON streams, what is installed, what is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from tests.fakes.chat import CREATED, FakeBackend, joined
+from tests.fakes.extras import vector
+from tests.fakes.generation import Broken, Delta, Dropped, Generation
+from tests.fakes.http import NDJSON, Exchange
+from tests.fakes.model import FakeModel, Prompt, Refused
+from tests.fakes.stream import pace
+
+VERSION = "0.33.0"
+WHEN = "2026-01-01T00:00:00Z"
+
+
+class OllamaNative(FakeBackend):
+    """`/api/*`, and the lists of `/v1`."""
+
+    def num_ctx(self, model: FakeModel, body: dict[str, Any]) -> int:
+        """The window that holds for a request, in tokens."""
+        raise NotImplementedError
+
+    def add_native_routes(self) -> None:
+        """Routes of this class."""
+        self.running: dict[str, int] = {}
+        """Window of each loaded model, in tokens."""
+        self.reloads = 0
+        """Times a loaded model was loaded again because a request asked for another window."""
+        gets = {
+            "/": self.hello,
+            "/api/version": self.version,
+            "/api/tags": self.tags,
+            "/api/ps": self.loaded_list,
+            "/v1/models": self.openai_list,
+        }
+        posts = {
+            "/api/show": self.show,
+            "/api/chat": self.native_chat,
+            "/api/generate": self.generate,
+            "/api/embed": self.embed,
+            "/api/embeddings": self.embed,
+            "/api/pull": self.pull,
+        }
+        self.routes |= {f"GET {path}": handler for path, handler in gets.items()}
+        self.routes |= {f"HEAD {path}": handler for path, handler in gets.items()}
+        self.routes |= {f"POST {path}": handler for path, handler in posts.items()}
+        self.prefix_routes["GET /v1/models/"] = self.openai_one
+        self.prefix_routes["POST /api/blobs/"] = self.blob
+        for model in self.models:
+            if model.loaded:
+                self.running[model.id] = self.num_ctx(model, {})
+
+    def run(self, model: FakeModel, body: dict[str, Any]) -> None:
+        """Load the model with the window of this request, again if it is another one."""
+        window = self.num_ctx(model, body)
+        self.reloads += self.running.get(model.id, window) != window
+        self.running[model.id] = window
+        model.loaded = True
+
+    # Telling of itself
+
+    async def hello(self, exchange: Exchange) -> None:
+        """`GET /`."""
+        text = b"" if exchange.request.method == "HEAD" else b"Ollama is running"
+        await exchange.answer(200, text, [("content-type", "text/plain; charset=utf-8")])
+
+    async def version(self, exchange: Exchange) -> None:
+        """`GET /api/version`."""
+        await exchange.answer(200, {"version": VERSION})
+
+    async def tags(self, exchange: Exchange) -> None:
+        """`GET /api/tags`: trained windows."""
+        models = [
+            {
+                **_entry(model),
+                "modified_at": WHEN,
+                "details": {**_details(), "context_length": model.trained_window},
+                "capabilities": capabilities(model),
+            }
+            for model in self.models
+        ]
+        await exchange.answer(200, {"models": models})
+
+    async def loaded_list(self, exchange: Exchange) -> None:
+        """`GET /api/ps`: effective windows of loaded models."""
+        models = [
+            {
+                **_entry(model),
+                "details": _details(),
+                "expires_at": WHEN,
+                "size_vram": 1_000_000,
+                "context_length": self.running.get(model.id, self.num_ctx(model, {})),
+            }
+            for model in self.models
+            if model.loaded
+        ]
+        await exchange.answer(200, {"models": models})
+
+    async def show(self, exchange: Exchange) -> None:
+        """`POST /api/show`."""
+        body = exchange.json_object()
+        model = self.find_model({"model": body.get("model") or body.get("name")})
+        lines = ['stop                           "<|end|>"']
+        if model.num_ctx is not None:
+            lines.insert(0, f"num_ctx                        {model.num_ctx}")
+        info = {"general.architecture": "llama", "llama.context_length": model.trained_window}
+        whole = {"modelfile": "", "parameters": "\n".join(lines), "template": "{{ .Prompt }}{{ .Response }}"}
+        shown = {"details": _details(), "model_info": info, "capabilities": capabilities(model)}
+        await exchange.answer(200, {**whole, **shown, "modified_at": WHEN})
+
+    async def openai_list(self, exchange: Exchange) -> None:
+        """`GET /v1/models`."""
+        await exchange.answer(
+            200, {"object": "list", "data": [_openai_entry(model) for model in self.models]}
+        )
+
+    async def openai_one(self, exchange: Exchange) -> None:
+        """`GET /v1/models/{id}`."""
+        name = exchange.request.path.removeprefix("/v1/models/")
+        await exchange.answer(200, _openai_entry(self.find_model({"model": name})))
+
+    # Chat and generate
+
+    async def native_chat(self, exchange: Exchange) -> None:
+        """`POST /api/chat`."""
+        body = exchange.json_object()
+        model = self.find_model(body)
+        if not body.get("messages"):
+            self.run(model, body)
+            done = {"message": {"role": "assistant", "content": ""}, "done_reason": "load", "done": True}
+            await exchange.answer(200, {"model": model.id, "created_at": WHEN, **done})
+            return
+        await self._answer_natively(exchange, self._native_prompt(body), _chat_fields)
+
+    async def generate(self, exchange: Exchange) -> None:
+        """`POST /api/generate`: the brain is shown the prompt as a user message."""
+        body = exchange.json_object()
+        system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+        messages = [*system, {"role": "user", "content": str(body.get("prompt", ""))}]
+        prompt = self._native_prompt({**body, "messages": messages})
+        await self._answer_natively(exchange, prompt, _generate_fields)
+
+    def _native_prompt(self, body: dict[str, Any]) -> Prompt:
+        self.run(self.find_model(body), body)
+        options = body.get("options") or {}
+        own = {**body, "max_tokens": options.get("num_predict"), "stop": options.get("stop")}
+        return self.take_body({**own, "stream": body.get("stream", True)})
+
+    async def _answer_natively(self, exchange: Exchange, prompt: Prompt, fields: Any) -> None:
+        head = {"model": prompt.name, "created_at": WHEN}
+        if prompt.body.get("_debug_render_only"):
+            info = {"rendered_template": "".join(self.parts(prompt))}
+            await exchange.answer(200, {**head, "_debug_info": info})
+            return
+        generation = self.generation(prompt)
+        if not prompt.stream:
+            deltas = await self.collect(generation)
+            await exchange.answer(200, {**head, **fields(deltas), **_done(prompt, generation)})
+            return
+        try:
+            await self._lines(exchange, head, generation, fields)
+        except Dropped:
+            await exchange.cut()
+            return
+        except Broken as broken:
+            await exchange.write(orjson.dumps({"error": str(broken)}) + b"\n")
+        else:
+            await exchange.write(_line({**head, **fields([]), **_done(prompt, generation)}))
+        await exchange.close()
+
+    async def _lines(
+        self, exchange: Exchange, head: dict[str, Any], generation: Generation, fields: Any
+    ) -> None:
+        """One line per delta; a call is held back until it is whole."""
+        await pace(self, generation, -1)
+        await exchange.open(200, NDJSON)
+        call: list[Delta] = []
+        for index, delta in enumerate(generation):
+            await pace(self, generation, index)
+            if delta.kind == "call":
+                call = [delta] if delta.first else [*call, delta]
+                if not delta.last:
+                    continue
+            await exchange.write(
+                _line({**head, **fields(call if delta.kind == "call" else [delta]), "done": False})
+            )
+
+    # The rest
+
+    async def embed(self, exchange: Exchange) -> None:
+        """`POST /api/embed` and `/api/embeddings`."""
+        body = exchange.json_object()
+        if exchange.request.path.endswith("embeddings"):
+            await exchange.answer(200, {"embedding": vector(str(body.get("prompt")))})
+            return
+        given = body.get("input")
+        texts = given if isinstance(given, list) else [given]
+        vectors = [vector(str(text)) for text in texts]
+        await exchange.answer(200, {"model": body.get("model"), "embeddings": vectors})
+
+    async def pull(self, exchange: Exchange) -> None:
+        """`POST /api/pull`: lines of progress."""
+        await exchange.open(200, NDJSON)
+        for status in ("pulling manifest", "verifying sha256 digest", "success"):
+            await exchange.write(_line({"status": status}))
+        await exchange.close()
+
+    async def blob(self, exchange: Exchange) -> None:
+        """`POST /api/blobs/sha256:…`: the digest must be that of the body."""
+        digest = exchange.request.path.rsplit(":", 1)[-1]
+        if hashlib.sha256(exchange.request.body).hexdigest() != digest:
+            raise Refused(400, {"error": "digest mismatch"})
+        await exchange.answer(201, b"", [("content-type", "text/plain")])
+
+
+def capabilities(model: FakeModel) -> list[str]:
+    """What a model can do, in Ollama's words."""
+    able = {
+        "embedding": model.embedding,
+        "completion": not model.embedding,
+        "tools": model.tools,
+        "vision": model.vision,
+        "thinking": model.thinking,
+    }
+    return [name for name, has in able.items() if has]
+
+
+def _entry(model: FakeModel) -> dict[str, Any]:
+    name = model.id if ":" in model.id else f"{model.id}:latest"
+    digest = hashlib.sha256(model.id.encode()).hexdigest()
+    return {"name": name, "model": name, "size": 1_000_000, "digest": digest}
+
+
+def _details() -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "llama",
+        "families": ["llama"],
+        "parameter_size": "1B",
+        "quantization_level": "Q4_K_M",
+    }
+
+
+def _openai_entry(model: FakeModel) -> dict[str, Any]:
+    return {"id": _entry(model)["name"], "object": "model", "created": CREATED, "owned_by": "library"}
+
+
+def _chat_fields(deltas: Sequence[Delta]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": joined(deltas, "content")}
+    if thinking := joined(deltas, "reasoning"):
+        message["thinking"] = thinking
+    texts: dict[int, str] = {}
+    for delta in deltas:
+        if delta.kind == "call":
+            texts[delta.index] = texts.get(delta.index, "") + delta.text
+    calls = [
+        {"function": {"name": delta.call.name, "arguments": orjson.loads(texts[delta.index] or "{}")}}
+        for delta in deltas
+        if delta.first and delta.call is not None
+    ]
+    return {"message": {**message, "tool_calls": calls} if calls else message}
+
+
+def _generate_fields(deltas: Sequence[Delta]) -> dict[str, Any]:
+    return {"response": joined(deltas, "content")}
+
+
+def _done(prompt: Prompt, generation: Generation) -> dict[str, Any]:
+    reason = "stop" if generation.finish == "tool_calls" else generation.finish
+    counts = {"prompt_eval_count": prompt.tokens, "eval_count": generation.tokens}
+    times = {"total_duration": 3, "load_duration": 1, "prompt_eval_duration": 1, "eval_duration": 1}
+    return {"done": True, "done_reason": reason, **times, **counts}
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return orjson.dumps(value) + b"\n"

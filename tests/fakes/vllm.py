@@ -1,0 +1,226 @@
+"""vLLM 0.33."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from tests.fakes.chat import CREATED
+from tests.fakes.extras import Extras
+from tests.fakes.generation import Delta, Generation
+from tests.fakes.http import Exchange
+from tests.fakes.intake import last_is_assistant
+from tests.fakes.model import FakeModel, Message, Prompt, Refused
+
+VERSION = "0.33.0"
+TYPES = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
+
+
+class VllmFake(Extras):
+    """`max_model_len` is the model's window. Partial answers are continued only when flags ask for it.
+
+    A prompt longer than the window is refused, one of exactly its length gets an answer of no tokens, and
+    `max_tokens` is clamped to the room left.
+    """
+
+    kind: ClassVar[str] = "vllm"
+    reasoning_field: str = "reasoning"
+    done_after_error = True
+    comment = b": keep-alive\n\n"
+
+    tool_parser: bool = True
+    """Started with `--enable-auto-tool-choice` and a parser."""
+    force_usage: bool = False
+    """`--enable-force-include-usage`."""
+    char_limit: int | None = None
+    """Characters from which a prompt is refused without being counted."""
+    strips_prefix: bool = True
+    """White space at the end of what is continued is lost, as with templates that trim."""
+    prompt_details: bool = False
+    """`--enable-prompt-tokens-details`."""
+
+    @override
+    def add_routes(self) -> None:
+        super().add_routes()
+        for path in ("/health", "/ping", "/load", "/metrics"):
+            self.routes[f"GET {path}"] = self.health
+        self.routes |= {
+            "GET /version": self.version,
+            "GET /v1/models": self.model_list,
+            "POST /tokenize": self.tokenize,
+            "POST /detokenize": self.detokenize,
+            "POST /v1/messages/count_tokens": self.count_tokens,
+            "POST /v1/chat/completions/render": self.render,
+        }
+        self._ids: dict[str, int] = {}
+        self.add_extra_routes(
+            "completions", "embeddings", "responses", "messages", "rerank", "transcriptions", "speech"
+        )
+
+    @override
+    def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
+        own = {"message": message, "type": TYPES.get(status, "BadRequestError"), "param": None}
+        return {"error": {**own, "code": status, **extra}}
+
+    @override
+    def unauthorized(self) -> Refused:
+        return Refused(401, {"error": "Unauthorized"})
+
+    @override
+    def open_paths(self) -> set[str]:
+        return {"/health", "/ping", "/load", "/metrics", "/version", "/tokenize", "/detokenize"}
+
+    @override
+    async def unknown(self, exchange: Exchange) -> None:
+        await exchange.answer(404, {"detail": "Not Found"})
+
+    @override
+    def no_model(self, name: object) -> Refused:
+        return Refused(404, self.error(404, f"The model `{name}` does not exist.", param="model"))
+
+    # Telling of itself
+
+    async def health(self, exchange: Exchange) -> None:
+        """`GET /health` and its like."""
+        await exchange.answer(200, b"", [("content-type", "text/plain")])
+
+    async def version(self, exchange: Exchange) -> None:
+        """`GET /version`."""
+        await exchange.answer(200, {"version": VERSION})
+
+    async def model_list(self, exchange: Exchange) -> None:
+        """`GET /v1/models`."""
+        data: list[dict[str, Any]] = [
+            {
+                "id": model.id,
+                "object": "model",
+                "created": CREATED,
+                "owned_by": "vllm",
+                "root": model.id,
+                "parent": None,
+                "max_model_len": model.window,
+                "permission": [],
+            }
+            for model in self.models
+        ]
+        await exchange.answer(200, {"object": "list", "data": data})
+
+    async def tokenize(self, exchange: Exchange) -> None:
+        """`POST /tokenize`, of a prompt or of a whole chat."""
+        body = exchange.json_object()
+        model = self.find_model(body)
+        parts = self.parts(self.parse(body, model)) if "messages" in body else [str(body.get("prompt", ""))]
+        pieces = [piece for part in parts for piece in self.template(model).tokenizer.pieces(part)]
+        ids = [self._ids.setdefault(piece, len(self._ids) + 1) for piece in pieces]
+        strings = pieces if body.get("return_token_strs") else None
+        counts = {"count": len(ids), "max_model_len": model.window}
+        await exchange.answer(200, {**counts, "tokens": ids, "token_strs": strings})
+
+    async def detokenize(self, exchange: Exchange) -> None:
+        """`POST /detokenize`: of tokens that `/tokenize` gave."""
+        known = {id_: piece for piece, id_ in self._ids.items()}
+        tokens = exchange.json_object().get("tokens") or []
+        await exchange.answer(200, {"prompt": "".join(known.get(token, "") for token in tokens)})
+
+    async def count_tokens(self, exchange: Exchange) -> None:
+        """`POST /v1/messages/count_tokens`."""
+        count = self.count(exchange.json_object())
+        await exchange.answer(200, {"input_tokens": count, "context_management": None})
+
+    async def render(self, exchange: Exchange) -> None:
+        """`POST /v1/chat/completions/render`."""
+        body = exchange.json_object()
+        prompt = self.parse(body, self.find_model(body))
+        await exchange.answer(200, {"prompt": "".join(self.parts(prompt))})
+
+    # Taking a request in
+
+    @override
+    def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
+        auto = body.get("tools") and body.get("tool_choice", "auto") == "auto"
+        if auto and not self.tool_parser:
+            text = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            raise Refused(400, self.error(400, text))
+        return super().parse(body, model)
+
+    @override
+    def continuation(self, prompt: Prompt) -> None:
+        if not prompt.body.get("continue_final_message"):
+            return
+        if prompt.body.get("add_generation_prompt", True):
+            text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+            raise Refused(400, self.error(400, text))
+        if prompt.model.template_drops_last:
+            text = (
+                "continue_final_message is set but the final message does not appear in the chat "
+                "after applying the chat template!"
+            )
+            raise Refused(400, self.error(400, text))
+        if last_is_assistant(prompt.messages):
+            self.take_trailing(prompt)
+            prompt.prefix = prompt.prefix.rstrip() if self.strips_prefix else prompt.prefix
+            prompt.echo = bool(prompt.body.get("echo"))
+
+    @override
+    def fit(self, prompt: Prompt) -> None:
+        window = prompt.model.window
+        size = _characters(prompt.messages)
+        if self.char_limit is not None and size > self.char_limit:
+            told = f"contains {size} characters (more than {self.char_limit} characters, which is the upper bound)"
+            raise Refused(400, self._too_long(window, told, "input_text"), overflow=True)
+        if prompt.tokens > window:
+            raise self.overflow(prompt)
+        prompt.room = window - prompt.tokens
+
+    @override
+    def overflow(self, prompt: Prompt) -> Refused:
+        window = prompt.model.window
+        told = f"contains at least {window + 1} input tokens, which exceeds this limit even without any output tokens"
+        return Refused(400, self._too_long(window, told, "input_tokens"), overflow=True)
+
+    def _too_long(self, window: int, told: str, param: str) -> Any:
+        text = (
+            f"This model's maximum context length is {window} tokens. However, your prompt {told}. "
+            "Please reduce the length of the input prompt."
+        )
+        return self.error(400, text, param=param)
+
+    # Answering
+
+    @override
+    def message(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        message = super().message(deltas)
+        return {**message, "tool_calls": message.get("tool_calls", []), "reasoning": message.get("reasoning")}
+
+    @override
+    def whole_choice(self, index: int, message: dict[str, Any], finish: str) -> dict[str, Any]:
+        return {**super().whole_choice(index, message, finish), "logprobs": None, "stop_reason": None}
+
+    @override
+    def choice(self, index: int, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return choice if finish is None else {**choice, "stop_reason": None}
+
+    @override
+    def usage_details(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
+        details = {"cached_tokens": prompt.cached} if self.prompt_details else None
+        return {"prompt_tokens_details": details}
+
+    @override
+    def wants_usage(self, prompt: Prompt) -> bool:
+        return self.force_usage or super().wants_usage(prompt)
+
+    @override
+    def decorate(self, chunk: dict[str, Any], prompt: Prompt, generation: Generation | None) -> None:
+        options = prompt.body.get("stream_options") or {}
+        if "usage" in chunk or not (options.get("include_usage") and options.get("continuous_usage_stats")):
+            return
+        made = 0 if generation is None else generation.tokens
+        total = prompt.tokens + made
+        chunk["usage"] = {"prompt_tokens": prompt.tokens, "total_tokens": total, "completion_tokens": made}
+
+
+def _characters(messages: Sequence[Message]) -> int:
+    return sum(len(str(message.get("content") or "")) for message in messages)

@@ -1,0 +1,98 @@
+"""Waiting without sleeping blindly: gates that hold a stream, and polling with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+POLL = 0.002
+"""Seconds between two looks at a condition."""
+
+HEADERS = -1
+"""Chunk index that stands for the status line: a gate there holds back the whole response."""
+
+
+def wait_until(predicate: Callable[[], object], timeout: float = 5.0) -> None:
+    """Block until the predicate holds; for tests that have no event loop of their own.
+
+    Raises:
+        AssertionError: it did not hold within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while not predicate():
+        assert time.monotonic() < deadline, f"not true within {timeout} s"
+        time.sleep(POLL)
+
+
+async def await_until(predicate: Callable[[], object], within: float = 5.0) -> None:
+    """Same as `wait_until`, for async tests; `within` is in seconds."""
+    deadline = time.monotonic() + within
+    while not predicate():
+        assert time.monotonic() < deadline, f"not true within {within} s"
+        await asyncio.sleep(POLL)
+
+
+class Gate:
+    """Holds streams before content chunk `at` (0: the first with content; `HEADERS`: before the status line).
+
+    One gate serves any number of streams. Methods may be called from any thread.
+    """
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self._lock = threading.Lock()
+        self._allowed: float = 0
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many streams stand at the gate now."""
+        return len(self._waiting)
+
+    @property
+    def reached(self) -> bool:
+        """Whether a stream stands at the gate now."""
+        return self.waiting > 0
+
+    def wait_reached(self, timeout: float = 5.0) -> None:
+        """Block until a stream stands at the gate."""
+        wait_until(lambda: self.reached, timeout)
+
+    def release(self, chunks: int) -> None:
+        """Let this many more chunks through, then hold again."""
+        self._allow(chunks)
+
+    def open(self) -> None:
+        """Hold nothing any more."""
+        self._allow(float("inf"))
+
+    async def passage(self, index: int) -> None:
+        """Wait until the chunk of this index may pass; called by the fake."""
+        while index >= self.at:
+            event = self._ticket()
+            if event is None:
+                return
+            try:
+                await event.wait()
+            finally:
+                with self._lock:
+                    self._waiting = [entry for entry in self._waiting if entry[1] is not event]
+
+    def _ticket(self) -> asyncio.Event | None:
+        with self._lock:
+            if self._allowed > 0:
+                self._allowed -= 1
+                return None
+            event = asyncio.Event()
+            self._waiting.append((asyncio.get_running_loop(), event))
+            return event
+
+    def _allow(self, chunks: float) -> None:
+        with self._lock:
+            self._allowed += chunks
+            waiting, self._waiting = self._waiting, []
+        for loop, event in waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)

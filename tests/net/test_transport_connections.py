@@ -1,0 +1,319 @@
+"""Which connection is used, closed or tried again, and what failures look like, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.net.transport import build_request
+from tests.net.peer import (
+    CHUNKED,
+    DEADLINE,
+    END,
+    OK,
+    Peer,
+    body_of,
+    chunk,
+    opened,
+    post,
+    read_until_error,
+    send,
+    serving,
+    until,
+)
+
+pytestmark = [pytest.mark.anyio]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+async def test_connections_are_kept_and_used_again() -> None:
+    async def script(peer: Peer) -> None:
+        while (await peer.request())[0]:
+            await peer.send(OK)
+
+    async with serving(script) as served, opened() as transport:
+        for _ in range(5):
+            assert await send(transport, post(served)) == b"ok"
+        assert served.connections == 1
+        answers = await asyncio.gather(*(send(transport, post(served)) for _ in range(4)))
+        assert answers == [b"ok"] * 4
+        assert served.connections == 4
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok-and-more",
+    ],
+)
+async def test_a_connection_that_should_close_is_closed(answer: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(answer)
+        await peer.gone()
+
+    async with serving(script) as served, opened() as transport:
+        assert await send(transport, post(served)) == b"ok"
+        assert await send(transport, post(served)) == b"ok"
+        assert served.connections == 2
+
+
+async def test_a_post_on_a_stale_connection_is_sent_again_on_a_new_one() -> None:
+    bodies: list[tuple[int, bytes]] = []
+
+    async def script(peer: Peer) -> None:
+        bodies.append((peer.number, (await peer.request())[1]))
+        await peer.send(OK)
+        if peer.number == 1:
+            bodies.append((peer.number, (await peer.request())[1]))  # and gone, without a byte
+
+    async with serving(script) as served, opened() as transport:
+        assert await send(transport, post(served, b"first")) == b"ok"
+        assert await send(transport, post(served, b"second")) == b"ok"
+    assert bodies == [(1, b"first"), (1, b"second"), (2, b"second")]
+
+
+async def test_it_is_sent_again_only_once() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if peer.number == 1:
+            await peer.send(OK)
+            await peer.request()
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served))
+        with pytest.raises(httpx.RemoteProtocolError, match="without a response"):
+            await transport.handle_async_request(post(served))
+        assert served.connections == 2
+
+
+async def test_nothing_is_sent_again_on_a_new_connection() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+
+    async with serving(script) as served, opened() as transport:
+        with pytest.raises(httpx.RemoteProtocolError, match="without a response"):
+            await transport.handle_async_request(post(served))
+        assert served.connections == 1
+
+
+async def test_nothing_is_sent_again_once_a_byte_came_back() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+        await peer.request()
+        await peer.send(b"HTTP/1.1 2")
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served))
+        with pytest.raises(httpx.RemoteProtocolError):
+            await transport.handle_async_request(post(served))
+        assert served.connections == 1
+
+
+async def test_an_upload_never_goes_out_on_a_kept_connection() -> None:
+    async def script(peer: Peer) -> None:
+        if peer.number == 1:
+            await peer.request()
+        else:
+            await peer.head()
+            await peer.exactly(len(chunk(b"a") + END))
+        await peer.send(OK)
+        await peer.gone()
+
+    async def produce() -> AsyncIterator[bytes]:
+        yield b"a"
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served))
+        assert await send(transport, post(served, produce())) == b"ok"
+        assert served.connections == 2
+
+
+async def test_a_connection_closed_while_idle_is_not_tried() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served))
+        await until(lambda: not any(transport._idle.values()))
+        assert await send(transport, post(served)) == b"ok"
+
+
+async def test_bytes_on_an_idle_connection_close_it() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+        if peer.number == 1:
+            await peer.send(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+            await peer.gone()
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served))
+        await until(lambda: not any(transport._idle.values()))
+        assert await send(transport, post(served)) == b"ok"
+
+
+async def test_idle_connections_are_closed_after_a_while() -> None:
+    noticed = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+        await peer.gone()
+        noticed.set()
+
+    async with serving(script) as served, opened(keep_alive=0.02) as transport:
+        await send(transport, post(served))
+        await asyncio.wait_for(noticed.wait(), DEADLINE)
+        await until(lambda: not transport._idle)
+
+
+async def test_closing_the_transport_closes_every_connection() -> None:
+    gone = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal gone
+        await peer.request()
+        await peer.send(CHUNKED if peer.number == 1 else OK)
+        await peer.gone()
+        gone += 1
+
+    async with serving(script) as served, opened() as transport:
+        streaming = await transport.handle_async_request(post(served))
+        await send(transport, post(served))
+        await transport.aclose()
+        await until(lambda: gone == 2)
+        assert isinstance(streaming.stream, httpx.AsyncByteStream)
+        with pytest.raises(httpx.HTTPError):
+            await body_of(streaming)
+        with pytest.raises(httpx.ConnectError, match="closed"):
+            await transport.handle_async_request(post(served))
+
+
+async def test_silence_before_the_head_times_out() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.gone()
+
+    async with serving(script) as served, opened(read_timeout=0.05) as transport:
+        with pytest.raises(httpx.ReadTimeout, match=r"nothing for 0\.05 s"):
+            await transport.handle_async_request(post(served))
+        assert served.connections == 1
+
+
+async def test_silence_inside_the_body_times_out_and_talk_does_not() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED)
+        for _ in range(20):
+            await peer.send(chunk(b"x"))
+            await asyncio.sleep(0.02)  # 0.4 s in all: longer than the timeout, never silent for as long
+        await peer.gone()
+
+    async with serving(script) as served, opened() as transport:
+        request = post(served)
+        request.extensions["timeout"] = {"read": 0.3}
+        response = await transport.handle_async_request(request)
+        got: list[bytes] = []
+        with pytest.raises(httpx.ReadTimeout):
+            await read_until_error(response, got)
+        assert b"".join(got) == b"x" * 20
+
+
+async def test_an_upload_that_nobody_reads_times_out() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await asyncio.Event().wait()
+
+    async def produce() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 1_000_000
+
+    async with serving(script) as served, opened(read_timeout=0.1) as transport:
+        with pytest.raises(httpx.WriteTimeout):
+            await transport.handle_async_request(post(served, produce()))
+
+
+async def test_a_refused_connection_is_a_connect_error() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        async with opened() as transport:
+            for host in ("127.0.0.1", "localhost"):
+                with pytest.raises(httpx.ConnectError):
+                    await transport.handle_async_request(
+                        build_request("GET", httpx.URL(f"http://{host}:{port}/"), [])
+                    )
+
+
+async def test_a_handshake_that_hangs_is_a_connect_timeout() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.gone()
+
+    async with serving(script) as served, opened(connect_timeout=0.05) as transport:
+        with pytest.raises(httpx.ConnectTimeout):
+            await transport.handle_async_request(
+                build_request("GET", httpx.URL(f"https://127.0.0.1:{served.port}/"), [])
+            )
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: no certificate to test TLS with")
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(command, check=True, capture_output=True)
+    return key, cert
+
+
+async def test_tls(certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    async def script(peer: Peer) -> None:
+        while (await peer.request())[0]:
+            await peer.send(OK)
+
+    trusting = ssl.create_default_context(cafile=cert)
+    async with serving(script, context) as served, opened(ssl_context=trusting) as transport:
+        for _ in range(2):
+            request = build_request("POST", httpx.URL(f"https://localhost:{served.port}/"), [], b"secret")
+            assert await send(transport, request) == b"ok"
+        assert served.connections == 1
+
+
+async def test_an_untrusted_certificate_is_a_connect_error(certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    async def script(peer: Peer) -> None:
+        await peer.gone()
+
+    async with serving(script, context) as served, opened() as transport:
+        with pytest.raises(httpx.ConnectError, match="certificate"):
+            await transport.handle_async_request(
+                build_request("GET", httpx.URL(f"https://localhost:{served.port}/"), [])
+            )
