@@ -1,0 +1,58 @@
+"""Where checkpoints and learned numbers survive a restart.
+
+To add a store: one file with its opener, one line in `STORES`; the contract tests then cover it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from proxy.core.checkpoint import CheckpointStore
+from proxy.store.memory import open_memory
+from proxy.store.options import StoreOptions, refusal
+from proxy.store.sqlite import open_sqlite
+
+DEFAULT_BUDGET = 0.25
+"""Seconds an operation of a dead or slow store may cost a request."""
+
+
+def _open_redis(url: str, options: StoreOptions) -> CheckpointStore:
+    try:
+        from proxy.store.redis import open_redis  # noqa: PLC0415 - redis is an extra, needed only when chosen
+    except ModuleNotFoundError:
+        raise refusal(url, "the redis client is not installed; pip install 'spillway-proxy[redis]'") from None
+    return open_redis(url, options)
+
+
+STORES: Mapping[str, Callable[[str, StoreOptions], CheckpointStore]] = MappingProxyType(
+    {
+        "sqlite": open_sqlite,
+        "memory": open_memory,
+        "redis": _open_redis,
+        "rediss": _open_redis,
+    }
+)
+
+
+def open_store(
+    url: str, *, clock: Callable[[], float], ttl: float, max_bytes: int, budget: float = DEFAULT_BUDGET
+) -> CheckpointStore:
+    """Open the store at `url`. Blocks while a file is opened: call it before the event loop serves.
+
+    Args:
+        url: `sqlite:///PATH` (four slashes: absolute), `memory://`, `redis://…` or `rediss://…`.
+        clock: seconds since the epoch.
+        ttl: seconds a checkpoint is kept after its last use.
+        max_bytes: of encoded checkpoints kept, the longest unused go first; Redis limits itself (`maxmemory`).
+        budget: seconds an operation may cost a request at most.
+
+    Raises:
+        SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
+            client library is missing.
+    """
+    opener = STORES.get(url.split("://", 1)[0]) if "://" in url else None
+    if opener is None:
+        allowed = "sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
+        raise refusal(url, f"no such kind of store; allowed are {allowed}")
+    return opener(url, StoreOptions(clock=clock, ttl=ttl, max_bytes=max_bytes, budget=budget))

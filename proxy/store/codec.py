@@ -1,0 +1,79 @@
+"""Checkpoints as bytes: one JSON object, the same in every store and in an export."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from proxy.core.checkpoint import Checkpoint
+from proxy.core.jsontext import dumps, loads
+
+VERSION = 1
+
+_log = logging.getLogger("spillway.store")
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """One line of JSON, UTF-8.
+
+    Raises:
+        TypeError, ValueError, RecursionError: the replacement is not JSON.
+    """
+    return dumps(
+        {
+            "v": VERSION,
+            "scope": checkpoint.scope,
+            "digest": checkpoint.digest.hex(),
+            "kind": checkpoint.kind,
+            "created": checkpoint.created,
+            "covered": checkpoint.covered,
+            "tokens_before": checkpoint.tokens_before,
+            "tokens_after": checkpoint.tokens_after,
+            "replacement": checkpoint.replacement,
+        }
+    )
+
+
+def encode_or_drop(checkpoint: Checkpoint, max_bytes: int) -> bytes | None:
+    """Encode; None, with a log line, for what can't be stored: not JSON, or alone above the size cap."""
+    try:
+        body = encode(checkpoint)
+    except (TypeError, ValueError, RecursionError) as error:
+        _log.warning("a checkpoint can't be encoded (%s) and is not stored", type(error).__name__)
+        return None
+    if len(body) > max_bytes:
+        _log.warning("a checkpoint of %d bytes is above the size cap and is not stored", len(body))
+        return None
+    return body
+
+
+def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -> Checkpoint | None:
+    """Read what `encode` wrote; None for anything else, or when it belongs to another scope or digest.
+
+    That check is the last line of defence against showing one credential what another one sent.
+    """
+    try:
+        checkpoint = _checkpoint(loads(body))
+    except (KeyError, TypeError, ValueError):
+        return None
+    if scope is not None and checkpoint.scope != scope:
+        return None
+    if digest is not None and checkpoint.digest != digest:
+        return None
+    return checkpoint
+
+
+def _checkpoint(document: Any) -> Checkpoint:
+    if document["v"] != VERSION:
+        msg = "unknown version"
+        raise ValueError(msg)
+    return Checkpoint(
+        scope=document["scope"],
+        digest=bytes.fromhex(document["digest"]),
+        kind=document["kind"],
+        created=float(document["created"]),
+        covered=int(document["covered"]),
+        tokens_before=int(document["tokens_before"]),
+        tokens_after=int(document["tokens_after"]),
+        replacement=tuple(document["replacement"]),
+    )

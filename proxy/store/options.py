@@ -1,0 +1,45 @@
+"""What every store is told when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from proxy.errors import SettingError
+
+BULK_BUDGET = 30.0
+"""Seconds that counting, purging or exporting everything may take; no chat request waits for these."""
+
+CLOSE_BUDGET = 5.0
+"""Seconds that closing may take to finish what is queued."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Limits and the clock of a store.
+
+    `clock` gives seconds since the epoch; `ttl` is how many seconds a checkpoint is kept after its last
+    use; `max_bytes` caps the encoded checkpoints; `budget` is the most seconds an operation may cost a request.
+    """
+
+    clock: Callable[[], float]
+    ttl: float
+    max_bytes: int
+    budget: float
+
+
+def shown(url: str) -> str:
+    """The address without what is secret in it: user, password and query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.split(":", 1)[0] + "://…"
+    if not parts.scheme.startswith("redis"):
+        return url
+    return f"{parts.scheme}://{parts.netloc.rsplit('@', 1)[-1]}{parts.path}"
+
+
+def refusal(url: str, reason: str) -> SettingError:
+    """The error for a store address that can't be used."""
+    return SettingError(f"SPILLWAY_STORE={shown(url)!r}: {reason}")

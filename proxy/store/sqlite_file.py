@@ -1,0 +1,140 @@
+"""The file of the SQLite store: made private, opened, reopened, moved aside when it is damaged. All of it blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from proxy.store import sqlite_rows as rows
+
+T = TypeVar("T")
+
+_REFUSED = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_KEEP_OPEN = _PASSING - {sqlite3.SQLITE_IOERR}
+_PASSING_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
+_SIDE_FILES = ("", "-wal", "-shm")
+PRIVATE = 0o600
+PRIVATE_FOLDER = 0o700
+
+_log = logging.getLogger("spillway.store")
+
+
+def _code(error: Exception) -> int:
+    # The primary result code, https://www.sqlite.org/rescode.html; 0 for what is not SQLite's.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def describe(error: Exception) -> str:
+    """A few words for the log; SQLite's own messages never quote values."""
+    if isinstance(error, sqlite3.Error):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return type(error).__name__
+
+
+def refuses(error: Exception) -> bool:
+    """Whether a write failed in a way that says nothing about reads."""
+    return _code(error) in _REFUSED
+
+
+def passing(error: Exception) -> bool:
+    """Whether what keeps the file from being opened may end by itself: a lock, a full disk."""
+    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        return error.errno in _PASSING_ERRNO
+    return isinstance(error, TimeoutError) or _code(error) in _PASSING
+
+
+class SqliteFile:
+    """One connection, for one thread, opened when it is first needed and again after a failure."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float], wait: float) -> None:
+        """Take what is needed to open it; nothing is touched yet.
+
+        Args:
+            path: of the database.
+            clock: seconds since the epoch, for the name of a damaged file.
+            wait: seconds to wait for another process's lock.
+        """
+        self.path = path
+        self._clock = clock
+        self._wait = wait
+        self._db: sqlite3.Connection | None = None
+
+    def run(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a statement; on a damaged file begin a new one and run it there.
+
+        Raises:
+            OSError, sqlite3.Error: it can't be done now.
+            NotOurs: see `sqlite_rows.prepare`.
+        """
+        try:
+            return self._attempt(statement)
+        except sqlite3.DatabaseError as error:
+            if _code(error) not in _DAMAGED:
+                raise
+            self._set_aside(error)
+        return self._attempt(statement)
+
+    def close(self) -> None:
+        """Close the connection; the last one to do so folds the write-ahead log into the file."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _attempt(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+        if self._db is None:
+            self._db = self._connect()
+        try:
+            return statement(self._db)
+        except sqlite3.DatabaseError as error:
+            if _code(error) not in _KEEP_OPEN:
+                self.close()  # the next attempt starts from the file, not from a connection in doubt
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        make_private(self.path)
+        db = sqlite3.connect(self.path, timeout=self._wait, isolation_level=None)
+        try:
+            rows.prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+        self.close()
+        aside = f"{self.path}.damaged-{int(self._clock())}"
+        for suffix in _SIDE_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self.path}{suffix}").replace(f"{aside}{suffix}")
+        _log.error("%s is damaged (%s): moved to %s, and begun anew", self.path, error, aside)
+
+
+def make_private(path: Path) -> None:
+    """Create what is missing, folders 0700 and file 0600, and take a file from the eyes of others.
+
+    SQLite gives its side files the mode of the database.
+
+    Raises:
+        OSError: it can't be created or written.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE))
+    for suffix in _SIDE_FILES:
+        side = Path(f"{path}{suffix}")
+        if side.exists() and side.stat().st_mode & 0o077:
+            with contextlib.suppress(
+                PermissionError
+            ):  # another user's file that we may write to all the same
+                side.chmod(PRIVATE)

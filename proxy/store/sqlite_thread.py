@@ -1,0 +1,124 @@
+"""The bridge between the event loop and the thread that owns the SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from proxy.store.budget import Attempt, Guard
+from proxy.store.options import CLOSE_BUDGET
+from proxy.store.sqlite_file import SqliteFile, describe, passing, refuses
+from proxy.store.sqlite_rows import NotOurs
+from proxy.store.worker import QueueFull, Worker
+
+T = TypeVar("T")
+
+QUEUE_DEPTH = 512
+"""Statements that may wait for the disk; what comes on top is dropped."""
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+class SqliteThread:
+    """Runs statements on the file, in order, under a guard. Nothing but `start` and `close` waits long."""
+
+    def __init__(self, file: SqliteFile, *, budget: float) -> None:
+        self._file = file
+        self._budget = budget
+        self._worker = Worker("spillway-sqlite", depth=QUEUE_DEPTH)
+        self._guard = Guard("store sqlite", describe=describe, refuses=refuses)
+        self._closed = False
+
+    @property
+    def healthy(self) -> bool:
+        """See `Guard.healthy`."""
+        return self._guard.healthy
+
+    @property
+    def ready_to_write(self) -> bool:
+        """See `Guard.ready_to_write`."""
+        return self._guard.ready_to_write
+
+    def start(self, statement: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Run the first statement and block until it is done; None when it may work later.
+
+        Raises:
+            OSError, sqlite3.Error, NotOurs: it can never work. The thread has ended.
+        """
+        attempt = self._guard.enter(budget=CLOSE_BUDGET, write=False)
+        future = self._worker.submit(partial(self._file.run, statement))
+        try:
+            return future.result(CLOSE_BUDGET)
+        except (OSError, sqlite3.Error, NotOurs) as error:
+            if attempt is None or not passing(error):
+                self._worker.stop(self._file.close)
+                raise
+            self._guard.failed(attempt, error)
+            return None
+
+    async def ask(
+        self, statement: Callable[[sqlite3.Connection], T], *, budget: float = 0.0, write: bool = False
+    ) -> T | None:
+        """Run a statement and wait for its answer; None when there is none within `budget` seconds."""
+        seconds = budget or self._budget
+        return await self._guard.run(
+            lambda: self._call(statement, seconds), None, budget=seconds, write=write
+        )
+
+    def post(
+        self,
+        statement: Callable[[sqlite3.Connection], T],
+        done: Callable[[T | None], None] = _nothing,
+        *,
+        write: bool = True,
+    ) -> None:
+        """Queue a statement; `done` gets its result later, or None when it failed or was not even queued.
+
+        Results arrive in the order of queueing.
+        """
+        attempt = self._guard.enter(budget=self._budget, write=write)
+        if attempt is None:
+            return done(None)
+        try:
+            future = self._worker.submit(partial(self._file.run, statement))
+        except QueueFull as error:
+            self._guard.failed(attempt, error)
+            return done(None)
+        asyncio.wrap_future(future).add_done_callback(partial(self._posted, attempt, done))
+        return None
+
+    async def close(self) -> None:
+        """Finish what is queued and close the file, within `CLOSE_BUDGET` seconds."""
+        if self._closed:
+            return
+        self._closed = True
+        self._guard.close()
+        future = asyncio.wrap_future(self._worker.stop(self._file.close))
+        await asyncio.wait({future}, timeout=CLOSE_BUDGET)
+        if future.done():
+            future.exception()  # nobody is left to be told
+
+    async def _call(self, statement: Callable[[sqlite3.Connection], T], seconds: float) -> T:
+        future = asyncio.wrap_future(self._worker.submit(partial(self._file.run, statement)))
+        try:
+            # Not asyncio.timeout: when the loop was held up, an answer that has come meanwhile counts.
+            await asyncio.wait({future}, timeout=seconds)
+            if not future.done():
+                raise TimeoutError
+            return future.result()
+        finally:
+            future.cancel()
+
+    def _posted(self, attempt: Attempt, done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
+        error = future.exception()
+        if isinstance(error, Exception):
+            self._guard.failed(attempt, error)
+            done(None)
+        else:
+            self._guard.worked(attempt)
+            done(future.result())
