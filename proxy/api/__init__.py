@@ -1,0 +1,1 @@
+"""HTTP edge: what clients call. Knows the relay, never the network behind it."""

@@ -1,0 +1,56 @@
+"""Turning an ASGI call into an exchange, and every failure into an answer a client understands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from proxy.api.keys import authorize
+from proxy.errors import BrokenOff, ClientError
+from proxy.exchange import Exchange, Receive, Scope, SendMessage
+
+_log = logging.getLogger("spillway.api")
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+class InternalError(ClientError):
+    """A mistake in Spillway itself; the log has more."""
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
+
+
+class Endpoint:
+    """A plain ASGI endpoint: no dependency injection and no response model on the hot route."""
+
+    def __init__(self, handler: Handler, keys: Sequence[str]) -> None:
+        self._handler = handler
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+        """Answer one request."""
+        exchange = Exchange(scope, receive, send)
+        try:
+            authorize(exchange, self._keys)
+            await self._handler(exchange)
+        except asyncio.CancelledError:
+            if not exchange.gone:
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+        except ClientError as error:
+            if exchange.started:
+                raise
+            await exchange.refuse(error)
+        except BrokenOff:
+            _log.warning("a response passed through broke off in its middle")
+            raise
+        except Exception as error:  # the request boundary: the client gets an error object, the log the trace
+            _log.exception("request failed: %s", type(error).__name__)
+            if exchange.started:
+                raise
+            await exchange.refuse(InternalError("Spillway failed on this request; its log says more."))

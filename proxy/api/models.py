@@ -1,0 +1,151 @@
+"""The model list: the union of all backends', each object as its backend sent it, and what Spillway knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from proxy.backends.base import Listed
+from proxy.core.diet import diet_from
+from proxy.core.options import Options
+from proxy.core.policy import SMALL_WINDOW, limits_for
+from proxy.core.profile import ModelProfile
+from proxy.net.upstream import Upstream
+from proxy.stages.routing import Route, Router
+
+PROBED = 24
+"""Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
+
+
+async def model_list(router: Router, options: Options) -> dict[str, Any]:
+    """OpenAI's list object."""
+    table = await router.table()
+    known = {id(upstream): await _known(upstream) for upstream in router.upstreams}
+    data = [_object(public, route, known[id(route.upstream)], options) for public, route in table.items()]
+    return {"object": "list", "data": data}
+
+
+async def _known(upstream: Upstream) -> dict[str, Listed]:
+    listed = await upstream.prober.models()
+    if len(listed) > PROBED:
+        return {model.id: model for model in listed}
+    profiles = await asyncio.gather(*(upstream.prober.profile(model.id) for model in listed))
+    return {
+        model.id: Listed(model.id, model.raw, profile)
+        for model, profile in zip(listed, profiles, strict=True)
+    }
+
+
+async def one_model(router: Router, options: Options, public: str) -> dict[str, Any] | None:
+    """One model's object; None if no backend lists it."""
+    route = (await router.table()).get(public)
+    if route is None:
+        return None
+    profile = await route.upstream.prober.profile(route.model)
+    listed = route.listed or Listed(route.model, {})
+    known = {route.model: Listed(listed.id, listed.raw, profile)}
+    return _object(public, route, known, options)
+
+
+async def profiles(router: Router, options: Options, meter: Any) -> dict[str, Any]:
+    """What is known of every backend and model, with the origin of every field, for `/spillway/models`."""
+    backends = []
+    for upstream in router.upstreams:
+        await upstream.prober.listed()
+        for listed in await upstream.prober.listed():
+            await upstream.prober.profile(listed.id)
+        snapshot = upstream.prober.snapshot()
+        models = {
+            model: {
+                **told,
+                "effective": _effective(options, upstream, model, told),
+                **_counting(meter, upstream, model),
+            }
+            for model, told in snapshot["models"].items()
+        }
+        backends.append({"name": upstream.name, "url": upstream.url, **snapshot, "models": models})
+    return {"backends": backends}
+
+
+def _counting(meter: Any, upstream: Upstream, model: str) -> dict[str, Any]:
+    return {"counting": meter.describe((upstream.name, model))}
+
+
+def _effective(options: Options, upstream: Upstream, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    del upstream
+    chosen = options.for_model(model)
+    effective: dict[str, Any] = {
+        "managed": told.get("window") is not None,
+        "trigger": chosen.trigger,
+        "target": chosen.target,
+        "pause": chosen.pause,
+        "policy": chosen.policy,
+        "status": chosen.status,
+        "summary_model": chosen.summary_model,
+        **_policy(chosen, told),
+    }
+    if told.get("window") is None:
+        effective["advice"] = f'set SPILLWAY_MODELS=\'{{"{model}": {{"window": TOKENS}}}}\''
+    return effective
+
+
+def _policy(chosen: Options, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the policy comes to for a model: figures in tokens, lines and characters."""
+    window = told["window"]["value"] if told.get("window") is not None else None
+    limits = asdict(limits_for(chosen.policy, window)) if window is not None else {}
+    descriptions = {
+        "standard": "as sent",
+        "local": "first sentence",
+        "auto": f"first sentence above {diet_from(window)} bytes" if window is not None else "as sent",
+    }
+    return {
+        **limits,
+        "answer_cap": chosen.answer_cap_for(window),
+        "tools_allowed": list(chosen.tools_allowed) or "all",
+        "tool_descriptions": descriptions[chosen.policy],
+        "system_prompt": "as sent" if chosen.own_system_prompt is None else "replaced",
+    }
+
+
+def _object(public: str, route: Route, known: Mapping[str, Listed], options: Options) -> dict[str, Any]:
+    listed = (
+        known.get(route.model) or route.listed or Listed(route.model, {"id": route.model, "object": "model"})
+    )
+    profile = listed.profile
+    window = profile.window.value if profile.window is not None else None
+    chosen = options.for_model(route.model)
+    spillway = {
+        "backend": route.upstream.name,
+        "window": window,
+        "window_origin": profile.window.origin if profile.window is not None else None,
+        "trigger": chosen.trigger,
+        "pause": chosen.pause,
+        "managed": window is not None,
+    }
+    return {
+        **listed.raw,
+        "id": public,
+        "context_length": window,
+        "supports_tools": profile.tools.value if profile.tools is not None else None,
+        "spillway": spillway,
+        **_for_open_webui(listed.raw, profile),
+    }
+
+
+def _for_open_webui(raw: Mapping[str, Any], profile: ModelProfile) -> dict[str, Any]:
+    """`info.meta` as Open WebUI 0.12 reads it: a description; its 36 built-in tools off in small windows."""
+    if profile.window is None or "info" in raw:
+        return {}
+    window = profile.window.value
+    meta: dict[str, Any] = {
+        "description": f"{_short(window)} context window, compacted automatically by Spillway"
+    }
+    if window <= SMALL_WINDOW:
+        meta["capabilities"] = {"builtin_tools": False}
+    return {"info": {"meta": meta}}
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens >= 1024 else str(tokens)

@@ -1,0 +1,225 @@
+"""The composition root: from settings to an application."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
+
+from proxy import __version__
+from proxy.api.routes import CHAT, Surface, chat_endpoint, routes
+from proxy.core.checkpoint import CheckpointStore
+from proxy.core.options import Options
+from proxy.errors import SettingError
+from proxy.net.flows import FlowRunner
+from proxy.net.prober import Prober
+from proxy.net.tasks import cancel_all
+from proxy.net.transport import open_transport
+from proxy.net.upstream import Upstream
+from proxy.relay import Relay
+from proxy.settings import BackendSetting, Settings
+from proxy.stages.compacting import Compactor
+from proxy.stages.counting import Counting
+from proxy.stages.preparing import Preparer
+from proxy.stages.resuming import Resumer
+from proxy.stages.routing import Router
+from proxy.stages.sending import Sender
+from proxy.stages.streaming import StreamDriver
+from proxy.store import open_store
+from proxy.telemetry import Telemetry
+from proxy.tokens.meter import Meter
+
+
+class Application(FastAPI):
+    """FastAPI, with the one route that every chat request takes in front of its middleware.
+
+    The middleware has nothing to do for that route and costs a sixth of a short request's CPU.
+    """
+
+    hot: ASGIApp | None = None
+
+    @override
+    def build_middleware_stack(self) -> ASGIApp:
+        stack, hot = super().build_middleware_stack(), self.hot
+
+        async def front(scope: Scope, receive: Receive, send: Send) -> None:
+            chat = scope["type"] == "http" and scope["path"] == CHAT and scope["method"] == "POST"
+            await (hot if chat and hot is not None else stack)(scope, receive, send)
+
+        return front
+
+
+def create_app(
+    settings: Settings,
+    *,
+    transport: httpx.AsyncBaseTransport | None = None,
+    store: CheckpointStore | None = None,
+    clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
+) -> FastAPI:
+    """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
+
+    Args:
+        settings: what the user chose; `backends` must not be empty.
+        transport: towards the backends; default: the fast one over TCP.
+        store: of checkpoints; default: the one `settings.store` names.
+        clock: seconds since the epoch.
+
+    Raises:
+        SettingError: the store cannot be opened, or a system prompt file cannot be read.
+    """
+    wire = transport or open_transport(
+        connect_timeout=settings.connect_timeout, read_timeout=settings.read_timeout
+    )
+    kept = store or open_store(
+        settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes
+    )
+    telemetry = Telemetry()
+    counting = Counting(meter=Meter(), store=kept, telemetry=telemetry, clock=clock)
+    surface = _surface(settings, wire, kept, counting, telemetry, clock)
+
+    app = Application(
+        title="Spillway",
+        version=__version__,
+        lifespan=_lifespan(wire, kept, counting),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.hot = chat_endpoint(surface)
+    app.router.routes.extend(routes(surface))
+    app.router.redirect_slashes = False
+    return app
+
+
+def _lifespan(
+    transport: httpx.AsyncBaseTransport, store: CheckpointStore, counting: Counting
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Load before serving; at the end, cancel what runs, keep what was learned, and let go."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(transport.aclose)
+            stack.push_async_callback(store.close)
+            stack.push_async_callback(counting.save)
+            stack.push_async_callback(cancel_all)
+            await counting.meter.warm()
+            # What was loaded so far stays: the collector need not look through the vocabulary on every run.
+            gc.collect()
+            gc.freeze()
+            yield
+
+    return lifespan
+
+
+def _surface(
+    settings: Settings,
+    transport: httpx.AsyncBaseTransport,
+    store: CheckpointStore,
+    counting: Counting,
+    telemetry: Telemetry,
+    clock: Callable[[], float],
+) -> Surface:
+    """Put the stages together."""
+    options = options_of(settings)
+    router = Router(upstreams(settings.backends, settings, transport))
+    meter = counting.meter
+    compactor = Compactor(meter=meter, store=store, router=router, telemetry=telemetry, clock=clock)
+    sender = Sender(compactor=compactor, telemetry=telemetry)
+    resumer = Resumer(compactor=compactor, sender=sender, meter=meter, telemetry=telemetry)
+    relay = Relay(
+        options=options,
+        router=router,
+        preparer=Preparer(counting=counting, store=store, options=options, telemetry=telemetry),
+        compactor=compactor,
+        sender=sender,
+        counting=counting,
+        driver=StreamDriver(sender=sender, resumer=resumer, counting=counting, telemetry=telemetry),
+        telemetry=telemetry,
+        clock=clock,
+    )
+    return Surface(
+        relay=relay,
+        options=options,
+        telemetry=telemetry,
+        meter=meter,
+        keys=settings.api_keys,
+        store_healthy=lambda: store.healthy,
+    )
+
+
+def options_of(settings: Settings) -> Options:
+    """The part of the settings that the stages see.
+
+    Raises:
+        SettingError: a system prompt file can't be read.
+    """
+    overrides = tuple(
+        (glob, {**model.model_dump(), "system_prompt": _prompt_in(model.system_prompt_file)})
+        for glob, model in settings.models.items()
+    )
+    return Options(
+        trigger=settings.trigger,
+        target=settings.target,
+        pause=settings.pause,
+        max_resumes=settings.max_resumes,
+        summary_model=settings.summary_model,
+        status=settings.status,
+        policy=settings.policy,
+        answer_cap=settings.answer_cap,
+        tools_allowed=settings.tools_allowed,
+        system_prompt=_prompt_in(settings.system_prompt_file),
+        ask_usage=settings.ask_usage,
+        max_body=settings.max_body,
+        grace=settings.grace,
+        heartbeat=settings.heartbeat,
+        overrides=overrides,
+    )
+
+
+def _prompt_in(file: Path | None) -> str | None:
+    """The text of a system prompt file, without white space at its ends."""
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise SettingError(f"SPILLWAY_SYSTEM_PROMPT_FILE={str(file)!r}: cannot be read: {reason}") from None
+
+
+def upstream_of(
+    backend: BackendSetting, settings: Settings, options: Options, transport: httpx.AsyncBaseTransport
+) -> Upstream:
+    """One backend with its prober."""
+    headers = {} if backend.api_key is None else {"authorization": f"Bearer {backend.api_key}"}
+    prober = Prober(
+        FlowRunner(transport, backend.url, headers=headers),
+        kind=backend.kind,
+        ttl=settings.profile_ttl,
+        overrides=options.profile_for,
+    )
+    return Upstream(
+        name=backend.name,
+        url=backend.url,
+        api_key=backend.api_key,
+        own_keys=frozenset(settings.api_keys),
+        transport=transport,
+        prober=prober,
+    )
+
+
+def upstreams(
+    backends: Sequence[BackendSetting], settings: Settings, transport: httpx.AsyncBaseTransport
+) -> list[Upstream]:
+    """Backends with their probers, for looking at them without an application."""
+    options = options_of(settings)
+    return [upstream_of(backend, settings, options, transport) for backend in backends]

@@ -1,0 +1,129 @@
+"""`spillway serve`: find backends, start the server, say what to type next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from contextlib import AsyncExitStack
+
+import uvicorn
+from fastapi import FastAPI
+from typing_extensions import override
+
+from proxy.app import create_app
+from proxy.demo import serve_demo
+from proxy.errors import SettingError
+from proxy.net.discovery import Found, discover_all
+from proxy.net.transport import open_transport
+from proxy.settings import BackendSetting, Settings
+
+_NOTHING_FOUND = (
+    "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
+    "vLLM 8000); start one, or name one with --backend URL or SPILLWAY_BACKENDS"
+)
+
+
+def serve(settings: Settings) -> int:
+    """Serve until interrupted; the exit status.
+
+    Raises:
+        SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
+    """
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    # The server's own start-up lines say nothing that ours do not.
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    return uvicorn_run(_serve(settings))
+
+
+def uvicorn_run(main: object) -> int:
+    """Run a coroutine on uvloop where it exists (not on Windows)."""
+    try:
+        import uvloop  # noqa: PLC0415 - not installable on Windows
+    except ModuleNotFoundError:
+        return asyncio.run(main)  # type: ignore[arg-type]  # a coroutine, see serve
+    return int(uvloop.run(main))  # type: ignore[arg-type]  # a coroutine, see serve
+
+
+async def _serve(settings: Settings) -> int:
+    async with AsyncExitStack() as stack:
+        settings, note = await with_backends(settings, stack)
+        app = create_app(settings)
+        server = Server(app, settings, note)
+        await server.serve()
+        return 0 if server.started else 1
+
+
+async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Settings, str]:
+    """The settings with backends: the configured ones, else those found locally, else the demo.
+
+    Raises:
+        SettingError: there is none, and the demo is switched off.
+    """
+    if settings.backends:
+        return settings, ""
+    async with open_transport(connect_timeout=1.0, read_timeout=5.0) as transport:
+        found = await discover_all(transport, settings.discover)
+    if found:
+        note = "Found " + ", ".join(f"{each.kind} at {each.url}" for each in found) + "."
+        return settings.model_copy(update={"backends": tuple(map(_backend, found))}), note
+    if not settings.demo:
+        raise SettingError(_NOTHING_FOUND)
+    url = await stack.enter_async_context(serve_demo())
+    note = (
+        "No backend answers on the usual ports, so the built-in DEMO model is served (4k window, scripted answers).\n"
+        "For real use start LM Studio, Ollama, llama.cpp or vLLM, or give --backend URL, and start again."
+    )
+    demo = BackendSetting(url=url, name="demo", kind="llamacpp")
+    return settings.model_copy(update={"backends": (demo,)}), note
+
+
+def _backend(found: Found) -> BackendSetting:
+    return BackendSetting.model_validate({"url": found.url, "name": found.kind, "kind": found.kind})
+
+
+class Server(uvicorn.Server):
+    """uvicorn, saying where it listens once it does."""
+
+    def __init__(self, app: FastAPI, settings: Settings, note: str) -> None:
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            http="httptools",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,  # the upstream's own headers pass
+            date_header=False,
+            timeout_graceful_shutdown=10,
+        )
+        super().__init__(config)
+        self._note = note
+
+    @override
+    async def startup(self, sockets: object = None) -> None:
+        await super().startup(sockets=None)
+        if not self.started:
+            return
+        port = self.servers[0].sockets[0].getsockname()[1]
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        base = f"http://{host}:{port}/v1"
+        _say(f"Spillway listening on {base}")
+        if self._note:
+            _say(self._note)
+        _say(
+            f"Point any OpenAI client at {base}, or try:\n"
+            f"  curl {base}/models\n"
+            f"  curl -N {base}/chat/completions -H 'content-type: application/json' "
+            """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
+        )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - for the person who started it

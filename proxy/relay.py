@@ -1,0 +1,230 @@
+"""The straight line: what happens to a chat request, from top to bottom.
+
+request → route → profile, clean history, checkpoint, count → compact if due → forward → watch
+→ (pause → compact → resume)* → answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from proxy.core import sse
+from proxy.core.jsontext import dumps
+from proxy.core.options import Options
+from proxy.core.overflow import recognise
+from proxy.core.request import parse_chat
+from proxy.core.status import FORMS, Notice
+from proxy.core.stream.answer import Identity
+from proxy.errors import BadRequest, ClientError, ContextOverflow, UpstreamTimeout, UpstreamUnavailable
+from proxy.exchange import Exchange, decoded
+from proxy.net.headers import response_headers
+from proxy.net.inflate import readable
+from proxy.stages.client_stream import ClientStream
+from proxy.stages.compacting import Compactor
+from proxy.stages.counting import Counting
+from proxy.stages.explaining import explain
+from proxy.stages.passing import pass_by_model, pass_through, relay_response, upstream_of
+from proxy.stages.preparing import Preparer
+from proxy.stages.routing import Router
+from proxy.stages.sending import RETRIES, Sender, is_event_stream
+from proxy.stages.streaming import StreamDriver
+from proxy.stages.turn import Turn
+from proxy.stages.whole import answer_whole
+from proxy.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relay:
+    """Takes clients' exchanges and answers them."""
+
+    options: Options
+    router: Router
+    preparer: Preparer
+    compactor: Compactor
+    counting: Counting
+    sender: Sender
+    driver: StreamDriver
+    telemetry: Telemetry
+    clock: Callable[[], float]
+    """Seconds since the epoch."""
+
+    async def chat(self, exchange: Exchange) -> None:
+        """Answer a chat completion request.
+
+        Raises:
+            ClientError: it can't be served; nothing was sent yet.
+        """
+        wire = await exchange.body(self.options.max_body)
+        async with exchange.watched():
+            if exchange.header(b"x-spillway-bypass") == "1":
+                await pass_through(exchange, await upstream_of(wire, self.router), wire)
+                return
+            turn = await self._turn(exchange, wire)
+            if turn.request.stream:
+                await self._stream(turn)
+            else:
+                await self._whole(turn)
+            budget = turn.budget
+            self.telemetry.request(
+                turn.key, turn.action, budget.fill(turn.estimate.tokens) if budget else None
+            )
+
+    async def explain(self, exchange: Exchange) -> None:
+        """Tell what would happen to a chat request, without asking a model.
+
+        Raises:
+            ClientError: it is malformed.
+        """
+        wire = await exchange.body(self.options.max_body)
+        async with exchange.watched():
+            turn = await self._turn(exchange, wire)
+            body = dumps(await explain(turn, self.counting, self.compactor))
+            await exchange.reply(200, [(b"content-type", b"application/json")], body)
+
+    async def passthrough(self, exchange: Exchange) -> None:
+        """Hand any other request to a backend, streaming both ways.
+
+        Raises:
+            ClientError: no backend answered.
+            BrokenOff: the backend broke off in the middle of the body.
+        """
+        await pass_by_model(exchange, self.router)
+
+    async def _turn(self, exchange: Exchange, wire: bytes) -> Turn:
+        """Route, profile, clean history, checkpoint, count."""
+        body = decoded(wire, exchange.header(b"content-encoding"), self.options.max_body)
+        request = parse_chat(body, wire)
+        route = await self.router.route(request.model)
+        return await self.preparer.prepare(exchange, request, route)
+
+    # -- streamed answers
+
+    async def _stream(self, turn: Turn) -> None:
+        client = self._client_stream(turn)
+        try:
+            await self._make_room(turn, client)
+            response = await self.sender.open(turn)
+            if not is_event_stream(response):
+                await self._other_than_stream(turn, client, response)
+                return
+            plain = readable(response)
+            if plain is None:
+                client.stop()
+                await relay_response(turn.exchange, response, turn.spillway_headers())
+                return
+            client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
+            await self.driver.run(turn, self.driver.session(turn), plain, client)
+            await client.close_notice()
+            if turn.cut:
+                await client.warn_of_cut()
+            await client.end()
+        except ClientError as error:
+            if not exchange_started(turn):
+                raise
+            await _end_with_error(client, error.body())
+        finally:
+            client.stop()
+
+    async def _other_than_stream(self, turn: Turn, client: ClientStream, response: httpx.Response) -> None:
+        """An error, most likely: as it came, or inside the stream if that is already open."""
+        client.stop()
+        whole = await answer_whole(turn, response, self.driver)
+        if not exchange_started(turn):
+            await turn.exchange.reply(whole.status, [*whole.headers, *turn.spillway_headers()], whole.body)
+            return
+        error = BadRequest(
+            f"The backend answered {whole.status}: {whole.body[:2000].decode('utf-8', 'replace')}"
+        )
+        await _end_with_error(client, error.body())
+
+    def _client_stream(self, turn: Turn) -> ClientStream:
+        wished = turn.exchange.header(b"x-spillway-status")
+        form = wished if wished in FORMS else turn.options.status
+        identity = Identity(f"chatcmpl-{uuid4().hex}", int(self.clock()), turn.request.model)
+        return ClientStream(
+            turn.exchange,
+            form="off" if turn.request.structured else form,
+            own=identity,
+            own_headers=turn.spillway_headers,
+            grace=turn.options.grace,
+            heartbeat=turn.options.heartbeat,
+        )
+
+    # -- whole answers
+
+    async def _whole(self, turn: Turn) -> None:
+        await self._make_room(turn, None)
+        try:
+            whole = await answer_whole(turn, await self.sender.open(turn), self.driver)
+            for retry in range(RETRIES):
+                # A refusal with status 200: OpenRouter, and LM Studio for what it does not know.
+                overflow = recognise(200, whole.body) if whole.refused else None
+                if overflow is None or not await self.sender.shorten(turn, overflow, retry):
+                    break
+                whole = await answer_whole(turn, await self.sender.open(turn), self.driver)
+        except httpx.TimeoutException:
+            raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
+        except httpx.TransportError as error:
+            raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
+        await turn.exchange.reply(whole.status, [*whole.headers, *turn.spillway_headers()], whole.body)
+
+    # -- room
+
+    async def _make_room(self, turn: Turn, client: ClientStream | None) -> None:
+        """Compact before sending, if the prompt is due or might not fit."""
+        budget = turn.budget
+        if budget is None:
+            return
+        await self.counting.refine(turn)
+        due = budget.needs_compaction(turn.estimate.tokens, turn.estimate.upper)
+        if not due and not self.counting.was_cut(turn):
+            return
+        before = turn.estimate.tokens
+        if client is not None:
+            await client.tell(Notice(done=False))
+        gained = await self.compactor.compact(turn)
+        if gained:
+            self.counting.mended(turn)
+            self.counting.ask_soon(turn)
+        if client is not None:
+            await client.tell(Notice(done=True, before=before, after=turn.estimate.tokens, failed=not gained))
+        if _cannot_fit(turn, budget.window):
+            raise ContextOverflow(_overflow_text(turn, before), param="messages")
+
+
+def exchange_started(turn: Turn) -> bool:
+    """Whether the client has got a status code."""
+    return turn.exchange.started
+
+
+async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:
+    """An error after the status code: inside the stream, which then ends in good order."""
+    await client.close_notice()
+    await client.write(sse.encode(body) + sse.DONE)
+    await client.end()
+
+
+def _cannot_fit(turn: Turn, window: int) -> bool:
+    """Whether sending is pointless: the backend would refuse, or cut in silence where it is one that does.
+
+    An honest backend decides doubtful cases itself; its refusal teaches the window and is answered.
+    """
+    backend = turn.route.upstream.prober.known_backend
+    doubt = 1.0 if backend is not None and backend.shifts_silently else 1.1
+    return turn.estimate.tokens >= window * doubt
+
+
+def _overflow_text(turn: Turn, before: int) -> str:
+    budget = turn.budget
+    window = budget.window if budget is not None else 0
+    return (
+        f"This conversation needs about {turn.estimate.tokens} tokens after everything was shortened "
+        f"({before} before), but the context window of {turn.route.model} is {window} tokens. What remains are "
+        "the system prompt, the tools and the newest turn: shorten one of them, send fewer tools, or load the "
+        "model with a larger window."
+    )

@@ -1,0 +1,149 @@
+"""The client's side of a streamed answer: opened late, kept alive, told what is going on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from proxy.core import sse
+from proxy.core.status import FORMS, Notice, carries_chunks
+from proxy.core.stream.answer import Identity
+from proxy.exchange import Exchange, Headers
+from proxy.net.tasks import spawn
+
+_EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+
+
+class Audience(Protocol):
+    """Whoever gets the answer as it is made."""
+
+    identity: Identity | None
+    """Under which notices were sent before the backend gave the answer one; None: none was."""
+
+    async def tell(self, notice: Notice) -> None:
+        """Show a notice."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Take bytes of the stream."""
+        ...
+
+
+class Nobody:
+    """For answers that are sent whole: nothing is shown while they are made."""
+
+    identity: Identity | None = None
+
+    async def tell(self, notice: Notice) -> None:
+        """Show nothing."""
+
+    async def write(self, data: bytes) -> None:
+        """Drop it: the answer itself is kept by the session."""
+
+
+class ClientStream:
+    """Writes server-sent events to one client.
+
+    The response is opened with the first bytes, so that until then a real status code can be sent; or after
+    `grace` seconds of silence, with a comment, so that neither the client nor what is between gives up.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        form: str,
+        own: Identity,
+        own_headers: Callable[[], Headers],
+        grace: float,
+        heartbeat: float,
+    ) -> None:
+        """Make it; nothing is sent yet.
+
+        Args:
+            exchange: the client.
+            form: a key of the status forms.
+            own: under which notices go out while the backend has not given the answer an identity.
+            own_headers: gives Spillway's own headers when they are due.
+            grace: seconds after which a silent response is opened.
+            heartbeat: seconds between comments on a silent stream.
+        """
+        self.exchange = exchange
+        self.identity: Identity | None = None
+        self.head: Headers = _EVENT_STREAM
+        """The backend's headers, once it has answered."""
+        self._forms = FORMS[form]
+        self._own = own if carries_chunks(form) else None
+        self._own_headers = own_headers
+        self._queued: list[Notice] = []
+        self._opening = b""
+        self._telling = False
+        self._heartbeat = heartbeat
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(grace, self._tick)
+
+    async def tell(self, notice: Notice) -> None:
+        """Show a notice, at the latest when the response opens. One that closes nothing is left out."""
+        if not self._forms or notice.done is not self._telling:
+            return
+        self._telling = not notice.done
+        self._introduce()
+        if self.exchange.started:
+            await self.write(self._framed(notice))
+        else:
+            self._queued.append(notice)
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes of the answer."""
+        self._last = self._loop.time()
+        if not self.exchange.started:
+            await self._open()
+        await self.exchange.write(data)
+
+    async def end(self) -> None:
+        """End the answer."""
+        self.stop()
+        if not self.exchange.started:
+            await self._open()
+        await self.exchange.end()
+
+    async def warn_of_cut(self) -> None:
+        """Say, after the answer, that the backend lost a part of the prompt. Not inside the answer's own text."""
+        outside = [form for form in self._forms if form in FORMS["auto"]]
+        identity = self.identity or Identity("", 0, "")
+        if frames := b"".join(form(Notice(done=True, cut=True), identity) for form in outside):
+            await self.write(frames)
+
+    async def close_notice(self) -> None:
+        """Close a notice that is still open, so that no client shows it as running for ever."""
+        await self.tell(Notice(done=True, failed=True))
+
+    def stop(self) -> None:
+        """No more heartbeats."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _open(self) -> None:
+        queued, self._queued = self._queued, []
+        await self.exchange.start(200, [*self.head, *self._own_headers()])
+        if opening := b"".join(map(self._framed, queued)):
+            await self.exchange.write(opening)
+
+    def _framed(self, notice: Notice) -> bytes:
+        identity = self.identity or Identity("", 0, "")
+        opening, self._opening = self._opening, b""
+        return opening + b"".join(form(notice, identity) for form in self._forms)
+
+    def _introduce(self) -> None:
+        """Give the answer an identity if a notice needs one before the backend has."""
+        if self.identity is None and self._own is not None:
+            self.identity = self._own
+            self._opening = sse.encode(self._own.chunk({"role": "assistant", "content": ""}))
+
+    def _tick(self) -> None:
+        if not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9:
+            spawn(self.write(sse.comment("spillway")), name="heartbeat")
+        self._timer = self._loop.call_later(self._heartbeat, self._tick)

@@ -1,0 +1,231 @@
+"""Compaction with the network: running the pure flow, asking a model, storing the checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from proxy.core.budget import ContextBudget
+from proxy.core.checkpoint import Checkpoint, CheckpointStore
+from proxy.core.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
+from proxy.core.ladder import Job
+from proxy.core.policy import limits_for
+from proxy.core.request import Message
+from proxy.core.turns import newest_user
+from proxy.net.tasks import spawn
+from proxy.stages.routing import Route, Router
+from proxy.stages.summarising import Asked, ask_model, drive
+from proxy.stages.turn import Turn
+from proxy.telemetry import Telemetry
+from proxy.tokens.meter import Meter
+
+CLAIM = 120.0
+"""Seconds that another replica may take over a compaction before it is done here too."""
+COOL_DOWN = 60.0
+"""Seconds in which a history that could not be shortened is not tried again."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    task: asyncio.Task[Compaction]
+    waiting: int = 0
+
+
+class Compactor:
+    """Shortens the history of a turn and keeps what it did as a checkpoint.
+
+    Concurrent requests for the same history share one run; it is cancelled when nobody waits for it any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        meter: Meter,
+        store: CheckpointStore,
+        router: Router,
+        telemetry: Telemetry,
+        clock: Callable[[], float],
+    ) -> None:
+        self._meter = meter
+        self._store = store
+        self._router = router
+        self._telemetry = telemetry
+        self._clock = clock
+        self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
+        self._cooling: dict[tuple[str, bytes], float] = {}
+
+    async def compact(self, turn: Turn, *, goal: int | None = None, limit: int | None = None) -> bool:
+        """Bring the turn's history down to `goal` prompt tokens (default: the target); False: nothing gained.
+
+        `limit` are the tokens that it must not exceed; by default as many as fit by the upper bound. One is
+        given after a refusal, and then what could not be shortened before is tried again.
+        """
+        budget = turn.budget
+        if budget is None or not turn.history:
+            return False
+        goal = budget.goal if goal is None else goal
+        cold = (turn.scope, turn.links[-1])
+        if limit is None and self._cooling.get(cold, 0.0) > self._clock():
+            return False
+        gained = await self._shorten(
+            turn, budget, goal, min(budget.limit, limit or _surely_below(budget.limit, turn))
+        )
+        if gained and turn.estimate.upper > budget.limit:
+            # What was counted by the backend is rewritten, so that the bound is wider than before.
+            await self._shorten(turn, budget, goal, _surely_below(budget.limit, turn))
+        if not gained:
+            self._cool(cold)
+        return gained
+
+    async def _shorten(self, turn: Turn, budget: ContextBudget, goal: int, limit: int) -> bool:
+        done = await self._shared(turn, budget, goal, limit)
+        self._telemetry.compacted(turn.key, done.kind, done.before, done.after)
+        if done.covered == 0:
+            return False
+        turn.checkpoint = self._checkpoint(turn, done)
+        turn.history = done.messages
+        turn.untouched = False
+        turn.action = done.kind
+        turn.estimate = await self._meter.measure(turn.key, turn.body())
+        return True
+
+    async def _shared(self, turn: Turn, budget: ContextBudget, goal: int, limit: int) -> Compaction:
+        # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
+        key = (turn.scope, turn.links[-1], len(turn.history), goal, limit)
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = _Flight(spawn(self._alone(turn, budget, goal, limit), name="compaction"))
+            self._flights[key] = flight
+            flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
+        flight.waiting += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting and not flight.task.done():
+                flight.task.cancel()
+
+    async def rehearse(self, turn: Turn) -> Compaction | None:
+        """What compacting the turn would do, with a stand-in for a summary; nothing is asked, sent or kept."""
+        budget = turn.budget
+        if budget is None or not turn.history:
+            return None
+
+        async def stand_in(ask: SummaryAsk) -> str:
+            return "[Here the summary would stand.]".ljust(ask.max_tokens * 3, "·")
+
+        limit = min(budget.limit, _surely_below(budget.limit, turn))
+        return await self._run(turn, budget, budget.goal, limit, stand_in)
+
+    async def _alone(self, turn: Turn, budget: ContextBudget, goal: int, limit: int) -> Compaction:
+        """Run it here, unless another replica is at it: then take over what that one stored."""
+        name = f"{turn.scope}|{turn.links[-1].hex()}"
+        if not await self._store.claim(name, CLAIM):
+            await self._store.wait(name, CLAIM)
+            stored = await self._store.find(turn.scope, turn.links[::-1])
+            if stored is not None and (turn.checkpoint is None or stored.covered > turn.checkpoint.covered):
+                return self._taken_over(turn, stored)
+        try:
+            done = await self._run(turn, budget, goal, limit, partial(self.ask, turn))
+            if done.covered:
+                await self._store.put(self._checkpoint(turn, done))
+            return done
+        finally:
+            await self._store.release(name)
+
+    async def _run(
+        self, turn: Turn, budget: ContextBudget, goal: int, limit: int, asked: Asked
+    ) -> Compaction:
+        def cost(messages: Sequence[Message]) -> list[float]:
+            return self._meter.costs(turn.key, messages)
+
+        costs = cost(turn.history)
+        overhead = max(0.0, turn.estimate.tokens - sum(costs))
+        job = Job(
+            messages=turn.history,
+            costs=costs,
+            floor=head_end(turn.history),
+            tail=newest_user(turn.history) or 0,
+            budget=max(1.0, goal - overhead),
+            limits=limits_for(turn.options.policy, budget.window),
+            cost=cost,
+        )
+        by = await self.summariser(turn, budget, overhead)
+        flow = compact(job, by, limit=max(1.0, limit - overhead))
+        return await drive(flow, asked)
+
+    async def _summary_route(self, turn: Turn) -> Route:
+        """Who summarises: the request's own model unless another is configured."""
+        named = turn.options.summary_model
+        return turn.route if named is None else await self._router.route(named)
+
+    async def summariser(self, turn: Turn, budget: ContextBudget, overhead: float) -> Summariser:
+        """The summariser's figures: an eighth of the window for a summary, within reason."""
+        route = await self._summary_route(turn)
+        same = route.upstream is turn.route.upstream and route.model == turn.route.model
+        window = budget.window
+        if not same:
+            profile = await route.upstream.prober.profile(route.model)
+            window = profile.window.value if profile.window is not None else budget.window
+        tokens = max(96, min(2048, budget.window // 8, window // 4))
+        # A request that the summariser refuses for its size is a part of the history that nobody reads.
+        return Summariser(
+            window=_surely_below(window, turn), tokens=tokens, overhead=overhead, same_model=same
+        )
+
+    async def ask(self, turn: Turn, ask: SummaryAsk) -> str:
+        """Have the summarising model write a summary; empty when it failed."""
+        text = await ask_model(turn, await self._summary_route(turn), ask)
+        self._telemetry.summarised(turn.key, ok=bool(text))
+        return text
+
+    def _checkpoint(self, turn: Turn, done: Compaction) -> Checkpoint:
+        """The rewrite against the client's own messages, so that the next turn finds it."""
+        old = turn.checkpoint
+        covered, replaced = done.covered, done.replaced
+        if old is not None:
+            # Where it ends inside the earlier rewrite, it covers as much as that did.
+            beyond = max(0, len(old.replacement) - covered)
+            covered, replaced = covered + beyond, replaced + beyond
+            covered += old.covered - len(old.replacement)
+        return Checkpoint(
+            scope=turn.scope,
+            digest=turn.links[covered - 1],
+            covered=covered,
+            replacement=tuple(done.messages[:replaced]),
+            tokens_before=int(done.before),
+            tokens_after=int(done.after),
+            kind=done.kind,
+            created=self._clock(),
+        )
+
+    def _taken_over(self, turn: Turn, stored: Checkpoint) -> Compaction:
+        """What another replica stored, as if it had been done here."""
+        old = turn.checkpoint
+        shift = old.covered - len(old.replacement) if old is not None else 0
+        messages = [*stored.replacement, *turn.sent[stored.covered :]]
+        return Compaction(
+            messages=messages,
+            covered=stored.covered - shift,
+            replaced=len(stored.replacement),
+            kind=kind_of(stored.kind),
+            before=sum(self._meter.costs(turn.key, turn.history)),
+            after=sum(self._meter.costs(turn.key, messages)),
+            rungs=("taken over",),
+        )
+
+    def _cool(self, key: tuple[str, bytes]) -> None:
+        now = self._clock()
+        self._cooling = {k: until for k, until in self._cooling.items() if until > now}
+        self._cooling[key] = now + COOL_DOWN
+
+
+def _surely_below(bound: int, turn: Turn) -> int:
+    """Predicted tokens at which an upper bound like that of the turn's prompt is `bound`.
+
+    The margin of a long prompt grows with it, that of a short one is mostly fixed.
+    """
+    tokens, upper = turn.estimate.tokens, turn.estimate.upper
+    return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))

@@ -1,0 +1,139 @@
+"""Counting prompts: the meter, what the store remembers of it, and exact counts from the backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proxy.core.checkpoint import CheckpointStore
+from proxy.core.profile import ModelProfile, Trust
+from proxy.core.truncation import window_behind_cut
+from proxy.net.tasks import spawn
+from proxy.stages.routing import Route
+from proxy.stages.turn import Turn
+from proxy.telemetry import Telemetry
+from proxy.tokens.meter import Estimate, Meter, MeterKey, Observation
+
+EXACT_TIMEOUT = 0.5
+"""Seconds that an exact count near a threshold may hold up a request."""
+SAVE_EVERY = 60.0
+"""Seconds between two writes of what was learned of a model."""
+MOST_CUT = 4096
+"""Conversations remembered as cut."""
+
+
+class Counting:
+    """Measures turns and learns from what backends report. Learned weights survive in the store."""
+
+    def __init__(
+        self, *, meter: Meter, store: CheckpointStore, telemetry: Telemetry, clock: Callable[[], float]
+    ) -> None:
+        self.meter = meter
+        self._store = store
+        self._telemetry = telemetry
+        self._loaded: set[MeterKey] = set()
+        self._clock = clock
+        self._unsaved: dict[MeterKey, float] = {}
+        """Models of which something new was learned, and since when."""
+        self._asked: set[tuple[MeterKey, bytes]] = set()
+        self._cut: dict[tuple[str, bytes], None] = {}
+
+    async def measure(self, route: Route, profile: ModelProfile, body: Mapping[str, Any]) -> Estimate:
+        """Estimate the prompt tokens of a body for a model.
+
+        Raises:
+            BadRequest: something in it is nested too deeply to be counted.
+        """
+        key = (route.upstream.name, route.model)
+        tokenizer = profile.tokenizer
+        if tokenizer is not None and tokenizer.trust is Trust.USER:
+            self.meter.set_override(key, tokenizer.value)
+        else:
+            self.meter.set_hint(key, tokenizer.value if tokenizer is not None else None)
+        if key not in self._loaded:
+            self._loaded.add(key)
+            if (learned := await self._store.get_state(_state_key(key))) is not None:
+                self.meter.load(key, learned)
+        return await self.meter.measure(key, body)
+
+    async def refine(self, turn: Turn) -> None:
+        """Where the decision to compact hangs on the estimate's error, have the backend count, for a moment.
+
+        The first request with other tools than before is counted exactly in the background.
+        """
+        budget, estimate = turn.budget, turn.estimate
+        if budget is None or estimate.source == "backend":
+            return
+        doubt = estimate.upper - estimate.tokens
+        low = budget.needs_compaction(estimate.tokens - doubt, estimate.tokens)
+        if low != budget.needs_compaction(estimate.upper, estimate.upper):
+            await self._ask(turn, EXACT_TIMEOUT)
+        elif turn.request.body.get("tools"):
+            known = (turn.key, estimate.ticket.scope)
+            if known not in self._asked:
+                self._asked.add(known)
+                self.ask_soon(turn)
+
+    def ask_soon(self, turn: Turn) -> None:
+        """Have the backend count in the background: its figure anchors what comes after."""
+        spawn(self._ask(turn, 10 * EXACT_TIMEOUT), name="exact-count")
+
+    async def _ask(self, turn: Turn, seconds: float) -> None:
+        estimate = turn.estimate
+        try:
+            async with asyncio.timeout(seconds):
+                exact = await turn.route.upstream.prober.count(turn.body())
+        except TimeoutError:
+            return
+        if exact is not None:
+            self.meter.anchor_exact(estimate, exact)
+            turn.estimate = await self.meter.measure(turn.key, turn.body())
+
+    def observe(self, turn: Turn, estimate: Estimate, usage: Mapping[str, Any]) -> None:
+        """Learn from the usage that a backend reported for a request."""
+        reported = usage.get("prompt_tokens")
+        if not isinstance(reported, int) or reported <= 0:
+            return
+        window = turn.profile.window
+        known = window.value if window is not None and window.trust > Trust.FALLBACK else None
+        verdict = self.meter.observe(estimate, reported, window=known)
+        if verdict is Observation.CUT:
+            self._was_cut(turn, estimate, reported, known)
+        elif verdict is Observation.ACCEPTED:
+            since = self._unsaved.setdefault(turn.key, self._clock())
+            if self._clock() - since >= SAVE_EVERY:
+                spawn(self._save(turn.key), name="save-weights")
+
+    def was_cut(self, turn: Turn) -> bool:
+        """Whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
+        return bool(self._cut) and any((turn.scope, link) in self._cut for link in turn.links)
+
+    def mended(self, turn: Turn) -> None:
+        """The conversation was compacted since it was cut: what is sent now is whole."""
+        for link in turn.links:
+            self._cut.pop((turn.scope, link), None)
+
+    async def save(self) -> None:
+        """Write what is not written yet."""
+        for key in list(self._unsaved):
+            await self._save(key)
+
+    def _was_cut(self, turn: Turn, estimate: Estimate, reported: int, window: int | None) -> None:
+        self._telemetry.cut(turn.key, estimate.tokens, reported)
+        turn.cut = True
+        if turn.links:
+            self._cut[turn.scope, turn.links[-1]] = None
+            while len(self._cut) > MOST_CUT:
+                del self._cut[next(iter(self._cut))]
+        learned = window_behind_cut(reported, window)
+        if learned is not None:
+            turn.route.upstream.prober.learn(turn.route.model, learned, "silent cut")
+
+    async def _save(self, key: MeterKey) -> None:
+        self._unsaved.pop(key, None)
+        await self._store.put_state(_state_key(key), self.meter.dump(key))
+
+
+def _state_key(key: MeterKey) -> str:
+    return "meter|" + "|".join(key)

@@ -1,0 +1,84 @@
+"""From a client's bytes to a turn: route, profile, policy, clean and valid history, checkpoint, count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+from proxy.core.chain import chain
+from proxy.core.checkpoint import CheckpointStore
+from proxy.core.clean import clean_history
+from proxy.core.options import Options
+from proxy.core.repair import repair, rules_for
+from proxy.core.request import ChatRequest, Message, leading_system
+from proxy.core.shaping import shape
+from proxy.exchange import Exchange
+from proxy.stages.counting import Counting
+from proxy.stages.routing import Route
+from proxy.stages.turn import Turn
+from proxy.telemetry import Telemetry
+
+
+class Preparer:
+    """Prepares turns."""
+
+    def __init__(
+        self, *, counting: Counting, store: CheckpointStore, options: Options, telemetry: Telemetry
+    ) -> None:
+        self._counting = counting
+        self._store = store
+        self._options = options
+        self._telemetry = telemetry
+
+    async def prepare(self, exchange: Exchange, request: ChatRequest, route: Route) -> Turn:
+        """Everything up to the decision what to do."""
+        profile = await route.upstream.prober.profile(route.model)
+        key = (route.upstream.name, route.model)
+        options = self._options.for_model(route.model)
+        request = shape(request, options, profile.window.value if profile.window is not None else None)
+        messages = self._valid(key, request)
+        lead = leading_system(messages)
+        system, sent = messages[:lead], messages[lead:]
+        links = chain(sent)
+        scope = "|".join((tenant(exchange), *key))
+        checkpoint = await self._store.find(scope, links[::-1]) if links else None
+        history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
+        turn = Turn(
+            exchange=exchange,
+            request=request,
+            route=route,
+            options=options,
+            profile=profile,
+            scope=scope,
+            system=system,
+            sent=sent,
+            links=links,
+            history=history,
+            checkpoint=checkpoint,
+            estimate=await self._counting.measure(
+                route, profile, {**request.body, "messages": [*system, *history]}
+            ),
+            untouched=checkpoint is None and messages is request.messages,
+        )
+        if profile.window is None:
+            self._telemetry.window_unknown(key)
+        return turn
+
+    def _valid(self, key: tuple[str, str], request: ChatRequest) -> Sequence[Message]:
+        """The messages without status text and as backends take them; the client's list where that is the same."""
+        sent = request.messages
+        clean = clean_history(sent)
+        same = all(a is b for a, b in zip(sent, clean, strict=True))
+        rules = rules_for(key[1])
+        if request.body.get("continue_final_message") is True:
+            rules = replace(rules, keep_last=True)
+        mended, kinds = repair(sent if same else clean, rules)
+        self._telemetry.repaired(key, kinds)
+        return mended
+
+
+def tenant(exchange: Exchange) -> str:
+    """A digest of the client's credential: histories of different credentials never meet."""
+    credential = exchange.header(b"authorization") or exchange.header(b"x-api-key") or ""
+    return blake2b(credential.encode(), digest_size=12, person=b"spillway-tenant").hexdigest()

@@ -1,0 +1,61 @@
+"""Which backend serves which model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.backends.base import Listed
+from proxy.net.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A backend and the id by which it knows the model."""
+
+    upstream: Upstream
+    model: str
+    listed: Listed | None = None
+
+
+class Router:
+    """Routes by the union of the backends' model lists; unknown models go to the first backend."""
+
+    def __init__(self, upstreams: Sequence[Upstream]) -> None:
+        """`upstreams` in the user's order, at least one."""
+        self.upstreams = tuple(upstreams)
+        self._lists: list[list[Listed]] = []
+        self._table: dict[str, Route] = {}
+
+    async def route(self, model: str) -> Route:
+        """The route for a public model id."""
+        table = await self.table()
+        found = table.get(model)
+        if found is None:
+            # Ollama lists `name:latest` and answers to `name` as well.
+            alias = table.get(f"{model}:latest")
+            found = Route(alias.upstream if alias is not None else self.upstreams[0], model)
+        return found
+
+    async def table(self) -> dict[str, Route]:
+        """All models by public id: as it is, and as `NAME/id` where two backends have the same."""
+        if len(self.upstreams) == 1:
+            lists = [await self.upstreams[0].prober.listed()]
+        else:
+            lists = list(await asyncio.gather(*(u.prober.listed() for u in self.upstreams)))
+        if len(lists) != len(self._lists) or any(a is not b for a, b in zip(lists, self._lists, strict=True)):
+            self._lists, self._table = lists, self._build(lists)
+        return self._table
+
+    def _build(self, lists: Sequence[Sequence[Listed]]) -> dict[str, Route]:
+        held = Counter(listed.id for models in lists for listed in {m.id: m for m in models}.values())
+        table: dict[str, Route] = {}
+        for upstream, models in zip(self.upstreams, lists, strict=True):
+            for listed in models:
+                route = Route(upstream, listed.id, listed)
+                table.setdefault(listed.id, route)
+                if held[listed.id] > 1:
+                    table.setdefault(f"{upstream.name}/{listed.id}", route)
+        return table

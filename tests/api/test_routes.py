@@ -1,0 +1,166 @@
+"""What clients call besides the chat route."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, scripted
+from tests.proxying import running_proxy
+
+
+@pytest.mark.parametrize("kind", FAKES)
+def test_the_list_keeps_what_the_backend_sent_and_adds_to_it(kind: str) -> None:
+    with (
+        FAKES[kind]([FakeModel("a/b", 4096), FakeModel("c", 8192, tools=False)]) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        listed = proxy.client.get("/v1/models").json()
+        assert listed["object"] == "list"
+        direct = {model["id"]: model for model in fake_list(fake.url)}
+        for model in listed["data"]:
+            sent = direct[model["id"]]
+            assert {name: model[name] for name in sent} == sent
+            assert model["spillway"]["backend"] == kind
+            expected = (
+                None if kind == "generic" else {"a/b": 4096, "c": 8192}[model["id"].removesuffix(":latest")]
+            )
+            if kind != "llamacpp":  # one server, one window: the fake serves its first model's
+                assert model["context_length"] == expected
+            one = proxy.client.get(f"/v1/models/{model['id']}").json()
+            assert one["id"] == model["id"]
+            assert one["context_length"] == model["context_length"]
+
+
+def fake_list(url: str) -> list[dict[str, object]]:
+    import httpx
+
+    data: list[dict[str, object]] = httpx.get(f"{url}/v1/models").json()["data"]
+    return data
+
+
+def test_tools_are_told() -> None:
+    with OllamaFake([FakeModel("yes"), FakeModel("no", tools=False)]) as fake, running_proxy(fake) as proxy:
+        told = {
+            model["id"]: model["supports_tools"] for model in proxy.client.get("/v1/models").json()["data"]
+        }
+        assert sorted(told.values()) == [False, True]
+
+
+def test_a_model_nobody_lists_is_not_found() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        answer = proxy.client.get("/v1/models/none")
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_profiles_tell_the_origin_of_every_field() -> None:
+    with (
+        LmStudioFake([FakeModel("m", 4096, trained_window=32768)]) as fake,
+        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
+    ):
+        told = proxy.client.get("/spillway/models").json()["backends"][0]
+        assert told["kind"] == "lmstudio"
+        model = told["models"]["m"]
+        assert (model["window"]["value"], model["window"]["trust"]) == (4096, "loaded")
+        assert model["trained_window"]["value"] == 32768
+        assert (model["tools"]["value"], model["tools"]["trust"]) == (False, "user")
+        assert model["effective"]["trigger"] == 0.8
+        assert "source" in model["counting"]
+
+
+def test_health_and_readiness() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake, profile_ttl=0.001) as proxy:
+        assert proxy.client.get("/healthz").json() == {"status": "ok"}
+        ready = proxy.client.get("/readyz")
+        assert (ready.status_code, ready.json()["backends"]) == (200, {"llamacpp": "llamacpp"})
+
+
+def test_not_ready_while_no_backend_answers() -> None:
+    fake = LlamaCppFake()
+    with running_proxy(fake) as proxy:
+        fake.stop()
+        assert proxy.client.get("/readyz").status_code == 503
+        assert proxy.client.get("/healthz").status_code == 200
+        answer = proxy.chat({"messages": [{"role": "user", "content": "hi"}]})
+        assert answer.status_code == 502
+        error = answer.json()["error"]
+        assert error["code"] == "upstream_unavailable"
+        assert "spillway check" in error["message"]
+
+
+def test_metrics_name_what_was_done() -> None:
+    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+        proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": "a secret prompt"}]})
+        text = proxy.client.get("/metrics").text
+        assert 'spillway_requests_total{action="forwarded",backend="llamacpp",model="fake-model"} 1.0' in text
+        assert "secret" not in text
+
+
+def test_own_keys_are_asked_for_and_never_travel() -> None:
+    with LlamaCppFake(brain=scripted(["hi"] * 3)) as fake, running_proxy(fake, api_keys=("mine",)) as proxy:
+        body = {"messages": [{"role": "user", "content": "hi"}]}
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            refused = proxy.chat(body, **headers)
+            assert refused.status_code == 401
+            assert refused.json()["error"]["code"] == "invalid_api_key"
+        assert proxy.client.get("/v1/models").status_code == 401
+        assert proxy.client.get("/api/tags").status_code == 401
+        assert proxy.client.get("/healthz").status_code == 200
+        assert proxy.chat(body, authorization="Bearer mine").status_code == 200
+        assert proxy.chat(body, **{"x-api-key": "mine"}).status_code == 200
+        for request in fake.chats():
+            assert request.header("authorization") is None
+            assert request.header("x-api-key") is None
+
+
+def test_a_configured_key_replaces_the_clients() -> None:
+    from proxy.settings import BackendSetting
+
+    with LlamaCppFake(brain=scripted(["hi"]), api_key="theirs") as fake:
+        backend = BackendSetting(url=fake.url + "/v1", name="b", api_key="theirs")
+        with running_proxy(backend) as proxy:
+            answer = proxy.chat(
+                {"messages": [{"role": "user", "content": "hi"}]}, authorization="Bearer client"
+            )
+            assert answer.status_code == 200
+            assert fake.chats()[0].header("authorization") == "Bearer theirs"
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"{", "JSON"),
+        (b"[1]", "object"),
+        (b'{"model": "m"}', "messages"),
+        (b'{"messages": {}}', "messages"),
+        (b'{"messages": [1]}', "messages[0]"),
+        (b'{"messages": [{"content": "x"}]}', "role"),
+        (b"\xff\xfe", "JSON"),
+        (b"[" * 200_000, "nested"),
+    ],
+)
+def test_malformed_requests_get_an_error_that_says_what_is_wrong(body: bytes, word: str) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        answer = proxy.client.post("/v1/chat/completions", content=body)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "code", "param"}
+        assert error["type"] == "invalid_request_error"
+        assert word in error["message"]
+        assert fake.chats() == []
+
+
+def test_a_body_that_is_too_large_is_refused() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake, max_body=1000) as proxy:
+        answer = proxy.chat({"messages": [{"role": "user", "content": "x" * 2000}]})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+
+def test_a_bad_content_encoding_is_refused() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        for encoding, content in (("gzip", b"not gzip"), ("br", b"x")):
+            answer = proxy.client.post(
+                "/v1/chat/completions", content=content, headers={"content-encoding": encoding}
+            )
+            assert answer.status_code == 400
+            assert encoding in answer.json()["error"]["message"]

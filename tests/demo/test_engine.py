@@ -1,0 +1,118 @@
+"""The demo's limits: what it refuses, and where it stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.demo.engine import WINDOW, Refused, generate, measure
+
+
+def body(*contents: str, last_role: str = "user", **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text} for text in contents]
+    messages[-1]["role"] = last_role
+    return {"messages": messages, **more}
+
+
+def filled(tokens: int) -> dict[str, Any]:
+    """A body whose prompt has exactly so many tokens."""
+    return body("." * (tokens - measure(body(""))))
+
+
+def test_a_prompt_of_one_token_less_than_the_window_is_answered_with_one_token() -> None:
+    answer = generate(filled(WINDOW - 1))
+    assert answer.prompt == WINDOW - 1
+    assert len(answer.tokens) == 1
+    assert answer.finish_reason == "length"
+
+
+def test_a_prompt_as_long_as_the_window_is_refused_with_the_numbers() -> None:
+    with pytest.raises(Refused) as refused:
+        generate(filled(WINDOW))
+    assert refused.value.status == 400
+    assert refused.value.body["error"] == {
+        "code": 400,
+        "type": "exceed_context_size_error",
+        "message": "request (4096 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        "n_prompt_tokens": 4096,
+        "n_ctx": 4096,
+    }
+
+
+def test_a_large_max_tokens_is_no_reason_to_refuse() -> None:
+    assert generate(body("hello", max_tokens=1_000_000)).finish_reason == "stop"
+
+
+def test_an_answer_that_fills_the_window_ends_for_length_with_the_window_full() -> None:
+    answer = generate(body("count to 3000"))
+    assert answer.finish_reason == "length"
+    assert answer.prompt + len(answer.tokens) == WINDOW
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_tokens": 0}, 1),
+    ],
+)
+def test_the_clients_bound_is_kept(limits: dict[str, Any], expected: int) -> None:
+    answer = generate(body("hello", **limits))
+    assert len(answer.tokens) == expected
+    assert answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize("limits", [{"max_tokens": -1}, {"max_tokens": None}, {}])
+def test_no_bound_means_to_the_end(limits: dict[str, Any]) -> None:
+    assert generate(body("hello", **limits)).finish_reason == "stop"
+
+
+def test_stop_strings_end_the_answer_before_them() -> None:
+    answer = generate(body("count to 100", stop=[", 8", ", 7"]))
+    assert "".join(answer.tokens).endswith("5, 6")
+    assert answer.finish_reason == "stop"
+
+
+@given(st.integers(1, 400))
+def test_an_answer_in_two_parts_is_the_answer_in_one(cut: int) -> None:
+    request = body("count to 150")
+    whole = "".join(generate(request).tokens)
+    first = "".join(generate({**request, "max_tokens": cut}).tokens)
+    partial = [*request["messages"], {"role": "assistant", "content": first}]
+    flags = {"continue_final_message": True, "add_generation_prompt": False}
+    second = generate({"messages": partial, **flags})
+    assert second.prefill == first
+    assert first + "".join(second.tokens) == whole
+
+
+@pytest.mark.parametrize(
+    ("refused_body", "status"),
+    [
+        ({}, 400),
+        ({"messages": "hello"}, 400),
+        ({"messages": ["hello"]}, 400),
+        (body("hello", max_tokens=-2), 400),
+        (body("hello", max_tokens="many"), 400),
+        (body("a", "b", last_role="assistant", continue_final_message=True, add_generation_prompt=True), 400),
+        ({"messages": [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]}, 400),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]}, 400),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 500),
+    ],
+)
+def test_what_llama_server_refuses_is_refused(refused_body: dict[str, Any], status: int) -> None:
+    with pytest.raises(Refused) as refused:
+        generate(refused_body)
+    assert refused.value.status == status
+    assert refused.value.body["error"]["code"] == status
+
+
+def test_tools_take_room_in_the_prompt() -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "search", "description": "Look it up.", "parameters": {}},
+    }
+    assert measure(body("hello", tools=[tool])) > measure(body("hello"))

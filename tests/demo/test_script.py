@@ -1,0 +1,148 @@
+"""What the demo model says, and how it goes on after a cut."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core import summary as core_summary
+from proxy.demo import texts
+from proxy.demo.engine import WINDOW
+from proxy.demo.pieces import pieces
+from proxy.demo.script import LOST, reply
+
+COUNT = texts.count(3000)
+STORY = texts.story()
+
+
+def say(*turns: str, last_role: str = "user") -> str:
+    """Reply to a conversation whose turns alternate; `last_role` says whose the last one is."""
+    roles = ["user", "assistant"] if (len(turns) % 2 == 1) == (last_role == "user") else ["assistant", "user"]
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(turns)]
+    return reply(messages, used=409, window=WINDOW)
+
+
+def test_a_short_answer_says_that_it_is_a_demo_what_it_heard_and_how_full_the_window_is() -> None:
+    answer = say("Good morning, is anybody there?")
+    assert "demo" in answer
+    assert "not a language model" in answer
+    assert '"Good morning, is anybody there?"' in answer
+    assert "409 of my 4,096 tokens" in answer
+    assert "9% full" in answer
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("How do I connect ollama?", "SPILLWAY_BACKENDS"),
+        ("what happens when the context is full?", "80%"),
+        ("which clients can I use? curl?", "base URL"),
+    ],
+)
+def test_some_topics_have_their_own_answer(asked: str, expected: str) -> None:
+    assert expected in say(asked)
+
+
+def test_an_empty_conversation_gets_an_answer() -> None:
+    assert "demo" in reply([], used=4, window=WINDOW)
+
+
+@pytest.mark.parametrize("asked", ["count to 3000", "Please count slowly from 1 to 3,000!"])
+def test_counting_names_every_number_once(asked: str) -> None:
+    body = say(asked).split("\n\n")[1]
+    assert body == ", ".join(map(str, range(1, 3001))) + "."
+
+
+def test_counting_has_an_end() -> None:
+    assert "10,000" in say("count to 99999999999999999999")
+    assert "1." in say("count to 0")
+
+
+@pytest.mark.parametrize("text", [COUNT, STORY])
+def test_long_answers_are_longer_than_the_window_but_not_by_much(text: str) -> None:
+    assert WINDOW < len(pieces(text)) < 1.6 * WINDOW
+
+
+def test_the_sentences_of_the_story_are_numbered_without_a_gap() -> None:
+    numbers = [int(number) for number in re.findall(r"\((\d+)\)", say("Tell me a story."))]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@given(st.sampled_from([("count to 3000", COUNT), ("write a long story", STORY)]), st.data())
+def test_a_partial_answer_is_continued_at_the_very_next_character(
+    asked: tuple[str, str], data: st.DataObject
+) -> None:
+    request, whole = asked
+    cut = data.draw(st.integers(0, len(whole)))
+    assert whole[:cut] + say(request, whole[:cut], last_role="assistant") == whole
+
+
+@given(st.sampled_from([("count to 3000", COUNT), ("write a long story", STORY)]), st.data())
+def test_the_end_of_a_partial_answer_is_enough(asked: tuple[str, str], data: st.DataObject) -> None:
+    request, whole = asked
+    cut = data.draw(st.integers(600, len(whole)))
+    kept = whole[cut - 500 : cut]
+    rest = say(request, f"[shortened] {kept}", last_role="assistant")
+    assert whole[:cut] + rest == whole
+
+
+def test_a_partial_answer_is_found_behind_a_summary() -> None:
+    messages = [
+        {"role": "user", "content": "count to 3000"},
+        {"role": "assistant", "content": "[summary] the numbers up to 400"},
+        {"role": "user", "content": core_summary.BRIDGE},
+        {"role": "assistant", "content": COUNT[:5000]},
+    ]
+    assert reply(messages, used=10, window=WINDOW) == COUNT[5000:]
+
+
+@pytest.mark.parametrize("asked", ["continue", "Please go on.", "Continue exactly where it says '…, 17'"])
+def test_a_user_can_ask_to_go_on(asked: str) -> None:
+    assert say("count to 3000", COUNT[:700], asked) == COUNT[700:]
+
+
+def test_going_on_after_the_end_says_so() -> None:
+    assert say("count to 3", texts.count(3), "go on") == "That was all of it."
+
+
+def test_a_text_it_never_said_is_not_continued() -> None:
+    assert say("hello", "I have never said this. " * 40, last_role="assistant") == LOST
+
+
+def test_a_summary_is_made_of_what_was_shown() -> None:
+    ask = core_summary.instruction(tokens=200)
+    answer = say("The launch code is 4711.", "Noted.", "Count to 3000", COUNT, ask)
+    assert "The launch code is 4711." in answer
+    assert "3000" in answer
+    assert core_summary.acceptable(answer)
+    assert len(pieces(answer)) < 200
+
+
+def test_an_earlier_summary_goes_into_the_next_without_its_marks() -> None:
+    earlier = core_summary.block("The launch code is 4711.", [], limit=0)
+    assert "The launch code is 4711." in say("Hello", earlier, "Summarise our conversation.")
+
+
+def test_a_fenced_transcript_is_summarised() -> None:
+    transcript = "\n".join(f"USER: remark number {number}" for number in range(50))
+    message = core_summary.fenced(transcript, tokens=200)
+    answer = reply([message], used=10, window=WINDOW)
+    assert "remark number 49" in answer
+    assert "Sections:" not in answer
+    assert core_summary.acceptable(answer)
+    assert len(pieces(answer)) < 250
+
+
+def test_a_summary_is_the_same_each_time() -> None:
+    history = ["one", "two", "Summarise our conversation."]
+    assert say(*history) == say(*history)
+
+
+@pytest.mark.parametrize("key", ["title", "tags", "follow_ups"])
+def test_open_webui_gets_its_chores_done(key: str) -> None:
+    task = f'### Task:\nGenerate something.\n### Output:\nJSON format: {{ "{key}": "..." }}\n### Chat History:\ncount to 9'
+    assert list(json.loads(say(task))) == [key]

@@ -1,0 +1,63 @@
+"""The demo as a server inside this process."""
+
+from __future__ import annotations
+
+import signal
+
+import httpx
+import openai
+import pytest
+
+from proxy.demo import MODEL, serve_demo
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_it_serves_on_loopback_and_is_gone_afterwards() -> None:
+    async with serve_demo(pace=0) as url, httpx.AsyncClient() as client:
+        assert url.startswith("http://127.0.0.1:")
+        assert (await client.get(f"{url}/v1/models")).json()["data"][0]["id"] == MODEL
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(f"{url}/v1/models")
+
+
+async def test_two_can_run_at_once() -> None:
+    async with serve_demo(pace=0) as one, serve_demo(pace=0) as other:
+        assert one != other
+
+
+async def test_signal_handlers_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    async with serve_demo(pace=0):
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+async def test_an_error_of_the_caller_comes_out_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with serve_demo(pace=0):
+            raise ZeroDivisionError
+
+
+async def test_the_openai_sdk_streams_from_it() -> None:
+    async with serve_demo(pace=0) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as sdk:
+        stream = await sdk.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "count to 20"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text.endswith("18, 19, 20.\n\nThat was all of it.")
+    assert chunks[-1].usage is not None
+
+
+async def test_it_stops_soon_even_while_somebody_is_reading() -> None:
+    body = {"messages": [{"role": "user", "content": "write a long story"}], "stream": True}
+    async with httpx.AsyncClient() as client:
+        async with serve_demo(pace=30) as url:
+            request = client.build_request("POST", f"{url}/v1/chat/completions", json=body)
+            answer = await client.send(request, stream=True)
+            assert answer.status_code == 200
+        await answer.aclose()

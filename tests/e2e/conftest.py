@@ -1,0 +1,71 @@
+"""The real proxy and the real engine, for tests of the two together."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.engine.fixtures import StartEngine, echo_engine, engine, walk_engine
+from tests.engine.server import Engine
+from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway, spillway_server
+
+__all__ = ["echo_engine", "engine", "proxy_of", "shared_proxies", "spillway", "walk_engine"]
+
+
+@pytest.fixture
+def spillway(tmp_path: Path) -> Iterator[StartSpillway]:
+    """Factory of proxies. A test fails if one of them printed a traceback, and a failure shows their logs."""
+    numbers = itertools.count()
+    started: list[Spillway] = []
+    with ExitStack() as stack:
+
+        def start(urls: Sequence[str], /, **settings: Any) -> Spillway:
+            log = tmp_path / f"spillway-{next(numbers)}.log"
+            started.append(stack.enter_context(spillway_server(urls, log=log, **settings)))
+            return started[-1]
+
+        yield start
+        for proxy in started:
+            sys.stdout.write(proxy.log)
+
+
+@pytest.fixture(scope="session")
+def shared_proxies(engine: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpillway]:
+    """One proxy for each engine, started when it is first wanted and ended before the engines are."""
+    started: dict[str, Spillway] = {}
+    with ExitStack() as stack:
+
+        def of(engine: Engine) -> Spillway:
+            if engine.url not in started:
+                log = tmp_path_factory.mktemp("proxy") / f"spillway-{engine.model}.log"
+                started[engine.url] = stack.enter_context(spillway_server([engine.url], log=log))
+            return started[engine.url]
+
+        yield of
+
+
+@pytest.fixture
+def proxy_of(shared_proxies: SharedSpillway) -> Iterator[SharedSpillway]:
+    """The shared proxy in front of an engine, under a key of this test's own.
+
+    A test fails if the proxy printed a traceback meanwhile, and a failure shows what it logged.
+    """
+    used: list[tuple[Spillway, int]] = []
+
+    def of(engine: Engine) -> Spillway:
+        proxy = shared_proxies(engine)
+        used.append((proxy, len(proxy.log)))
+        return replace(proxy, key=uuid4().hex)
+
+    yield of
+    for proxy, since in used:
+        sys.stdout.write(proxy.log[since:])
+        proxy.check(since)

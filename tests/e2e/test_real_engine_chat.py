@@ -1,0 +1,104 @@
+"""A chat far longer than the window, through the proxy to the real engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.client import Answer
+from tests.engine.fixtures import WINDOW
+from tests.engine.server import Engine
+from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway
+from tests.engine.walking import Turn, conversation, user
+
+pytestmark = pytest.mark.engine
+
+TURNS = 60
+REFUSAL = "exceeds the available context size"
+RETOKENIZED = 8
+"""Tokens at a message's end that may be cut differently when the next turn sends it back."""
+
+
+def ask(proxy: Spillway, history: list[dict[str, Any]], turn: Turn, **fields: Any) -> Answer:
+    """One turn of a stateless client: all of the history goes along, and grows by this turn."""
+    history.append(user(turn.content))
+    answer = proxy.chat(history, model="walk", max_tokens=turn.max_tokens, **fields)
+    history.append({"role": "assistant", "content": answer.text})
+    return answer
+
+
+def check(answer: Answer, turn: Turn) -> None:
+    assert answer.status == 200, answer.raw
+    assert answer.text == turn.expected
+    assert answer.reasons == ["length"]
+    assert (answer.roles, len(answer.ids)) == (["assistant"], 1)
+
+
+def test_sixty_turns_in_a_window_of_ten(walk_engine: Engine, spillway: StartSpillway) -> None:
+    proxy = spillway([walk_engine.url])
+    refused = walk_engine.process.text().count(REFUSAL)
+    history: list[dict[str, Any]] = []
+    actions: list[str] = []
+    spent = 0
+    for number, turn in enumerate(conversation(walk_engine.words, TURNS)):
+        asked = {"stream_options": {"include_usage": True}} if turn.stream and number % 4 else {}
+        answer = ask(proxy, history, turn, stream=turn.stream, **asked)
+        check(answer, turn)
+        assert answer.done == (1 if turn.stream else 0)
+        assert (answer.usage is not None) == (not turn.stream or bool(asked))
+        if answer.usage is not None:
+            assert answer.usage["completion_tokens"] == turn.max_tokens
+            spent += answer.usage["completion_tokens"]
+        actions.append(answer.action)
+    whole = walk_engine.post("/tokenize", {"content": " ".join(m["content"] for m in history)}).json()
+    assert len(whole["tokens"]) > 5 * WINDOW
+    assert walk_engine.process.text().count(REFUSAL) == refused
+    # From the target to the trigger there is room for three of these turns.
+    assert 3 <= actions.count("compacted") <= TURNS // 2.5, actions
+    assert actions.count("forwarded") >= TURNS // 2, actions
+
+
+def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, proxy_of: SharedSpillway) -> None:
+    proxy = proxy_of(walk_engine)
+    history: list[dict[str, Any]] = []
+    answers: list[Answer] = []
+    read: list[int] = []
+    for turn in conversation(walk_engine.words, 16):
+        before = prompt_tokens_read(walk_engine)
+        answers.append(ask(proxy, history, turn))
+        read.append(prompt_tokens_read(walk_engine) - before)
+        check(answers[-1], turn)
+    compacted = [number for number, answer in enumerate(answers) if answer.action == "compacted"]
+    assert compacted, [answer.action for answer in answers]
+    # The first summary is asked for at the end of the live prompt: little is read but that and the new prompt.
+    first = answers[compacted[0]]
+    assert read[compacted[0]] - new_tokens(first) < WINDOW // 8
+    after_it = range(compacted[0] + 1, len(answers))
+    forwarded = [number for number in after_it if answers[number].action == "forwarded"]
+    assert len(forwarded) >= 4
+    for number in forwarded:
+        assert answers[number].cached >= prompt_tokens(answers[number - 1]) - RETOKENIZED, (
+            f"turn {number + 1}"
+        )
+        assert read[number] == new_tokens(answers[number]), f"turn {number + 1}"
+
+
+def prompt_tokens(answer: Answer) -> int:
+    assert answer.usage is not None
+    return int(answer.usage["prompt_tokens"])
+
+
+def new_tokens(answer: Answer) -> int:
+    """Prompt tokens that were not in the engine's KV cache."""
+    timings = answer.frames[0]["timings"]
+    assert timings["cache_n"] == answer.cached
+    return prompt_tokens(answer) - answer.cached
+
+
+def prompt_tokens_read(engine: Engine) -> int:
+    """Prompt tokens that the engine has read so far, for whomever."""
+    metrics = httpx.get(engine.url + "/metrics", timeout=10.0, trust_env=False).text
+    name = "llamacpp:prompt_tokens_total "
+    return next(int(float(line[len(name) :])) for line in metrics.split("\n") if line.startswith(name))

@@ -1,0 +1,143 @@
+"""The real application on a real loopback port, in a thread of its own: quick to start, hundreds of times."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+from typing_extensions import override
+
+from proxy.app import create_app
+from proxy.core.jsontext import loads
+from proxy.settings import BackendSetting, Settings
+from tests.fakes import FakeBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A running proxy; `client` talks to it."""
+
+    url: str
+    client: httpx.Client
+    app: FastAPI
+
+    def chat(self, body: dict[str, Any], **headers: str) -> httpx.Response:
+        """Post a chat request."""
+        return self.client.post("/v1/chat/completions", json=body, headers=headers)
+
+
+@contextmanager
+def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> Iterator[Proxy]:
+    """Run Spillway in front of these backends; settings by their names in `proxy.settings`."""
+    given = tuple(_setting(backend) for backend in backends)
+    chosen = Settings(**{"store": "memory://", "port": 0, "grace": 30.0, **settings, "backends": given})
+    app = create_app(chosen)
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=5,
+    )
+    server = _Server(config)
+    thread = threading.Thread(target=_serve, args=(server,), daemon=True)
+    thread.start()
+    if not server.ready.wait(20):
+        raise RuntimeError("the proxy did not start")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    try:
+        with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+            yield Proxy(url, client, app)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, telling another thread that it serves."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def _serve(server: _Server) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve())
+
+
+def _setting(backend: FakeBackend | BackendSetting) -> BackendSetting:
+    if isinstance(backend, BackendSetting):
+        return backend
+    return BackendSetting(url=backend.url, name=backend.kind)
+
+
+@dataclass(slots=True)
+class Streamed:
+    """A streamed answer as a client sees it."""
+
+    text: str
+    reasoning: str
+    ids: set[str]
+    roles: int
+    finishes: list[str]
+    done: int
+    usage: dict[str, Any] | None
+    errors: list[Any]
+    events: list[dict[str, Any]]
+    comments: list[str]
+
+
+def read_stream(body: bytes) -> Streamed:
+    """Read a whole event stream the way a careful client does."""
+    seen = Streamed("", "", set(), 0, [], 0, None, [], [], [])
+    for frame in body.split(b"\n\n"):
+        for line in frame.split(b"\n"):
+            if line.startswith(b":"):
+                seen.comments.append(line[1:].strip().decode())
+            elif line == b"data: [DONE]":
+                seen.done += 1
+            elif line.startswith(b"data: "):
+                _take(seen, loads(line[6:]))
+    return seen
+
+
+def _take(seen: Streamed, chunk: dict[str, Any]) -> None:
+    if "error" in chunk:
+        seen.errors.append(chunk["error"])
+        return
+    seen.ids.add(chunk["id"])
+    seen.usage = chunk.get("usage") or seen.usage
+    if "event" in chunk:
+        seen.events.append(chunk["event"])
+    for choice in chunk["choices"]:
+        delta = choice["delta"]
+        seen.text += delta.get("content") or ""
+        seen.reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
+        seen.roles += "role" in delta
+        if choice.get("finish_reason"):
+            seen.finishes.append(choice["finish_reason"])
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Parts of a text with spaces between them."""
+    return " ".join(parts)

@@ -1,0 +1,260 @@
+"""A conversation that outgrows its window: compacted, and the compaction lasts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, walk
+from tests.proxying import Proxy, read_stream, running_proxy
+
+WINDOW = 2048
+KEY = {"generic": {"models": {"m": {"window": WINDOW}}}}
+
+
+def turns(proxy: Proxy, count: int, *, filler: int = 40) -> tuple[list[str], list[dict[str, Any]]]:
+    """A client that sends its whole history each time; what was done on each turn."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
+    actions = []
+    for number in range(count):
+        words = " ".join(f"about{number}x{i}" for i in range(filler))
+        messages.append(
+            {"role": "user", "content": f"Remember: the code of item{number} is c{number}. {words}"}
+        )
+        answer = proxy.chat({"model": "m", "messages": messages, "stream": number % 2 == 0, "max_tokens": 60})
+        assert answer.status_code == 200, answer.text
+        actions.append(answer.headers["x-spillway-action"])
+        if number % 2 == 0:
+            seen = read_stream(answer.content)
+            assert (len(seen.finishes), seen.done, seen.errors) == (1, 1, [])
+            text = seen.text
+        else:
+            text = answer.json()["choices"][0]["message"]["content"]
+        messages.append({"role": "assistant", "content": text})
+    return actions, messages
+
+
+@pytest.mark.parametrize("kind", FAKES)
+def test_a_long_chat_never_overflows_and_is_not_summarised_on_each_turn(kind: str) -> None:
+    fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa()))
+    with fake, running_proxy(fake, **KEY.get(kind, {})) as proxy:
+        actions, messages = turns(proxy, 40)
+        counted = Counter(actions)
+        assert counted["compacted"] >= 2
+        assert counted["compacted"] <= 13
+        assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
+        # The system prompt and the newest user message reach the backend as they are.
+        last = fake.chats()[-1].json["messages"]
+        assert last[0] == messages[0]
+        assert last[-1] == messages[-2]
+
+
+def test_the_prefix_stays_put_between_compactions() -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        actions, _ = turns(proxy, 24)
+        sent = [
+            r.json["messages"] for r in fake.chats() if "summar" not in str(r.json["messages"][-1]).lower()
+        ]
+        assert len(sent) == len(actions)
+        for number in range(1, len(sent)):
+            if actions[number] == "forwarded":
+                assert sent[number][: len(sent[number - 1])] == sent[number - 1]
+
+
+def test_facts_that_the_summariser_kept_are_answered() -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        _, messages = turns(proxy, 20)
+        messages.append({"role": "user", "content": "What is the code of item1?"})
+        answer = proxy.chat({"model": "m", "messages": messages})
+        assert "c1" in answer.json()["choices"][0]["message"]["content"]
+
+
+def test_one_credential_never_sees_what_came_from_another() -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        _, messages = turns(proxy, 14)
+        messages.append({"role": "user", "content": "And now?"})
+        body = {"model": "m", "messages": messages}
+        mine = proxy.chat(body)
+        assert mine.headers["x-spillway-action"] == "forwarded"
+        other = proxy.chat(body, authorization="Bearer somebody-else")
+        assert other.headers["x-spillway-action"] == "compacted"
+
+
+def test_concurrent_requests_share_one_compaction() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with (
+        LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa()), prompt_delay=0.1) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        messages = [
+            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 150}
+            for n in range(11)
+        ]
+        body = {"model": "m", "messages": messages, "max_tokens": 10}
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: proxy.chat(body), range(8)))
+        assert {answer.status_code for answer in answers} == {200}
+        asked = [r for r in fake.chats() if "summar" in str(r.json["messages"][-1]).lower()]
+        assert len(asked) == 1
+
+
+def test_old_tool_results_are_masked_before_a_model_is_asked() -> None:
+    with LlamaCppFake([FakeModel("m", 4096)], summariser(walk(last=3))) as fake, running_proxy(fake) as proxy:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Look into every file."}]
+        for number in range(8):
+            call = {
+                "id": f"call{number}",
+                "type": "function",
+                "function": {"name": "read", "arguments": "{}"},
+            }
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            # No line and no result is long enough to be capped.
+            lines = (f"line {number} " * 24 + "\n") * 10
+            messages.append({"role": "tool", "tool_call_id": f"call{number}", "content": lines})
+        answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
+        assert answer.headers["x-spillway-action"] == "pruned"
+        (sent,) = fake.chats()
+        assert fake.invalid_histories == []
+        assert sent.json["messages"][-1] == messages[-1]
+        assert "left out to save room: read" in sent.json["messages"][2]["content"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_can_not_fit_is_refused_with_the_figures(stream: bool) -> None:
+    with LlamaCppFake([FakeModel("m", 512)], summariser(walk())) as fake, running_proxy(fake) as proxy:
+        system = {"role": "system", "content": "rule " * 2000}
+        body = {"model": "m", "stream": stream, "messages": [system, {"role": "user", "content": "hi"}]}
+        answer = proxy.chat(body)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert "512" in error["message"]
+        assert fake.overflows == 0
+
+
+def overflowing(kind: str) -> FakeBackend:
+    """A fake whose window is smaller than it says."""
+    options = {"compression": False} if kind == "openrouter" else {}
+    return FAKES[kind]([FakeModel("m", 1024)], summariser(qa()), **options)
+
+
+@pytest.mark.parametrize("kind", ["lmstudio", "openrouter", "llamacpp", "vllm", "generic"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_teaches_the_window_and_is_answered(kind: str, stream: bool) -> None:
+    with overflowing(kind) as fake, running_proxy(fake, models={"m": {"window": 100_000}}) as proxy:
+        messages = [
+            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 100}
+            for n in range(15)
+        ]
+        answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 30, "stream": stream})
+        assert answer.status_code == 200
+        text = (
+            read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
+        )
+        assert "Noted" in text
+        assert fake.overflows >= 1
+        window = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["window"]
+        assert (window["value"], window["trust"]) == (1024, "learned")
+
+
+def test_an_unknown_window_is_forwarded_and_told() -> None:
+    with FAKES["generic"]([FakeModel("m", 4096)], qa()) as fake, running_proxy(fake) as proxy:
+        answer = proxy.chat({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+        assert answer.status_code == 200
+        assert answer.headers["x-spillway-action"] == "forwarded"
+        assert "x-spillway-window" not in answer.headers
+        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]
+        assert told["window"] is None
+        assert "SPILLWAY_MODELS" in told["effective"]["advice"]
+
+
+def test_a_history_of_many_windows_on_its_first_turn_is_summarised_in_pieces() -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        messages: list[dict[str, Any]] = []
+        for number in range(200):
+            messages.append(
+                {
+                    "role": "user",
+                    "content": f"Remember: the code of item{number} is c{number}. " + "word " * 500,
+                }
+            )
+            messages.append({"role": "assistant", "content": "Noted. " + "word " * 400})
+        messages.append({"role": "user", "content": "What is the code of item3?"})
+        assert fake.count({"model": "m", "messages": messages}) > 180_000
+        answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 50})
+        assert answer.status_code == 200
+        assert answer.headers["x-spillway-action"] == "compacted"
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+@pytest.mark.parametrize("size", ["tool result", "user message", "system prompt"])
+def test_one_thing_that_is_larger_than_the_window(size: str) -> None:
+    window = 2048
+    with LlamaCppFake([FakeModel("m", window)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        long = "\n".join(f"line {number} of the long text" for number in range(1200))
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Read the file and tell."}]
+        if size == "tool result":
+            call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": "c1", "content": long})
+        elif size == "user message":
+            messages = [{"role": "user", "content": long}]
+        else:
+            messages.insert(0, {"role": "system", "content": "rule " * 1700})
+        answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
+        assert answer.status_code == 200
+        # A system prompt above the trigger that fits is forwarded as it is: compaction can't help.
+        expected = {"tool result": "pruned", "user message": "trimmed", "system prompt": "forwarded"}
+        assert answer.headers["x-spillway-action"] == expected[size]
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+def test_an_agent_loop_with_a_single_user_message_goes_on_and_on() -> None:
+    with LlamaCppFake([FakeModel("m", 4096)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Fix every test in the project."}]
+        for number in range(60):
+            call = {
+                "id": f"c{number}",
+                "type": "function",
+                "function": {"name": "run", "arguments": f'{{"n": {number}}}'},
+            }
+            messages.append({"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]})
+            messages.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": f"c{number}",
+                    "content": f"output {number}\n" + "more text\n" * 60,
+                }
+            )
+            answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
+            assert answer.status_code == 200
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+        assert fake.chats()[-1].json["messages"][0] == messages[0]
+
+
+def test_another_model_on_another_backend_summarises() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 2048)], qa()) as fake,
+        FAKES["vllm"]([FakeModel("small", 16_384)], summariser(qa())) as helper,
+        running_proxy(fake, helper, summary_model="small") as proxy,
+    ):
+        turns(proxy, 14)
+        assert helper.chats()
+        assert all(request.json["model"] == "small" for request in helper.chats())
+        assert not [
+            request for request in fake.chats() if "Summarise the" in str(request.json["messages"][-1])
+        ]
+
+
+@pytest.mark.parametrize("reply", ["", "I'm sorry, I cannot do that.", "ok"])
+def test_a_useless_summary_is_replaced_by_one_made_without_a_model(reply: str) -> None:
+    def useless(turn: Any) -> Reply:
+        return Reply(text=reply if "Summarise the" in turn.last_user else "Noted.")
+
+    with LlamaCppFake([FakeModel("m", 2048)], useless) as fake, running_proxy(fake) as proxy:
+        actions, _ = turns(proxy, 14)
+        assert "compacted" in actions
+        assert any("The user asked:" in str(request.json["messages"]) for request in fake.chats())

@@ -1,0 +1,149 @@
+"""Counting through the HTTP stack: exact counts, what survives a restart, prompts that a backend cuts in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes import (
+    FAKES,
+    FakeModel,
+    LlamaCppFake,
+    OllamaFake,
+    Recorded,
+    VllmFake,
+    qa,
+    scripted,
+    summariser,
+    wait_until,
+)
+from tests.proxying import Proxy, read_stream, running_proxy
+
+EXACT = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+def history(count: int, words: int) -> list[dict[str, Any]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": f"{n} " + "word " * words} for n in range(count)]
+
+
+def told(proxy: Proxy, model: str = "m") -> dict[str, Any]:
+    found: dict[str, Any] = proxy.client.get("/spillway/models").json()["backends"][0]["models"][model]
+    return found
+
+
+def fill_tokens(answer: Any) -> float:
+    return float(answer.headers["x-spillway-fill"]) * int(answer.headers["x-spillway-window"])
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "vllm"])
+def test_near_a_threshold_the_backend_is_asked(kind: str) -> None:
+    with FAKES[kind]([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+
+        def asked() -> list[Recorded]:
+            return [request for request in fake.requests if request.path == EXACT[kind]]
+
+        proxy.chat({"model": "m", "messages": history(1, 20), "max_tokens": 5})
+        assert asked() == []
+        messages = history(11, 138)
+        count = fake.count({"model": "m", "messages": messages})
+        assert 0.7 * 2048 < count < 0.8 * 2048
+        answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 5})
+        assert asked()
+        assert answer.headers["x-spillway-action"] == "forwarded"
+        assert abs(fill_tokens(answer) - count) <= 1
+
+
+def test_a_backend_that_does_not_count_costs_nothing_but_a_moment() -> None:
+    with LlamaCppFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(500, b"no", path=EXACT["llamacpp"], times=9)
+        answer = proxy.chat({"model": "m", "messages": history(11, 138), "max_tokens": 5})
+        assert answer.status_code == 200
+
+
+def test_new_tools_are_counted_once_in_the_background() -> None:
+    with VllmFake([FakeModel("m", 8192)], qa()) as fake, running_proxy(fake) as proxy:
+        for number in range(3):
+            proxy.chat(
+                {"model": "m", "messages": history(2 * number + 1, 20), "tools": [TOOL], "max_tokens": 5}
+            )
+            wait_until(lambda: any(r.path == EXACT["vllm"] for r in fake.requests))
+        assert len([r for r in fake.requests if r.path == EXACT["vllm"]]) == 1
+
+
+def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/kept.sqlite3"
+    with LlamaCppFake([FakeModel("m", 8192, letters=2)], qa()) as fake:
+        with running_proxy(fake, store=store) as proxy:
+            for number in range(12):
+                proxy.chat({"model": "m", "messages": history(2 * number + 1, 40), "max_tokens": 5})
+            samples = told(proxy)["counting"]["samples"]
+            assert samples >= 10
+        with running_proxy(fake, store=store) as proxy:
+            fresh = [{"role": "user", "content": "77 " + "word " * 90}]
+            answer = proxy.chat({"model": "m", "messages": fresh, "max_tokens": 5})
+            assert told(proxy)["counting"]["samples"] > samples
+            real = fake.count({"model": "m", "messages": fresh})
+            assert abs(fill_tokens(answer) - real) <= 0.1 * real
+
+
+def test_a_silent_cut_teaches_the_window_warns_and_is_compacted_on_the_next_turn() -> None:
+    # The user promises more than the backend has.
+    promise = {"m": {"window": 16_384}}
+    with (
+        OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake,
+        running_proxy(fake, models=promise) as proxy,
+    ):
+        for number in range(6):
+            proxy.chat({"model": "m", "messages": history(2 * number + 1, 30), "max_tokens": 5})
+        messages = history(41, 150)
+        cut = proxy.chat({"model": "m", "messages": messages, "max_tokens": 5, "stream": True})
+        assert fake.cuts == 1
+        seen = read_stream(cut.content)
+        assert any("cut the beginning" in comment for comment in seen.comments)
+        assert "spillway_silent_cuts_total" in proxy.client.get("/metrics").text
+        window = told(proxy)["window"]
+        assert (window["value"], window["trust"]) == (2048, "learned")
+        messages += [{"role": "assistant", "content": seen.text}, {"role": "user", "content": "and now?"}]
+        after = proxy.chat({"model": "m", "messages": messages, "max_tokens": 5})
+        assert after.headers["x-spillway-action"] in ("compacted", "trimmed")
+        assert fake.cuts == 1
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "wizard", "content": "hm"}, {"role": "user", "content": "x"}],
+        [{"role": "assistant", "content": None}, {"role": "user", "content": "x"}],
+        [{"role": "user", "content": [{"type": "odd", "deep": [{"a": [1, {"b": None}]}]}, 7, None]}],
+        [{"role": "user", "content": {"not": "a list"}}],
+        [{"role": "user", "content": "a" * 1_000_000}],
+        [{"role": "user", "content": "\ud83d"}],
+        history(10_000, 1),
+    ],
+    ids=["role", "null", "parts", "object", "long", "surrogate", "many"],
+)
+def test_odd_messages_are_counted_or_refused(messages: list[Any]) -> None:
+    import json
+
+    window = {"m": {"window": 10_000_000}}
+    with (
+        FAKES["generic"]([FakeModel("m", 10_000_000)], scripted(["ok"] * 9)) as fake,
+        running_proxy(fake, models=window) as proxy,
+    ):
+        tool = {
+            "type": "function",
+            "function": {
+                "name": "f",
+                "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+            },
+        }
+        body = json.dumps({"model": "m", "messages": messages, "tools": [tool]}).encode()
+        answer = proxy.client.post("/v1/chat/completions", content=body)
+        assert answer.status_code in (200, 400)
+        if answer.status_code == 200:
+            assert float(answer.headers["x-spillway-fill"]) >= 0
+        assert proxy.client.get("/healthz").status_code == 200

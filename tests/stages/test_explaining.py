@@ -1,0 +1,58 @@
+"""`POST /spillway/explain`: what would happen, without a model being asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.fakes import FakeModel, GenericFake, LlamaCppFake, qa, summariser
+from tests.proxying import running_proxy
+
+
+def history(count: int, words: int) -> list[dict[str, Any]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": f"{n} " + "word " * words} for n in range(count)]
+
+
+def test_a_short_request_is_forwarded() -> None:
+    with LlamaCppFake([FakeModel("m", 2048)]) as fake, running_proxy(fake) as proxy:
+        body = {"model": "m", "messages": [{"role": "system", "content": "Be brief."}, *history(3, 20)]}
+        told = proxy.client.post("/spillway/explain", json=body).json()
+        assert told["action"] == "forwarded"
+        assert told["messages"] == body["messages"]
+        assert told["window"] == 2048
+        parts = told["parts"]
+        assert [part["role"] for part in parts["messages"]] == ["system", "user", "assistant", "user"]
+        total = sum(part["tokens"] for part in parts["messages"]) + parts["template_and_tools"]
+        assert abs(total - told["prompt_tokens"]) <= 2
+        assert fake.chats() == []
+
+
+def test_a_long_one_shows_what_would_stand_for_it() -> None:
+    with LlamaCppFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        body = {"model": "m", "messages": history(15, 130)}
+        told = proxy.client.post("/spillway/explain", json=body).json()
+        assert told["action"] == "compacted"
+        assert told["after"] < told["before"]
+        assert told["rungs"][-1] == "summarise"
+        assert told["messages"][-1] == body["messages"][-1]
+        assert "the summary would stand" in told["messages"][1]["content"]
+        assert fake.chats() == []
+        assert told["checkpoint"] is None
+        # The real request does the same, and is found again.
+        real = proxy.chat({**body, "max_tokens": 20})
+        assert real.headers["x-spillway-action"] == "compacted"
+        again = proxy.client.post("/spillway/explain", json=body).json()
+        assert again["action"] == "forwarded"
+        assert again["checkpoint"]["covered_messages"] > 0
+
+
+def test_an_unknown_window_is_said() -> None:
+    with GenericFake([FakeModel("m")]) as fake, running_proxy(fake) as proxy:
+        told = proxy.client.post("/spillway/explain", json={"model": "m", "messages": history(1, 5)}).json()
+        assert told["window"] is None
+        assert "not known" in told["note"]
+
+
+def test_malformed_requests_are_refused() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        assert proxy.client.post("/spillway/explain", content=b"{").status_code == 400

@@ -1,0 +1,225 @@
+"""What Spillway does not manage passes untouched; what it manages does too, below the trigger."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, OllamaFake, VllmFake, scripted
+from tests.proxying import Proxy, running_proxy
+
+USAGE = b'"stream_options":{"include_usage":true},'
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def unnumbered(stream: bytes) -> bytes:
+    """A stream without what differs from one answer to the next: its id, and timings."""
+    made_by = re.sub(rb'"id": ?"[^"]*"', b'"id":""', stream)
+    return re.sub(rb'("timings": ?)\{[^}]*\}', rb"\1{}", made_by)
+
+
+def body_of(fake: FakeBackend, **fields: Any) -> bytes:
+    """A body in a spelling that no serialiser would produce, with fields nobody knows."""
+    text = json.dumps(
+        {"messages": [{"role": "user", "content": "héllo \U0001f600", "x": 1.0}], **fields}, indent=3
+    )
+    return text.replace("1.0", "1.00e0").encode()
+
+
+def post(proxy: Proxy, body: bytes, **headers: str) -> httpx.Response:
+    return proxy.client.post(
+        "/v1/chat/completions", content=body, headers={"content-type": "application/json", **headers}
+    )
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_below_the_trigger_both_bodies_are_identical(kind: str, stream: bool) -> None:
+    with (
+        FAKES[kind](brain=scripted(["one two three"])) as fake,
+        running_proxy(fake, ask_usage=False) as proxy,
+    ):
+        body = body_of(fake, model="fake-model", stream=stream)
+        answer = post(proxy, body)
+        assert answer.status_code == 200
+        (seen,) = fake.chats()
+        assert sha(seen.body) == sha(body)
+        assert sha(answer.content) == seen.sha256
+        assert answer.headers["x-spillway-action"] == "forwarded"
+
+
+@pytest.mark.parametrize("kind", ["lmstudio", "ollama", "llamacpp", "vllm"])
+def test_usage_is_asked_for_by_a_splice_and_taken_out_again(kind: str) -> None:
+    with FAKES[kind](brain=scripted(["one two three"] * 2)) as fake:
+        body = body_of(fake, model="fake-model", stream=True)
+        with running_proxy(fake) as proxy:
+            answer = post(proxy, body)
+        direct = httpx.post(f"{fake.url}/v1/chat/completions", content=body)
+        asked, plain = fake.chats()
+        brace = body.index(b"{") + 1
+        assert asked.body == body[:brace] + USAGE + body[brace:]
+        assert b'"usage"' in asked.response
+        assert b'"usage"' not in answer.content
+        assert plain.body == body
+        assert unnumbered(answer.content) == unnumbered(direct.content)
+
+
+@pytest.mark.parametrize("wish", [True, False])
+def test_a_client_that_spoke_of_usage_is_left_alone(wish: bool) -> None:
+    with VllmFake(brain=scripted(["one two"])) as fake, running_proxy(fake) as proxy:
+        body = body_of(fake, model="fake-model", stream=True, stream_options={"include_usage": wish})
+        answer = post(proxy, body)
+        assert fake.chats()[0].body == body
+        assert sha(answer.content) == fake.chats()[0].sha256
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_gzip_passes_in_both_directions(stream: bool) -> None:
+    with (
+        LlamaCppFake(brain=scripted(["one two three"]), gzip=True) as fake,
+        running_proxy(fake, ask_usage=False) as proxy,
+    ):
+        body = gzip.compress(body_of(fake, model="fake-model", stream=stream))
+        with proxy.client.stream(
+            "POST",
+            "/v1/chat/completions",
+            content=body,
+            headers={
+                "content-type": "application/json",
+                "content-encoding": "gzip",
+                "accept-encoding": "gzip",
+            },
+        ) as answer:
+            raw = b"".join(answer.iter_raw())
+        (seen,) = fake.chats()
+        assert seen.body == body
+        assert raw == seen.response
+        assert (answer.headers.get("content-encoding") == "gzip") is (not stream)
+
+
+def test_other_paths_pass_streaming_and_whole() -> None:
+    with OllamaFake() as fake, running_proxy(fake) as proxy:
+        direct = httpx.Client(base_url=fake.url)
+        for method, path, body in (
+            ("POST", "/v1/embeddings", {"model": "fake-model", "input": "x"}),
+            (
+                "POST",
+                "/api/chat",
+                {
+                    "model": "fake-model",
+                    "messages": [{"role": "user", "content": "hi"}],
+                    "options": {"num_predict": 5},
+                },
+            ),
+            ("GET", "/api/tags?x=1&y=%2F", None),
+            ("GET", "/nothing/here", None),
+        ):
+            through = proxy.client.request(method, path, json=body)
+            straight = direct.request(method, path, json=body)
+            assert through.status_code == straight.status_code
+            assert sha(fake.response_bytes[-1]) == sha(through.content) or path == "/api/chat"
+            assert fake.requests[-1].query == fake.requests[-2].query
+            assert fake.requests[-1].body == fake.requests[-2].body
+        direct.close()
+
+
+def test_a_streamed_upload_passes() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        parts = [b"a" * 1000, b"b" * 100_000, b"c"]
+        proxy.client.post(
+            "/v1/audio/transcriptions", content=iter(parts), headers={"content-type": "audio/wav"}
+        )
+        assert fake.requests[-1].body == b"".join(parts)
+
+
+def test_bypass_forwards_even_what_is_too_long() -> None:
+    with LlamaCppFake(window=512) as fake, running_proxy(fake) as proxy:
+        body = body_of(fake, model="fake-model", padding=1, stream=False).replace(b"llo", b"llo " * 900)
+        answer = post(proxy, body, **{"x-spillway-bypass": "1"})
+        assert answer.status_code == 400
+        assert answer.content == fake.chats()[0].response
+        assert fake.chats()[0].body == body
+        assert "x-spillway-action" not in answer.headers
+        assert fake.chats()[0].header("x-spillway-bypass") is None
+
+
+def test_headers_that_must_not_travel() -> None:
+    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+        post(
+            proxy,
+            body_of(fake, model="fake-model"),
+            **{
+                "x-conversation-id": "abc",
+                "x-spillway-status": "off",
+                "connection": "close, x-private",
+                "x-private": "1",
+                "x-kept": "yes",
+                "authorization": "Bearer client-key",
+            },
+        )
+        seen = fake.chats()[0]
+        assert seen.header("x-kept") == "yes"
+        assert seen.header("authorization") == "Bearer client-key"
+        assert seen.header("host") == fake.url.removeprefix("http://")
+        for name in ("x-conversation-id", "x-spillway-status", "x-private"):
+            assert seen.header(name) is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_the_backend_passes_unchanged(stream: bool) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        raw = b'{ "error": {"message": "slow down", "code": 429} }'
+        fake.fail_next(429, raw, [("retry-after", "7"), ("content-type", "application/json")])
+        answer = post(proxy, body_of(fake, model="fake-model", stream=stream))
+        assert (answer.status_code, answer.content) == (429, raw)
+        assert answer.headers["retry-after"] == "7"
+
+
+def test_json_that_orjson_refuses_passes() -> None:
+    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+        body = (
+            b'{"model":"fake-model","temperature":NaN,"messages":[{"role":"user","content":"\\ud83d cut"}]}'
+        )
+        fake.fail_next(200, b"{}", [("content-type", "application/json")])
+        assert post(proxy, body).status_code == 200
+        assert fake.chats()[0].body == body
+
+
+def test_two_backends_share_a_model_name() -> None:
+    models = [FakeModel("shared")]
+    with (
+        LlamaCppFake(models, brain=scripted(["from llama"] * 2)) as one,
+        VllmFake([*models, FakeModel("other")], brain=scripted(["from vllm"] * 3)) as two,
+        running_proxy(one, two) as proxy,
+    ):
+        ids = [model["id"] for model in proxy.client.get("/v1/models").json()["data"]]
+        assert ids == ["shared", "llamacpp/shared", "vllm/shared", "other"]
+
+        def ask(model: str) -> Any:
+            answer = proxy.chat({"model": model, "messages": [{"role": "user", "content": "hi"}]})
+            return answer.headers["x-spillway-backend"], answer.json()["choices"][0]["message"]["content"]
+
+        assert ask("shared") == ("llamacpp", "from llama")
+        assert ask("vllm/shared") == ("vllm", "from vllm")
+        assert two.chats()[-1].json["model"] == "shared"
+        assert ask("other") == ("vllm", "from vllm")
+        assert ask("unknown")[0] == "llamacpp"
+
+
+def test_a_key_that_only_clients_have_is_used_to_probe() -> None:
+    with LlamaCppFake(brain=scripted(["hi"] * 2), api_key="theirs") as fake, running_proxy(fake) as proxy:
+        body = {"model": "fake-model", "messages": [{"role": "user", "content": "hi"}]}
+        assert proxy.chat(body).status_code == 401
+        first = proxy.chat(body, authorization="Bearer theirs")
+        assert first.status_code == 200
+        assert "x-spillway-window" not in first.headers
+        assert proxy.chat(body, authorization="Bearer theirs").headers["x-spillway-window"] == "4096"

@@ -1,0 +1,287 @@
+"""What the policy and history repair make of a request, seen from the backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.app import options_of
+from proxy.core.jsontext import dumps
+from proxy.errors import SettingError
+from proxy.settings import ModelSetting, Settings
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, qa, summariser, walk
+from tests.fakes.tokens import FakeTokenizer
+from tests.proxying import Proxy, running_proxy
+
+HELLO = [
+    {"role": "system", "content": "You are a helpful assistant. " * 20},
+    {"role": "user", "content": "hi"},
+]
+
+
+def tool(number: int) -> dict[str, Any]:
+    """About 200 tokens, as large as Open WebUI's own (36 of them take about 6,000)."""
+    what = {
+        "type": "string",
+        "description": f"What {number} needs. " + "It says in detail what that is. " * 4,
+    }
+    about = f"Does thing {number}. " + "Use it whenever somebody asks for that. " * 6
+    parameters = {"type": "object", "title": "Args", "properties": {"what": what}, "required": ["what"]}
+    return {
+        "type": "function",
+        "function": {"name": f"tool_{number}", "description": about, "parameters": parameters},
+    }
+
+
+def tokens(tools: list[dict[str, Any]]) -> int:
+    return FakeTokenizer().count(dumps(tools).decode())
+
+
+def effective(proxy: Proxy) -> dict[str, Any]:
+    found: dict[str, Any] = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"][
+        "effective"
+    ]
+    return found
+
+
+def metric(proxy: Proxy, name: str) -> list[str]:
+    return [line for line in proxy.client.get("/metrics").text.split("\n") if line.startswith(name)]
+
+
+# Tools
+
+
+def test_36_tools_in_a_small_window_leave_room_to_talk() -> None:
+    tools = [tool(number) for number in range(36)]
+    with LlamaCppFake([FakeModel("m", 8192)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        messages: list[dict[str, Any]] = []
+        for number in range(12):
+            messages.append(
+                {"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 60}
+            )
+            answer = proxy.chat({"model": "m", "messages": messages, "tools": tools, "max_tokens": 50})
+            assert answer.status_code == 200, answer.text
+            messages.append(answer.json()["choices"][0]["message"])
+            # There is room for the conversation: nothing of it is touched.
+            assert answer.headers["x-spillway-action"] == "forwarded"
+            assert float(answer.headers["x-spillway-fill"]) < 0.8
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+        assert tokens(tools) > 0.7 * 8192
+        sent = [chat.json["tools"] for chat in fake.chats()]
+        assert all(each == sent[0] for each in sent)
+        assert tokens(sent[0]) < 0.5 * 8192
+        assert [t["function"]["name"] for t in sent[0]] == [t["function"]["name"] for t in tools]
+        first = sent[0][0]["function"]
+        assert first["description"] == "Does thing 0."
+        assert first["parameters"]["properties"]["what"]["description"] == "What 0 needs."
+        assert first["parameters"]["required"] == ["what"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "count", "shortened"),
+    [("auto", 2, False), ("auto", 36, True), ("local", 2, True), ("standard", 36, False)],
+)
+def test_when_tools_go_on_a_diet(policy: str, count: int, shortened: bool) -> None:
+    body = {"model": "m", "messages": HELLO, "tools": [tool(n) for n in range(count)], "max_tokens": 9}
+    with (
+        LlamaCppFake([FakeModel("m", 16_000)], walk(last=2)) as fake,
+        running_proxy(fake, policy=policy) as proxy,
+    ):
+        assert proxy.chat(body).status_code == 200
+        (sent,) = fake.chats()
+        assert (sent.json["tools"] != body["tools"]) is shortened
+        if not shortened:
+            assert sent.json == body
+
+
+def test_only_tools_on_the_list_are_offered() -> None:
+    body = {
+        "model": "m",
+        "messages": HELLO,
+        "tools": [tool(1), tool(2), tool(11)],
+        "tool_choice": {"type": "function", "function": {"name": "tool_2"}},
+    }
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], walk(last=2)) as fake,
+        running_proxy(fake, tools_allowed=("tool_1*",)) as proxy,
+    ):
+        assert proxy.chat(body).status_code == 200
+        assert proxy.chat({**body, "tools": [tool(2)], "parallel_tool_calls": True}).status_code == 200
+        first, second = (chat.json for chat in fake.chats())
+        assert first == {**body, "tools": [tool(1), tool(11)], "tool_choice": "auto"}
+        assert second == {"model": "m", "messages": HELLO}
+        assert effective(proxy)["tools_allowed"] == ["tool_1*"]
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    ("settings", "window", "cap"),
+    [
+        ({}, 4096, None),
+        ({"policy": "standard"}, 4096, None),
+        ({"policy": "local"}, 8192, 1000),
+        ({"policy": "local"}, 2048, 512),
+        ({"policy": "local", "answer_cap": 0}, 8192, None),
+        ({"policy": "local", "answer_cap": 300}, 8192, 300),
+        ({"answer_cap": 300}, 8192, 300),
+        ({"models": {"m": ModelSetting(policy="local")}}, 8192, 1000),
+        ({"policy": "local", "models": {"m": ModelSetting(answer_cap=200)}}, 8192, 200),
+    ],
+)
+def test_the_answer_is_capped_by_setting_then_by_policy(
+    settings: dict[str, Any], window: int, cap: int | None
+) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", window)], walk(last=2)) as fake,
+        running_proxy(fake, **settings) as proxy,
+    ):
+        proxy.chat({"model": "m", "messages": HELLO})
+        proxy.chat({"model": "m", "messages": HELLO, "max_tokens": 7})
+        assert [chat.json.get("max_tokens") for chat in fake.chats()] == [cap, 7]
+        assert effective(proxy)["answer_cap"] == cap
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_capped_answer_ends_for_its_length(stream: bool) -> None:
+    with LlamaCppFake([FakeModel("m", 4096)], walk()) as fake, running_proxy(fake, answer_cap=40) as proxy:
+        answer = proxy.chat({"model": "m", "messages": HELLO, "stream": stream})
+        assert '"finish_reason":"length"' in answer.text.replace(" ", "")
+        assert len(fake.chats()) == 1
+
+
+# System prompt
+
+
+@pytest.mark.parametrize(("policy", "replaced"), [("auto", False), ("local", True)])
+def test_the_system_prompt_is_replaced_under_local(tmp_path: Path, policy: str, replaced: bool) -> None:
+    file = tmp_path / "short.txt"
+    file.write_text("Be brief.\n")
+    with (
+        LlamaCppFake([FakeModel("m", 4096)], walk(last=2)) as fake,
+        running_proxy(fake, policy=policy, system_prompt_file=file) as proxy,
+    ):
+        proxy.chat({"model": "m", "messages": HELLO})
+        proxy.chat({"model": "m", "messages": HELLO[1:]})
+        first, second = (chat.json["messages"] for chat in fake.chats())
+        assert first == ([{"role": "system", "content": "Be brief."}, HELLO[1]] if replaced else HELLO)
+        assert second == HELLO[1:]
+        assert effective(proxy)["system_prompt"] == ("replaced" if replaced else "as sent")
+
+
+def test_each_model_may_have_its_own_system_prompt(tmp_path: Path) -> None:
+    file = tmp_path / "short.txt"
+    file.write_text("For m.")
+    models = {"m": ModelSetting(policy="local", system_prompt_file=file), "n": ModelSetting(policy="local")}
+    options = options_of(Settings.model_validate({"models": models}))
+    assert options.for_model("m").own_system_prompt == "For m."
+    assert options.for_model("n").own_system_prompt is None
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\xff"])
+def test_a_system_prompt_that_can_not_be_read_is_told_in_one_line(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "prompt.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingError, match=r"SPILLWAY_SYSTEM_PROMPT_FILE=.*prompt\.txt") as error:
+        options_of(Settings.model_validate({"system_prompt_file": file}))
+    assert "\n" not in str(error.value)
+
+
+def test_a_compressed_request_that_is_changed_is_sent_plain() -> None:
+    import gzip
+
+    with (
+        LlamaCppFake([FakeModel("m", 4096)], walk(last=2)) as fake,
+        running_proxy(fake, answer_cap=9) as proxy,
+    ):
+        raw = gzip.compress(dumps({"model": "m", "messages": HELLO}))
+        headers = {"content-encoding": "gzip", "content-type": "application/json"}
+        assert proxy.client.post("/v1/chat/completions", content=raw, headers=headers).status_code == 200
+        (sent,) = fake.chats()
+        assert sent.json["max_tokens"] == 9
+
+
+def test_what_holds_for_a_model_is_shown() -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], walk()) as fake, running_proxy(fake, policy="local") as proxy:
+        shown = effective(proxy)
+        assert shown["tools_allowed"] == "all"
+        assert shown["tool_descriptions"] == "first sentence"
+        assert shown["protect_newest"] <= 2000
+        assert shown["minimum_gain"] <= 500
+
+
+# Repair
+
+
+def calls(*numbers: int, arguments: str = "{}") -> dict[str, Any]:
+    made = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        for n in numbers
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+BROKEN: list[dict[str, Any]] = [
+    {"role": "tool", "tool_call_id": "gone", "content": "an old result"},
+    {"role": "user", "content": "Look."},
+    calls(1, 2),
+    {"role": "tool", "tool_call_id": "c2", "content": "second"},
+    {"role": "assistant", "content": ""},
+    {"role": "user", "content": "Well?"},
+    calls(3, arguments='{"half'),
+    {"role": "tool", "tool_call_id": "c3", "content": "third"},
+    {"role": "user", "content": "And now?"},
+]
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("model", ["m", "mistral-small"])
+def test_a_backend_never_sees_an_invalid_history(kind: str, model: str) -> None:
+    fake = FAKES[kind]([FakeModel(model, 4096)], walk(last=3))
+    with fake, running_proxy(fake, models={model: {"window": 4096}}) as proxy:
+        for end in range(1, len(BROKEN) + 1):
+            answer = proxy.chat({"model": model, "messages": BROKEN[:end], "max_tokens": 20})
+            assert answer.status_code == 200, answer.text
+        assert fake.invalid_histories == []
+        if model != "m":
+            assert [note for note in fake.history_notes if "in a row" in note] == []
+        counted = "\n".join(metric(proxy, "spillway_repairs_total"))
+        for repaired in ("orphaned_call", "orphaned_result", "arguments", "empty_answer"):
+            assert f'kind="{repaired}"' in counted
+
+
+def test_a_repaired_history_keeps_its_prefix_and_its_checkpoint() -> None:
+    with OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        messages = list(BROKEN)
+        actions = []
+        for number in range(24):
+            messages.append(
+                {"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 60}
+            )
+            answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 30})
+            actions.append(answer.headers["x-spillway-action"])
+            messages.append(answer.json()["choices"][0]["message"])
+        assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
+        assert 1 <= actions.count("compacted") <= 8
+        sent = [
+            c.json["messages"] for c in fake.chats() if "summar" not in str(c.json["messages"][-1]).lower()
+        ]
+        for number in range(1, len(sent)):
+            if actions[number] == "forwarded":
+                assert sent[number][: len(sent[number - 1])] == sent[number - 1]
+
+
+def test_each_kind_of_repair_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with LlamaCppFake([FakeModel("m", 4096)], walk(last=3)) as fake, running_proxy(fake) as proxy:
+        for _ in range(3):
+            proxy.chat({"model": "m", "messages": BROKEN[:2]})
+        told = [record.getMessage() for record in caplog.records if "need repair" in record.getMessage()]
+        assert told == ["llamacpp/m: a client sends histories that need repair: orphaned_result"]
+        (counted,) = metric(proxy, "spillway_repairs_total")
+        assert counted.endswith(" 3.0")

@@ -1,0 +1,222 @@
+"""Answers that outgrow the window go on; status, heartbeats and departures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.net.tasks import running
+from tests.fakes import (
+    FAKES,
+    HEADERS,
+    FakeModel,
+    Gate,
+    LlamaCppFake,
+    LmStudioFake,
+    Reply,
+    scripted,
+    summariser,
+    wait_until,
+    walk,
+    words,
+)
+from tests.proxying import read_stream, running_proxy
+
+WINDOW = 2048
+GO = [{"role": "user", "content": "go"}]
+KEY = {"generic": {"models": {"m": {"window": WINDOW}}}}
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_more_than_two_windows(kind: str, stream: bool) -> None:
+    fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(walk()))
+    with fake, running_proxy(fake, **KEY.get(kind, {})) as proxy:
+        body: dict[str, Any] = {"model": "m", "stream": stream, "max_tokens": 5000, "messages": GO}
+        answer = proxy.chat(body)
+        assert answer.status_code == 200
+        if stream:
+            seen = read_stream(answer.content)
+            text = seen.text
+            assert (len(seen.ids), seen.finishes, seen.done, seen.errors) == (1, ["length"], 1, [])
+            assert [event["data"]["done"] for event in seen.events][-1] is True
+        else:
+            choice = answer.json()["choices"][0]
+            text, usage = choice["message"]["content"], answer.json()["usage"]
+            assert choice["finish_reason"] == "length"
+            assert usage["spillway"]["attempts"] >= 3
+            assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+        count = len(text.split())
+        assert count >= 2450
+        assert words(1, count + 1).startswith(text)  # the client's bound may cut the last word
+        assert fake.cuts == 0
+
+
+def test_without_a_bound_it_ends_after_so_many_resumes() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], summariser(walk())) as fake,
+        running_proxy(fake, max_resumes=2) as proxy,
+    ):
+        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
+        assert seen.finishes == ["length"]
+        assert seen.done == 1
+        assert seen.text == words(1, len(seen.text.split()))
+        goes_on = [r for r in fake.chats() if r.json.get("continue_final_message")]
+        assert len(goes_on) == 2
+
+
+def test_usage_of_a_joined_stream_is_summed() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        body = {"model": "m", "stream": True, "messages": GO, "stream_options": {"include_usage": True}}
+        seen = read_stream(proxy.chat(body).content)
+        assert seen.text == words(1, 700)
+        assert seen.finishes == ["stop"]
+        assert seen.usage is not None
+        assert abs(seen.usage["completion_tokens"] - 1400) <= 3
+
+
+@pytest.mark.parametrize("form", ["content", "reasoning", "event", "comment", "off", "auto"])
+def test_status_forms(form: str) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        body = {"model": "m", "stream": True, "messages": GO}
+        seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
+        assert ("Compacting" in seen.text) is (form == "content")
+        assert ("Compacting" in seen.reasoning) is (form == "reasoning")
+        assert bool(seen.events) is (form in ("event", "auto"))
+        assert any("Compacting" in comment for comment in seen.comments) is (form in ("comment", "auto"))
+        if form != "content":
+            assert seen.text == words(1, 700)
+        if form == "content":
+            again = [*GO, {"role": "assistant", "content": seen.text}, {"role": "user", "content": "and?"}]
+            proxy.chat({"model": "m", "stream": False, "max_tokens": 5, "messages": again})
+            assert "Compacting" not in fake.chats()[-1].body.decode()
+
+
+def test_a_notice_before_the_first_byte_keeps_one_identity() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
+        running_proxy(fake, status="content") as proxy,
+    ):
+        history = [
+            {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)
+        ]
+        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
+        assert (len(seen.ids), seen.roles, len(seen.finishes), seen.done) == (1, 1, 1, 1)
+        assert seen.text.startswith("\n\n> *⚙️ Compacting")
+
+
+def test_a_silent_stream_is_kept_alive() -> None:
+    gate = Gate(HEADERS)
+    with (
+        LlamaCppFake(brain=scripted(["hello"]), gate=gate) as fake,
+        running_proxy(fake, grace=0.05, heartbeat=0.05) as proxy,
+    ):
+        with proxy.client.stream(
+            "POST", "/v1/chat/completions", json={"stream": True, "messages": GO}
+        ) as answer:
+            assert answer.status_code == 200
+            parts = answer.iter_bytes()
+            first = next(parts)
+            assert first == b": spillway\n\n"
+            gate.open()
+            rest = b"".join(parts)
+        assert read_stream(rest).text == "hello"
+        assert read_stream(rest).done == 1
+
+
+def test_an_error_after_a_heartbeat_is_told_in_the_stream() -> None:
+    gate = Gate(HEADERS)
+    with (
+        LlamaCppFake(brain=scripted([Reply(error="boom")]), gate=gate) as fake,
+        running_proxy(fake, grace=0.05) as proxy,
+    ):
+        with proxy.client.stream(
+            "POST", "/v1/chat/completions", json={"stream": True, "messages": GO}
+        ) as answer:
+            parts = answer.iter_bytes()
+            next(parts)
+            fake.stop()
+            gate.open()
+            seen = read_stream(b"".join(parts))
+        assert len(seen.errors) == 1
+        assert seen.done == 1
+
+
+def test_a_connection_that_breaks_in_mid_answer_ends_with_an_error_object() -> None:
+    with (
+        LlamaCppFake(brain=scripted([Reply(text="one two three four", cut=True, after=2)])) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        seen = read_stream(proxy.chat({"stream": True, "messages": GO}).content)
+        assert seen.text.startswith("one")
+        assert [error["type"] for error in seen.errors] == ["upstream_error"]
+        assert seen.done == 1
+
+
+def test_an_overflow_told_inside_the_stream_is_answered() -> None:
+    with (
+        LmStudioFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
+        running_proxy(fake, models={"m": {"window": 50_000}}) as proxy,
+    ):
+        history = [
+            {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)
+        ]
+        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
+        assert fake.overflows == 1
+        assert seen.errors == []
+        assert seen.text == words(1, 5)
+
+
+@pytest.mark.parametrize("moment", ["before the first byte", "in the answer", "while it is compacted"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_when_the_client_leaves_the_backend_is_let_go(moment: str, stream: bool) -> None:
+    gate = Gate(HEADERS if moment == "before the first byte" else 3)
+    brain = summariser(walk()) if moment == "while it is compacted" else walk()
+    with LlamaCppFake([FakeModel("m", 1024)], brain, gate=gate) as fake, running_proxy(fake) as proxy:
+        compacted = moment == "while it is compacted"
+        history = [
+            {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)
+        ]
+        body = {"model": "m", "stream": stream, "messages": history if compacted else GO}
+        client = httpx.Client(base_url=proxy.url, timeout=httpx.Timeout(0.3, connect=5))
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/chat/completions", json=body)
+        client.close()
+        wait_until(lambda: fake.cancelled == 1 and fake.active == 0, timeout=3)
+        assert len(fake.chats()) == 1
+
+
+def test_no_task_is_left_behind() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        for stream in (True, False):
+            proxy.chat({"model": "m", "stream": stream, "messages": GO})
+        wait_until(lambda: not [task for task in running() if not task.done()])
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "vllm"])
+def test_running_counts_of_a_resumed_attempt_are_used_and_not_shown(kind: str) -> None:
+    with (
+        FAKES[kind]([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        answer = proxy.chat({"model": "m", "stream": True, "messages": GO})
+        assert read_stream(answer.content).text == words(1, 700)
+        resumed = [r for r in fake.chats() if r.json.get("continue_final_message")]
+        assert resumed
+        for request in resumed:
+            options = request.json["stream_options"]
+            assert request.json.get("timings_per_token") or options.get("continuous_usage_stats")
+            assert b'"timings"' in request.response or b'"usage":{' in request.response
+        assert b'"timings"' not in answer.content
+        assert b'"usage":{' not in answer.content

@@ -1,0 +1,149 @@
+"""Gates on the shape of the code that no linter has: sizes, forbidden constructs, where tests lie."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "proxy").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 50
+OTHER_TESTS = {"benchmarks", "contracts", "e2e", "engine", "fakes", "fixtures", "properties"}
+"""Test folders that mirror no folder of the source: they look at the whole, or help the others."""
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def places(matches: Callable[[ast.AST], bool], *, but: frozenset[str] = frozenset()) -> list[str]:
+    """Where in the source there are nodes that match, outside of the named files."""
+    return [
+        f"{name(path)}:{getattr(node, 'lineno', 0)}"
+        for path in SOURCES
+        if name(path) not in but
+        for node in ast.walk(parsed(path))
+        if matches(node)
+    ]
+
+
+def uses(*attributes: str) -> Callable[[ast.AST], bool]:
+    return lambda node: isinstance(node, ast.Attribute) and node.attr in attributes
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(SOURCES) > 20
+    assert len(TESTS) > 10
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {name(path): path.read_text().count("\n") for path in SOURCES}
+    assert {path: length for path, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    def length(function: Function) -> int:
+        return (function.end_lineno or function.lineno) - function.lineno + 1
+
+    functions = (
+        (f"{name(path)}:{node.name}", length(node))
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, Function)
+    )
+    assert {where: lines for where, lines in functions if lines > LONGEST_FUNCTION} == {}
+
+
+def test_nothing_is_global() -> None:
+    assert places(lambda node: isinstance(node, ast.Global)) == []
+
+
+def test_no_text_is_cut_where_event_streams_are_not() -> None:
+    """`splitlines`, and httpx's line iterators on top of it, also cut at U+2028 and U+0085, inside of JSON."""
+    assert places(uses("splitlines", "aiter_lines", "iter_lines")) == []
+
+
+def test_only_the_settings_read_the_environment() -> None:
+    assert places(uses("environ", "getenv"), but=frozenset({"proxy/settings.py"})) == []
+
+
+def test_detached_tasks_are_started_in_one_place() -> None:
+    assert places(uses("create_task", "ensure_future"), but=frozenset({"proxy/net/tasks.py"})) == []
+
+
+def test_a_broad_except_says_why() -> None:
+    """With a comment beside it; one that only cleans up and raises again needs none."""
+    assert [where for path in SOURCES for where in uncommented_handlers(path)] == []
+
+
+def uncommented_handlers(path: Path) -> Iterator[str]:
+    lines = path.read_text().split("\n")
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ExceptHandler) and is_broad(node.type) and not raises_again(node):
+            around = lines[node.lineno - 1 : node.body[0].lineno]
+            if not any("#" in line for line in around):
+                yield f"{name(path)}:{node.lineno}"
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def is_broad(caught: ast.expr | None) -> bool:
+    if isinstance(caught, ast.Tuple):
+        return any(map(is_broad, caught.elts))
+    return caught is None or (isinstance(caught, ast.Name) and caught.id in {"Exception", "BaseException"})
+
+
+def test_every_exemption_gives_its_reason() -> None:
+    mark = re.compile(r"#\s*noqa\b")
+    reason = re.compile(r"#\s*noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)* - \w")
+    lines = (
+        (f"{name(path)}:{number}", line)
+        for path in (*SOURCES, *TESTS)
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().split("\n"), start=1)
+    )
+    assert [where for where, line in lines if mark.search(line) and not reason.search(line)] == []
+
+
+def test_tests_use_fakes_and_no_mocks() -> None:
+    imported = (
+        (name(path), module) for path in TESTS for node in ast.walk(parsed(path)) for module in modules(node)
+    )
+    assert [where for where, module in imported if module in {"unittest", "unittest.mock", "mock"}] == []
+
+
+def modules(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def folders(root: Path) -> set[str]:
+    return {path.relative_to(root).parts[0] for path in root.glob("*/*.py")}
+
+
+def test_test_folders_mirror_the_source() -> None:
+    assert folders(ROOT / "tests") - OTHER_TESTS <= folders(ROOT / "proxy")
+    assert folders(ROOT / "proxy") - folders(ROOT / "tests") == set()
+
+
+def test_every_test_folder_is_a_package() -> None:
+    missing = [name(path.parent) for path in TESTS if not (path.parent / "__init__.py").exists()]
+    assert sorted(set(missing)) == []

@@ -1,0 +1,228 @@
+"""The documents say what the code does: settings, commands, examples and links."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+import proxy
+from proxy.settings import Settings, load_settings
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+CONFIGS = sorted((ROOT / "config").glob("*.toml"))
+MENTIONING = [
+    *DOCUMENTS,
+    *CONFIGS,
+    ROOT / "Dockerfile",
+    ROOT / "docker-compose.yml",
+    ROOT / "config/nginx.conf",
+]
+
+ROW = re.compile(r"^\| `SPILLWAY_([A-Z_]+)` \| (.*?) \| (.+?) \|$", re.MULTILINE)
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+NOTHING = {"", "-", "\N{EN DASH}", "\N{EM DASH}", "none", "empty", "unset", "not set", "[]", "{}"}
+UNITS = {
+    "": 1,
+    "second": 1,
+    "min": 60,
+    "minute": 60,
+    "hour": 3600,
+    "day": 86400,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("config", *Settings.model_fields):
+        monkeypatch.delenv(f"SPILLWAY_{name.upper()}", raising=False)
+
+
+def defaults() -> dict[str, Any]:
+    fields = Settings.model_fields
+    return {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+
+
+def documented() -> dict[str, str]:
+    """Settings of the README's table with the default as it is written there."""
+    return {name.lower(): shown for name, shown, _ in ROW.findall(README.read_text())}
+
+
+def says(shown: str, value: object) -> bool:
+    """Whether a table cell gives this default: `0.8`, `sqlite:///…`, `256 MiB`, `30 days`, `on`, or none."""
+    text = shown.replace("`", "").strip()
+    if value in (None, (), {}):
+        return text.lower() in NOTHING
+    if isinstance(value, bool):
+        return text.lower() in ({"1", "true", "on", "yes"} if value else {"0", "false", "off", "no"})
+    if isinstance(value, int | float):
+        number = re.fullmatch(r"([\d.,_]+) ?([A-Za-z]*)", text)
+        factor = UNITS.get(number[2].lower().rstrip("s")) if number else None
+        return bool(number and factor and float(re.sub(r"[,_]", "", number[1])) * factor == value)
+    if isinstance(value, tuple):
+        return text == json.dumps(value)
+    return text.strip("\"'") == value
+
+
+# The checker itself
+
+
+@pytest.mark.parametrize(
+    ("shown", "value"),
+    [
+        ("`0.8`", 0.8),
+        ("256 MiB", 256 * 2**20),
+        ("268,435,456", 256 * 2**20),
+        ("30 days", 2592000.0),
+        ("10 s", 10.0),
+        ("900 seconds", 900.0),
+        ("on", True),
+        ("`0`", False),
+        ("none", None),
+        ("", ()),
+        ("`127.0.0.1`", "127.0.0.1"),
+    ],
+)
+def test_defaults_may_be_written_for_people(shown: str, value: object) -> None:
+    assert says(shown, value)
+    assert not says(f"{shown}9", value)
+    assert not says("wrong", value)
+
+
+# The settings table
+
+
+def test_every_setting_is_in_the_table_with_its_default() -> None:
+    table, expected = documented(), defaults()
+    assert set(expected) - set(table) == set(), "settings missing from the README's table"
+    wrong = {name: table[name] for name, value in expected.items() if not says(table[name], value)}
+    assert wrong == {}, "defaults in the README's table that are not the code's"
+
+
+def test_the_table_names_no_setting_that_does_not_exist() -> None:
+    assert set(documented()) - set(Settings.model_fields) <= {"config"}
+
+
+def test_no_setting_is_required() -> None:
+    assert PydanticUndefined not in [
+        field.get_default(call_default_factory=True) for field in Settings.model_fields.values()
+    ]
+
+
+@pytest.mark.parametrize("path", MENTIONING, ids=lambda path: path.name)
+def test_only_settings_that_exist_are_mentioned(path: Path) -> None:
+    mentioned = {
+        name.split("__")[0].rstrip("_").lower()
+        for name in re.findall(r"SPILLWAY_([A-Z_]+)", path.read_text())
+    }
+    assert mentioned - set(Settings.model_fields) <= {"config"}
+
+
+# Commands
+
+
+@cache
+def help_of(*command: str) -> str | None:
+    """The help text of a command, None when there is no such command."""
+    run = [sys.executable, "-m", "proxy", *command, "--help"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    return done.stdout if done.returncode == 0 else None
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Command lines of Spillway in code blocks and in code spans, without the program's name."""
+    blocks = [
+        body
+        for _, language, body in BLOCK.findall(text)
+        if language in {"", "bash", "sh", "shell", "console"}
+    ]
+    spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    for line in (line for code in (*blocks, *spans) for line in code.split("\n")):
+        found = re.match(
+            r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:(?:\S*/)?spillway|\S*python3? -m proxy) +(.*)", line
+        )
+        if found:
+            yield found[1].split(" #")[0].split()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_and_their_options_exist(path: Path) -> None:
+    for words in commands(path.read_text()):
+        command = () if words[0].startswith("-") else (words[0],)
+        text = help_of(*command)
+        assert text is not None, f"no such command: spillway {' '.join(words)}"
+        for option in (word.split("=")[0] for word in words if word.startswith("--")):
+            assert option in text, f"no such option: spillway {' '.join(words)}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_make_targets_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^|\s{2,})make ([a-z-]+)", path.read_text(), re.MULTILINE))
+    assert named <= targets
+
+
+# Examples and links
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_examples_can_be_read(path: Path) -> None:
+    for _, language, body in BLOCK.findall(path.read_text()):
+        if language == "python":
+            compile(body, path.name, "exec")
+        elif language == "json":
+            json.loads(body)
+        elif language == "toml":
+            tomllib.loads(body)
+        elif language in {"yaml", "yml"}:
+            pytest.importorskip("yaml").safe_load(body)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://|mailto:|#)([^)#\s]+)", path.read_text())
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_the_changelog_has_an_entry_for_this_version() -> None:
+    assert f"## [{proxy.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+# Example configurations
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_example_configurations_load(path: Path) -> None:
+    load_settings(path)
+
+
+def test_the_example_configuration_changes_nothing() -> None:
+    assert load_settings(ROOT / "config/spillway.example.toml").model_dump() == load_settings().model_dump()
+
+
+def test_the_example_configuration_shows_every_setting(tmp_path: Path) -> None:
+    text = (ROOT / "config/spillway.example.toml").read_text()
+    shown = tmp_path / "all.toml"
+    shown.write_text(re.sub(r"^#: ", "", text, flags=re.MULTILINE))
+    load_settings(shown)
+    assert set(tomllib.loads(shown.read_text())) == set(Settings.model_fields)
+
+
+def test_the_model_examples_show_every_override() -> None:
+    models = load_settings(ROOT / "config/models.example.toml").models
+    used = {name for model in models.values() for name in model.model_fields_set}
+    assert used == set(type(next(iter(models.values()))).model_fields)

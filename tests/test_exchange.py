@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.jsontext import loads
+from proxy.errors import BadRequest, BodyTooLarge, ModelNotFound
+from proxy.exchange import Exchange, decoded
+
+pytestmark = pytest.mark.anyio
+
+
+class Client:
+    """The server's side of ASGI: what the client sends, then silence until it leaves."""
+
+    def __init__(self, *parts: bytes, **scope: Any) -> None:
+        self.sent: list[MutableMapping[str, Any]] = []
+        self.left = asyncio.Event()
+        self._parts = [
+            {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}
+            for number, part in enumerate(parts)
+        ]
+        base = {
+            "method": "POST",
+            "path": "/v1/x",
+            "headers": [(b"content-type", b"a"), (b"content-type", b"b")],
+        }
+        self.exchange = Exchange({**base, **scope}, self._receive, self._send)
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        if self._parts:
+            return self._parts.pop(0)
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        self.sent.append(message)
+        if message["type"] == "http.response.body" and not message["more_body"]:
+            self.left.set()  # as uvicorn does when the answer is complete
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+async def test_the_target_is_what_the_client_asked_for() -> None:
+    assert (
+        Client(path="/v1/a b", raw_path=b"/v1/a%20b", query_string=b"x=%20").exchange.target
+        == b"/v1/a%20b?x=%20"
+    )
+    assert Client().exchange.target == b"/v1/x"
+
+
+async def test_the_first_of_several_headers_counts() -> None:
+    exchange = Client(headers=[(b"x", b"caf\xe9"), (b"x", b"2")]).exchange
+    assert exchange.header(b"x") == "café"
+    assert exchange.header(b"y") is None
+
+
+async def test_a_body_is_read_whole_up_to_its_limit() -> None:
+    assert await Client(b"ab", b"", b"cd").exchange.body(4) == b"abcd"
+    assert await Client(b"abcd").exchange.body(4) == b"abcd"
+    assert await Client(b"").exchange.body(4) == b""
+    with pytest.raises(BodyTooLarge):
+        await Client(b"ab", b"cde").exchange.body(4)
+
+
+async def test_a_body_is_streamed_without_limit() -> None:
+    assert [part async for part in Client(b"ab", b"c" * 100).exchange.body_stream()] == [b"ab", b"c" * 100]
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_ends_the_request() -> None:
+    client = Client()
+    client.left.set()
+    with pytest.raises(asyncio.CancelledError):
+        await client.exchange.body(10)
+    assert client.exchange.gone
+
+
+async def test_a_client_that_leaves_cancels_what_is_done_for_it() -> None:
+    client = Client(b"")
+    await client.exchange.body(10)
+    reached = asyncio.Event()
+
+    async def work() -> None:
+        async with client.exchange.watched():
+            reached.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())  # noqa: TID251 - the test is the server here
+    await reached.wait()
+    client.left.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client.exchange.gone
+
+
+async def test_the_end_of_an_answer_is_no_departure() -> None:
+    client = Client(b"")
+    await client.exchange.body(10)
+    async with client.exchange.watched():
+        await client.exchange.start(200, [])
+        await client.exchange.write(b"a")
+        await client.exchange.end()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert not client.exchange.gone
+    assert client.body == b"a"
+    assert client.sent[-1]["more_body"] is False
+
+
+async def test_a_reply_at_once() -> None:
+    client = Client(b"")
+    await client.exchange.reply(201, [(b"x", b"y")], b"body")
+    assert client.sent == [
+        {"type": "http.response.start", "status": 201, "headers": [(b"x", b"y")]},
+        {"type": "http.response.body", "body": b"body", "more_body": False},
+    ]
+    assert client.exchange.started
+
+
+async def test_errors_have_openais_shape() -> None:
+    client = Client(b"")
+    await client.exchange.refuse(ModelNotFound("No such model.", param="model"))
+    assert client.sent[0]["status"] == 404
+    assert dict(client.sent[0]["headers"])[b"content-length"] == str(len(client.body)).encode()
+    assert loads(client.body)["error"] == {
+        "message": "No such model.",
+        "type": "invalid_request_error",
+        "code": "model_not_found",
+        "param": "model",
+    }
+
+
+@given(st.binary(max_size=200))
+def test_an_encoding_is_undone(body: bytes) -> None:
+    assert decoded(gzip.compress(body), "gzip", 200) == body
+    assert decoded(gzip.compress(body), " X-GZIP", 200) == body
+    assert decoded(zlib.compress(body), "deflate", 200) == body
+    assert decoded(gzip.compress(body) + gzip.compress(body), "gzip", 400) == body + body
+    for none in (None, "", "identity", "Identity"):
+        assert decoded(body, none, 0) == body
+
+
+def test_a_bomb_is_stopped_at_the_limit() -> None:
+    bomb = gzip.compress(b"0" * 50_000_000)
+    with pytest.raises(BodyTooLarge):
+        decoded(bomb, "gzip", 1000)
+    with pytest.raises(BodyTooLarge):
+        decoded(gzip.compress(b"0" * 600) * 2, "gzip", 1000)
+    with pytest.raises(BadRequest, match="members"):
+        decoded(gzip.compress(b"") * 100_000, "gzip", 1000)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "says"),
+    [
+        (b"{}", "br", "br is not supported"),
+        (b"{}", "gzip, gzip", "not supported"),
+        (b"{}", "gzip", "not valid gzip"),
+        (gzip.compress(b"{}", mtime=0)[:-4], "gzip", "ends too early"),
+        (b"", "gzip", "ends too early"),
+        (gzip.compress(b"{}", mtime=0) + b"junk", "gzip", "not valid gzip"),
+    ],
+    ids=["unknown", "twice", "plain", "cut off", "empty", "junk behind"],
+)
+def test_what_can_not_be_undone_is_refused(body: bytes, encoding: str, says: str) -> None:
+    with pytest.raises(BadRequest, match=says):
+        decoded(body, encoding, 1000)

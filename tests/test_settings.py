@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import SettingError
+from proxy.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG", *Settings.model_fields):
+        monkeypatch.delenv(f"SPILLWAY_{name.upper()}", raising=False)
+
+
+def toml(folder: Path, text: str) -> Path:
+    path = folder / "spillway.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(config: Path | None = None, **overrides: Any) -> str:
+    with pytest.raises(SettingError) as caught:
+        load_settings(config, **overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_without_any_setting_it_is_a_private_proxy() -> None:
+    settings = load_settings()
+    assert settings.host == "127.0.0.1"
+    assert settings.backends == ()
+    assert (settings.target, settings.trigger, settings.pause) == (0.5, 0.8, 0.9)
+
+
+def test_command_line_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = toml(
+        tmp_path, "port = 1\nhost = 'localhost'\nlog_level = 'debug'\n[models.'q*']\nwindow = 8192\n"
+    )
+    monkeypatch.setenv("SPILLWAY_PORT", "2")
+    monkeypatch.setenv("SPILLWAY_LOG_LEVEL", "")
+    assert load_settings(config).port == 2
+    settings = load_settings(config, port=3, host=None)
+    assert (settings.port, settings.host, settings.log_level) == (3, "localhost", "debug")
+    assert settings.models["q*"].window == 8192
+    monkeypatch.setenv("SPILLWAY_CONFIG", str(config))
+    assert load_settings().host == "localhost"
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "name"),
+    [
+        ("http://localhost:1234", "http://localhost:1234", "localhost-1234"),
+        ("http://localhost:1234/v1/", "http://localhost:1234", "localhost-1234"),
+        ("https://openrouter.ai/api/v1", "https://openrouter.ai/api", "openrouter.ai"),
+        ("http://[::1]:80/", "http://[::1]:80", "--1-80"),
+        ("http://me:secret@host:1", "http://me:secret@host:1", "host-1"),
+    ],
+)
+def test_a_backend_is_its_root_and_named_for_its_place(
+    url: str, root: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPILLWAY_BACKENDS", f'[{{"url":"{url}"}}]')
+    backend = load_settings().backends[0]
+    assert (backend.url, backend.name) == (root, name)
+
+
+def test_keys_are_trimmed_and_not_shown() -> None:
+    settings = load_settings(api_keys=[" s3cret\n"], backends=[{"url": "http://a", "api_key": "s4cret\n"}])
+    assert settings.api_keys == ("s3cret",)
+    assert settings.backends[0].api_key == "s4cret"
+    assert "cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("PORT", "x", ["SPILLWAY_PORT='x'", "integer"]),
+        ("PORT", "70000", ["SPILLWAY_PORT='70000'", "65535"]),
+        ("TRIGGER", "1.5", ["SPILLWAY_TRIGGER='1.5'", "less than or equal to 1"]),
+        ("TRIGGER", "nan", ["SPILLWAY_TRIGGER='nan'", "finite"]),
+        ("TRIGGER", "0.4", ["target 0.5", "trigger 0.4", "pause 0.9"]),
+        ("READ_TIMEOUT", "inf", ["SPILLWAY_READ_TIMEOUT='inf'", "finite"]),
+        ("MAX_BODY", "-1", ["SPILLWAY_MAX_BODY='-1'", "greater than 0"]),
+        ("STATUS", "loud", ["SPILLWAY_STATUS='loud'", "'auto'", "'off'"]),
+        ("HOST", "0.0.0.0", ["0.0.0.0", "SPILLWAY_API_KEYS", "SPILLWAY_ALLOW_OPEN=1"]),
+        ("ALLOW_OPEN", "maybe", ["SPILLWAY_ALLOW_OPEN='maybe'", "boolean"]),
+        ("BACKENDS", "nope", ["SPILLWAY_BACKENDS", "JSON", '[{"url"']),
+        ("BACKENDS", '[{"url":"localhost:1"}]', ["SPILLWAY_BACKENDS__0__URL='localhost:1'", "http://"]),
+        ("BACKENDS", '[{"url":"http://"}]', ["SPILLWAY_BACKENDS__0__URL", "root such as"]),
+        ("BACKENDS", '[{"url":"http://a:99999"}]', ["SPILLWAY_BACKENDS__0__URL", "65535"]),
+        ("BACKENDS", '[{"url":"http://a/v1?x=1"}]', ["SPILLWAY_BACKENDS__0__URL", "without query"]),
+        ("BACKENDS", '[{"url":"http://a","name":"a\\nb"}]', ["SPILLWAY_BACKENDS__0__NAME", "letters"]),
+        ("BACKENDS", '[{"url":"http://a","kind":"x"}]', ["SPILLWAY_BACKENDS__0__KIND='x'", "'ollama'"]),
+        ("BACKENDS", '[{"url":"http://a","u":1}]', ["SPILLWAY_BACKENDS__0__U", "api_key, kind, name, url"]),
+        ("BACKENDS", '[{"url":"http://a"},{"url":"http://a"}]', ["different names", "'a'"]),
+        ("MODELS", '{"q*":{"window":5}}', ["SPILLWAY_MODELS__Q*__WINDOW=5", "256"]),
+        ("MODELS", '{"q*":{"wind":5}}', ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"]),
+        ("MODELS", '{"q*":{"trigger":0.3}}', ["models q*", "target 0.5", "trigger 0.3"]),
+        ("API_KEYS", '[""]', ["SPILLWAY_API_KEYS__0", "at least 1"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
+    name: str, value: str, says: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"SPILLWAY_{name}", value)
+    message = refusal()
+    assert all(part in message for part in says), message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("API_KEYS", '["s3cret", 5'),
+        ("API_KEYS", '[{"s3cret": 1}]'),
+        ("BACKENDS", '[{"url":"http://a","api_key":["s3cret"]}]'),
+        ("BACKENDS", '{"url":"http://a","api_key":"s3cret"}'),
+        ("BACKENDS", '[{"url":"http://a","api_key":"s3cret"'),
+    ],
+)
+def test_keys_are_not_shown_in_errors(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"SPILLWAY_{name}", value)
+    message = refusal()
+    assert f"SPILLWAY_{name}" in message
+    assert "s3cret" not in message
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    assert "nowhere.toml does not exist" in refusal(tmp_path / "nowhere.toml")
+    assert "does not exist" in refusal(tmp_path)
+    broken = refusal(toml(tmp_path, "port = = 1"))
+    assert "spillway.toml" in broken
+    assert "line 1" in broken
+    assert "SPILLWAY_NOSUCH: no such setting; allowed are allow_open" in refusal(toml(tmp_path, "nosuch = 1"))
+
+
+def test_the_command_line_is_checked_alike() -> None:
+    assert "SPILLWAY_PORT='abc'" in refusal(port="abc")
+    assert "no such setting" in refusal(nosuch=1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "keys"),
+    [("one", ("one",)), ("a, b,", ("a", "b")), ('["a","b"]', ("a", "b")), ('["a,b"]', ("a,b",))],
+)
+def test_lists_may_be_json_or_words(
+    typed: str, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPILLWAY_API_KEYS", typed)
+    assert load_settings().api_keys == keys
