@@ -1,0 +1,24 @@
+# Spillway in a container: docker build -t spillway . && docker run -p 127.0.0.1:8484:8484 -e SPILLWAY_ALLOW_OPEN=1 spillway
+FROM python:3.13-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE THIRD_PARTY.md ./
+COPY proxy ./proxy
+RUN python -m venv /opt/spillway
+RUN /opt/spillway/bin/pip install --no-cache-dir ".[redis]"
+
+FROM python:3.13-slim
+COPY --from=build /opt/spillway /opt/spillway
+RUN useradd --system --uid 10001 --no-create-home spillway && install --directory --owner 10001 --mode 0700 /data
+# Checkpoints live on the volume. All addresses, because a port is published to the container's own address; the start
+# is refused there unless SPILLWAY_API_KEYS is set, or SPILLWAY_ALLOW_OPEN=1 where the port is published to nobody else.
+ENV PATH="/opt/spillway/bin:$PATH" \
+    PYTHONUNBUFFERED=1 \
+    SPILLWAY_HOST=0.0.0.0 \
+    SPILLWAY_STORE=sqlite:////data/spillway.sqlite3
+USER 10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8484
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SPILLWAY_PORT', '8484')), timeout=4); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
+ENTRYPOINT ["spillway"]
+CMD ["serve"]

@@ -1,0 +1,147 @@
+"""What is done to each target, and which numbers come of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from benchmarks.process import python
+from benchmarks.targets import Target
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a scenario. `aim`: at most this ratio to the naive proxy; None where nothing is aimed at."""
+
+    name: str
+    key: str
+    """Field of the load's result, or `p50`…`p99` of its `times_ms`, pooled over the rounds."""
+    aim: float | None = None
+    digits: int = 1
+    of_proxy: bool = True
+    """Whether it is a number of the proxy process, which a direct connection has not."""
+    largest: bool = False
+    """Take the largest of the rounds: memory once claimed is used again and does not show in later ones."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A load, its size, and its size when only a quick look is wanted."""
+
+    name: str
+    load: str
+    arguments: dict[str, int]
+    quick: dict[str, int]
+    metrics: tuple[Metric, ...] = field(default=())
+    seeded: bool = False
+    """Whether the load wants another seed each round, so that no round finds the last one's conversation."""
+
+
+SCENARIOS = (
+    Scenario(
+        "idle",
+        "idle",
+        {"streams": 200},
+        {"streams": 8},
+        (
+            Metric("idle stream, KiB", "kib_per_stream", largest=True),
+            Metric("idle streams, CPU %", "cpu_percent"),
+        ),
+    ),
+    Scenario(
+        "short",
+        "short",
+        {"count": 1600, "concurrency": 16},
+        {"count": 32, "concurrency": 4},
+        (Metric("short request, CPU us", "cpu_us", aim=0.15),),
+    ),
+    Scenario(
+        "stream",
+        "stream",
+        {"streams": 8, "chunks": 2000, "pause_us": 0},
+        {"streams": 2, "chunks": 20, "pause_us": 0},
+        (
+            Metric("streamed chunk, upstream at full speed, CPU us", "cpu_us", aim=0.2, digits=2),
+            Metric("reads per chunk", "reads_per_chunk", digits=2, of_proxy=False),
+        ),
+    ),
+    Scenario(
+        "trickle",
+        "stream",
+        {"streams": 8, "chunks": 500, "pause_us": 2000},
+        {"streams": 2, "chunks": 20, "pause_us": 1000},
+        (
+            Metric("streamed chunk, every 2 ms, CPU us", "cpu_us", aim=0.2, digits=2),
+            Metric("reads per chunk, every 2 ms", "reads_per_chunk", digits=2, of_proxy=False),
+        ),
+    ),
+    Scenario(
+        "turn",
+        "turns",
+        {"count": 8, "messages": 200, "size": 2000},
+        {"count": 2, "messages": 20, "size": 200},
+        (
+            Metric("long turn, ms", "p50", aim=2.0, digits=2, of_proxy=False),
+            Metric("long turn, CPU ms", "cpu_ms", digits=2),
+            Metric("its first turn, ms", "cold_ms", digits=2, of_proxy=False),
+        ),
+        seeded=True,
+    ),
+    Scenario(
+        "latency",
+        "short",
+        {"count": 300, "concurrency": 1},
+        {"count": 20, "concurrency": 1},
+        tuple(Metric(f"latency {key}, ms", key, digits=2, of_proxy=False) for key in ("p50", "p95", "p99")),
+    ),
+    Scenario(
+        "paced",
+        "stream",
+        {"streams": 200, "chunks": 40, "pause_us": 50_000},
+        {"streams": 8, "chunks": 4, "pause_us": 10_000},
+        (
+            Metric("200 streams: chunk, CPU us", "cpu_us"),
+            Metric("200 streams: slowest first byte, ms", "first_ms", of_proxy=False),
+            Metric("200 streams: RSS, MiB", "rss_mib"),
+        ),
+    ),
+)
+
+
+def measure(scenario: Scenario, target: Target, *, round_number: int, quick: bool) -> dict[str, Any]:
+    """Run the scenario's load once against the target, in a process of its own.
+
+    Raises:
+        RuntimeError: the load failed; the text is what it said.
+    """
+    arguments = dict(scenario.quick if quick else scenario.arguments)
+    if scenario.seeded:
+        arguments["seed"] = round_number
+    order = {"load": scenario.load, "port": target.port, "pids": target.pids, "arguments": arguments}
+    done = subprocess.run(
+        python("-m", "benchmarks.load", json.dumps(order)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        msg = f"{scenario.name} against {target.name}: {done.stderr.strip()[-2000:]}"
+        raise RuntimeError(msg)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def value(metric: Metric, rounds: list[dict[str, Any]]) -> float | None:
+    """One number from all rounds: a percentile of the pooled times, else the median (or largest); None without any."""
+    if not rounds:
+        return None
+    if metric.key.startswith("p") and metric.key[1:].isdigit():
+        times = sorted(time for result in rounds for time in result["times_ms"])
+        times_at = min(len(times) - 1, int(len(times) * int(metric.key[1:]) / 100))
+        return float(times[times_at])
+    numbers = [float(result[metric.key]) for result in rounds]
+    return max(numbers) if metric.largest else median(numbers)

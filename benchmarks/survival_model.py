@@ -1,0 +1,73 @@
+"""The model of the sessions: says what the script wants, knows what it is shown, and summarises well."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tests.fakes import Reply, ToolCall, Turn, facts
+from tests.fakes.model import Message, text_of
+
+_ASKS = re.compile(r"\bsummari[sz]e\b", re.IGNORECASE)
+_QUOTE = re.compile("«(.+)»", re.DOTALL)
+_OVERLAP = 80
+"""Characters by which a text is found again after its beginning was shortened."""
+
+
+def asks_summary(messages: Sequence[Message]) -> bool:
+    """Whether a request is Spillway's own: it ends with the instruction, which no script contains."""
+    last = messages[-1] if messages else {}
+    return last.get("role") == "user" and bool(_ASKS.search(text_of(last)))
+
+
+class Director:
+    """A brain that is told before each turn what to say; a question for a fact it answers from the messages."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._calls: Sequence[ToolCall] = ()
+        self._asked = ""
+        self.said: str | None = None
+        """The whole text of the newest answer, as the client has to get it."""
+
+    def expect(self, text: str, calls: Sequence[ToolCall], asked: str) -> None:
+        """Prepare the next answer."""
+        self._text, self._calls, self._asked, self.said = text, calls, asked, None
+
+    def brain(self, turn: Turn) -> Reply:
+        """Say what is next, or summarise."""
+        return Reply(text=_summary(turn)) if asks_summary(turn.messages) else self._answer(turn)
+
+    def planned(self) -> tuple[str, list[dict[str, str]]]:
+        """Text and tool calls of the answer, for a client that did not get it."""
+        calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in self._calls]
+        return self.said or self._text, calls
+
+    def _answer(self, turn: Turn) -> Reply:
+        if self.said is None:
+            self.said = self._known(turn) + self._text
+        return Reply(text=_rest(self.said, turn), tool_calls=self._calls)
+
+    def _known(self, turn: Turn) -> str:
+        if not self._asked:
+            return ""
+        code = facts(turn.messages).get(self._asked.lower())
+        return f"That code is not known here: {self._asked}. " if code is None else f"It is {code}. "
+
+
+def _summary(turn: Turn) -> str:
+    """All facts that are shown, in few words: a window of 2,000 tokens leaves 256 for a summary."""
+    known = "; ".join(f"the code of {name} is {code}" for name, code in facts(turn.messages).items())
+    return f"Goal: short answers about codes. Facts: {known or 'none'}. Next: answer the newest question."
+
+
+def _rest(text: str, turn: Turn) -> str:
+    """What is left to say, after a prefix or a quoted end of it."""
+    quoted = _QUOTE.search(turn.last_user)
+    before = turn.prefix or (quoted.group(1) if quoted else "")
+    if not before:
+        return text
+    if text.startswith(before):
+        return text[len(before) :]
+    at = text.find(before[-_OVERLAP:])
+    return text if at < 0 else text[at + len(before[-_OVERLAP:]) :]
