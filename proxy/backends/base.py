@@ -65,6 +65,8 @@ class Backend(Protocol):
     """Whether a window that fills up loses its beginning without a word, instead of ending the answer."""
     fixed_windows: bool
     """Whether windows stay as they are while the server runs, so that they may be believed for longer."""
+    continues_reasoning: bool
+    """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
 
     def detect(self, url: str) -> Flow[bool]:
         """Tell by the shape of replies whether the server at `url` (root, without /v1) is of this kind."""
@@ -80,6 +82,10 @@ class Backend(Protocol):
         A model that is not loaded yet has `provisional` set; where nothing told the window it is None,
         or a low guess of `Trust.FALLBACK` on backends that cut without a word.
         """
+        ...
+
+    def stops_when_left(self, body: dict[str, Any], profile: ModelProfile) -> bool:
+        """Whether breaking off a stream ends its generation, and its bill."""
         ...
 
     def count(self, body: dict[str, Any]) -> Flow[int | None]:

@@ -23,6 +23,7 @@ class Generic:
     ask_running_counts = NO_FIELDS
     shifts_silently = False
     fixed_windows = False
+    continues_reasoning = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a model list in OpenAI's shape."""
@@ -38,6 +39,11 @@ class Generic:
     def profile(self, model: str) -> Flow[ModelProfile]:
         """A window only where the list tells one: otherwise requests are not managed."""
         return _profile(entry_of(openai_models((yield _LIST).json) or [], model) or {})
+
+    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
+        """It runs here: nobody bills it, and it ends when the connection does."""
+        del body, profile
+        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """No endpoint that all such servers share."""

@@ -45,6 +45,7 @@ class LlamaCpp:
     ask_running_counts = _TIMINGS
     shifts_silently = False
     fixed_windows = False
+    continues_reasoning = True
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for server properties; while it loads, every path answers with the same error."""
@@ -75,6 +76,11 @@ class LlamaCpp:
                 smallest(tokens(slot.get("n_ctx")) for slot in slots), "llama.cpp, slots", Trust.LOADED
             )
         return _described(props, listed, window or listed.window)
+
+    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
+        """It runs here: nobody bills it, and it ends when the connection does."""
+        del body, profile
+        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, template and tools included; None for a model that is not loaded or asleep."""
@@ -137,13 +143,14 @@ def _argument(arguments: list[str], names: tuple[str, str]) -> int | None:
 
 
 def _described(props: JsonObject, listed: ModelProfile, window: Fact[int] | None) -> ModelProfile:
-    tools = switch(dig(props, "chat_template_caps", "supports_tools"))
+    several = switch(dig(props, "chat_template_caps", "supports_parallel_tool_calls"))
     vision = switch(dig(props, "modalities", "vision"))
     path = text(props.get("model_path"))
     return ModelProfile(
         window=window,
         trained_window=listed.trained_window,
-        tools=fact(tools, "llama.cpp, chat template", Trust.LOADED),
+        tools=_tools(mapping(props.get("chat_template_caps"))),
+        parallel_tool_calls=fact(several, "llama.cpp, chat template", Trust.LOADED),
         vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
         continuation=Fact(Continuation.FLAGS, "llama.cpp", Trust.FALLBACK),
         # The whole path: where the file can be read here, its own vocabulary is; else its name tells the family.
@@ -151,3 +158,15 @@ def _described(props: JsonObject, listed: ModelProfile, window: Fact[int] | None
         parallel=fact(tokens(props.get("total_slots")), "llama.cpp, slots", Trust.LOADED),
         provisional=listed.provisional,
     )
+
+
+def _tools(caps: JsonObject) -> Fact[bool] | None:
+    """Whether the chat template shows the model the tools, and its own earlier calls.
+
+    Where it does not, the server takes `tools` all the same and says nothing: without the first the model never
+    hears of them, without the second calls come back as text and vanish from the history, and not even
+    `tool_choice: "required"` changes that (measured, b11549).
+    """
+    told = [switch(caps.get(name)) for name in ("supports_tools", "supports_tool_calls")]
+    known = [each for each in told if each is not None]
+    return fact(all(known) if known else None, "llama.cpp, chat template", Trust.LOADED)

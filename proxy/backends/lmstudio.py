@@ -43,6 +43,7 @@ class LmStudio:
     # out the middle, so nothing but the window itself can be relied on.
     shifts_silently = True
     fixed_windows = False
+    continues_reasoning = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for either native model list."""
@@ -74,6 +75,11 @@ class LmStudio:
             older = entry_of(_listed_v0((yield _V0).json) or [], model)
             profile = profile if older is None else _profile_v0(older)
         return _completed(profile)
+
+    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
+        """It runs here: nobody bills it, and it ends when the connection does."""
+        del body, profile
+        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """No endpoint: only the SDK's websocket counts."""
@@ -123,7 +129,7 @@ def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
     return ModelProfile(
         window=fact(length, "LM Studio, loaded instance", Trust.LOADED),
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
-        tools=fact(switch(dig(capabilities, "trained_for_tool_use")), "LM Studio, model list", Trust.LISTED),
+        tools=_tools(trained=switch(dig(capabilities, "trained_for_tool_use"))),
         vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
         tokenizer=fact(text(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
         parallel=fact(tokens(config.get("parallel")), "LM Studio, loaded instance", Trust.LOADED),
@@ -138,7 +144,7 @@ def _profile_v0(entry: JsonObject) -> ModelProfile:
     return ModelProfile(
         window=fact(length, "LM Studio, loaded model", Trust.LOADED),
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
-        tools=fact(contains(entry.get("capabilities"), "tool_use"), "LM Studio, model list", Trust.LISTED),
+        tools=_tools(trained=contains(entry.get("capabilities"), "tool_use")),
         vision=fact(None if kind is None else kind == "vlm", "LM Studio, model type", Trust.LISTED),
         tokenizer=fact(text(entry.get("arch")), "LM Studio, architecture", Trust.LISTED),
         provisional=not loaded,
@@ -159,3 +165,15 @@ def _completed(profile: ModelProfile) -> ModelProfile:
         continuation=Fact(Continuation.TRAILING, "LM Studio", Trust.FALLBACK),
         provisional=profile.window is None,
     )
+
+
+def _tools(*, trained: bool | None) -> Fact[bool] | None:
+    """Tools are taken for every model.
+
+    One that is not trained for them is given LM Studio's own format in its prompt, and its calls are parsed and
+    streamed as any other's: weaker support, but a format of ours in its place would be no better.
+    """
+    if trained is False:
+        origin = "LM Studio, its own format: the model is not trained for tools"
+        return Fact(value=True, origin=origin, trust=Trust.FALLBACK)
+    return fact(trained, "LM Studio, model list", Trust.LISTED)

@@ -19,6 +19,10 @@ UNLOADED_WINDOW = 4096
 
 _TAGS = Probe("GET", "/api/tags")
 _PS = Probe("GET", "/api/ps")
+_TOOLS = re.compile(r"\.Tools\b")
+_RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
+_PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2", "olmo3")
+"""Renderers, by the beginning of their name, that leave a trailing assistant message open (0.33)."""
 _NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
@@ -30,6 +34,7 @@ class Ollama:
     ask_running_counts = NO_FIELDS
     shifts_silently = True
     fixed_windows = False
+    continues_reasoning = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a version and a tag list: other applications have `/api/version` too."""
@@ -63,12 +68,17 @@ class Ollama:
         return ModelProfile(
             window=window,
             trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
-            tools=_capability(shown, "tools"),
+            tools=_capability(shown, "tools") or _template_tools(shown),
             vision=_capability(shown, "vision"),
-            continuation=_continuation(remote=remote),
+            continuation=_continuation(shown, remote=remote),
             tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
             provisional=loaded is None and not remote,
         )
+
+    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
+        """It runs here: nobody bills it, and it ends when the connection does."""
+        del body, profile
+        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """No endpoint: all there is generates, or loads the model."""
@@ -139,9 +149,20 @@ def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:
     return fact(contains(shown.get("capabilities"), name), "Ollama, capabilities", Trust.CONFIGURED)
 
 
-def _continuation(*, remote: bool) -> Fact[Continuation]:
+def _template_tools(shown: JsonObject) -> Fact[bool] | None:
+    """Before there was a list of capabilities, Ollama looked for tools in the template, and refused them without."""
+    template = text(shown.get("template"))
+    named = _TOOLS.search(template) is not None if template is not None else None
+    return fact(named, "Ollama, chat template", Trust.CONFIGURED)
+
+
+def _continuation(shown: JsonObject, *, remote: bool) -> Fact[Continuation]:
+    """Go templates are cut where the answer begins; of the built-in renderers only some continue."""
     if remote:
         return Fact(Continuation.QUOTE, "Ollama, cloud model", Trust.FALLBACK)
+    renderer = _RENDERER.search(text(shown.get("modelfile")) or "")
+    if renderer is not None and not renderer.group(1).startswith(_PREFILLING):
+        return Fact(Continuation.QUOTE, f"Ollama, renderer {renderer.group(1)}", Trust.CONFIGURED)
     return Fact(Continuation.TRAILING, "Ollama", Trust.FALLBACK)
 
 

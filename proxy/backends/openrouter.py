@@ -6,6 +6,7 @@ The root is `https://openrouter.ai/api`. All endpoints asked here are public.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from proxy.backends.fields import (
     dig,
     entry_of,
     fact,
+    items,
     objects,
     openai_models,
     smallest,
@@ -36,8 +38,15 @@ _NEW_TURN = re.compile(
     )/""",
     re.VERBOSE,
 )
-"""Vendors whose models begin a new turn, want an own field, or refuse a trailing assistant message (Claude 4.6
-and later answer 400)."""
+"""Vendors whose models do not go on from a trailing assistant message. DeepSeek and Mistral want `prefix: true` on it
+(their API documentation), Claude 4.6 and later answer 400 "This model does not support assistant message prefill",
+OpenAI's and Google's begin a new turn (not documented, so rather safe than sorry)."""
+_CANCELLING = re.compile(
+    """anthropic|anyscale|avian|azure|chutes|cloudflare|cohere|deepinfra|deepseek|fireworks|friendli|hyperbolic
+    |infermatic|lepton|liquid|mancer|nineteen|novita|octoai|openai|recursal|sfcompute|together|xai""",
+    re.VERBOSE,
+)
+"""Providers that stop when a stream is broken off: OpenRouter's documentation, Streaming, "Stream cancellation"."""
 
 
 def is_openrouter(url: str) -> bool:
@@ -49,6 +58,34 @@ def is_openrouter(url: str) -> bool:
     return host == "openrouter.ai" or host.endswith(".openrouter.ai")
 
 
+def cancels(provider: str) -> bool:
+    """Whether a provider stops generating, and billing, when a stream is broken off; False if that is not known.
+
+    By name (`DeepInfra`) or tag (`deepinfra/fp8`). No provider stops an answer that is not streamed.
+    """
+    return _CANCELLING.fullmatch(_plain(provider)) is not None
+
+
+def cancellable(wishes: object, providers: Iterable[str]) -> bool | None:
+    """Whether breaking off a stream stops it, given the request's `provider` object and the model's providers.
+
+    None where it depends on which of them serves the request: the stream's chunks tell that in `provider`.
+    """
+    only, order, ignored = (
+        {_plain(name) for name in items(dig(wishes, field)) if isinstance(name, str)}
+        for field in ("only", "order", "ignore")
+    )
+    pinned = only or (order if dig(wishes, "allow_fallbacks") is False else set())
+    possible = (pinned or {_plain(name) for name in providers}) - ignored
+    verdicts = set(map(cancels, possible))
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def _plain(provider: str) -> str:
+    """Names and tags alike: `SambaNova`, `samba nova`, `sambanova/high` are one."""
+    return "".join(letter for letter in provider.split("/", 1)[0].casefold() if letter.isalnum())
+
+
 class OpenRouter:
     """OpenRouter's API."""
 
@@ -57,6 +94,7 @@ class OpenRouter:
     ask_running_counts = NO_FIELDS
     shifts_silently = False
     fixed_windows = True
+    continues_reasoning = False
 
     def detect(self, url: str) -> Flow[bool]:
         """By host; else by the catalogue's entries, which no other list looks like."""
@@ -87,6 +125,12 @@ class OpenRouter:
             entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
         return _profile(model, entry, serving)
 
+    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
+        """Whether every provider that may serve the request stops; True where none is known."""
+        names = profile.providers.value if profile.providers is not None else ()
+        verdict = cancellable(body.get("provider"), names)
+        return not names if verdict is None else verdict
+
     def count(self, body: JsonObject) -> Flow[int | None]:
         """No endpoint: native counts come with the usage."""
         del body
@@ -108,6 +152,9 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
     answer = tokens(dig(entry, "top_provider", "max_completion_tokens"))
     least = smallest(tokens(one.get("max_completion_tokens")) for one in active)
     architecture = entry.get("architecture") or serving.get("architecture")
+    names = tuple(
+        dict.fromkeys(name for one in active if (name := text(one.get("provider_name"))) is not None)
+    )
     return ModelProfile(
         window=fact(smallest(told), "OpenRouter, least of its providers", Trust.LISTED),
         max_output=fact(answer or least, "OpenRouter, top provider", Trust.LISTED),
@@ -117,6 +164,8 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
         ),
         continuation=_continuation(model),
         tokenizer=fact(text(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),
+        providers=fact(names or None, "OpenRouter, endpoints", Trust.LISTED),
+        cancellable=fact(cancellable(None, names), "OpenRouter, its providers", Trust.LISTED),
     )
 
 

@@ -33,6 +33,7 @@ class Vllm:
     ask_running_counts = _USAGE
     shifts_silently = False
     fixed_windows = True
+    continues_reasoning = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for vLLM as the owner of a model; forks that renamed it still tell length and version."""
@@ -60,6 +61,11 @@ class Vllm:
             return profile
         reply = yield Probe("POST", "/tokenize", {"model": model, "prompt": "a"})
         return _profile(entries, entry | {"max_model_len": dig(reply.json, "max_model_len")})
+
+    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
+        """It runs here: nobody bills it, and it ends when the connection does."""
+        del body, profile
+        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, chat template and tools included."""

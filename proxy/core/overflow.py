@@ -129,11 +129,19 @@ def recognise(status: int, body: bytes) -> Overflow | None:
         return _TOO_LARGE if status == 413 else None
     if status < 400 and b'"error' not in lowered and b"window_exceeded" not in lowered:
         return None
-    parsed = _parse(head)
-    if (status < 400 and not _is_refusal(parsed)) or _inner_status(parsed) in _NEVER:
+    text = error_text(status, head)
+    return None if text is None or _excluded(status, text) else _match(status, text)
+
+
+def error_text(status: int, body: bytes) -> str | None:
+    """All that an error says, one `"name": value` per line, JSON inside strings taken apart as well.
+
+    None for what is no error, or one that has nothing to do with the request: a key, money, a rate limit.
+    """
+    parsed = _parse(body)
+    if status in _NEVER or _inner_status(parsed) in _NEVER or (status < 400 and not _is_refusal(parsed)):
         return None
-    text = "\n".join(_texts(head, parsed))
-    return None if _excluded(status, text) else _match(status, text)
+    return "\n".join(_texts(body, parsed))
 
 
 def is_error_frame(chunk: _Object) -> bool:

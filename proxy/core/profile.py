@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
 from typing import Any, Generic, TypeVar
@@ -60,14 +61,38 @@ class ModelProfile:
     trained_window: Fact[int] | None = None
     max_output: Fact[int] | None = None
     tools: Fact[bool] | None = None
+    """Whether the server takes `tools` for this model and answers with calls, by whatever prompt format of its
+    own. None: unknown, so they are sent as they are and an error tells."""
+    parallel_tool_calls: Fact[bool] | None = None
+    """Whether the chat template knows several calls in one answer."""
     vision: Fact[bool] | None = None
     continuation: Fact[Continuation] | None = None
+    """The way to continue that is tried first."""
+    refused_continuations: Fact[frozenset[Continuation]] | None = None
+    """Ways that the backend refused for this model lately."""
     tokenizer: Fact[str] | None = None
     """Architecture, tokenizer name or file: a hint for choosing a vocabulary."""
     parallel: Fact[int] | None = None
     """Slots that share the window's memory (llama.cpp unified KV, LM Studio `parallel`)."""
+    providers: Fact[tuple[str, ...]] | None = None
+    """Names of those who may serve the model, where a catalogue tells (OpenRouter)."""
+    cancellable: Fact[bool] | None = None
+    """Whether breaking off a stream stops its generation and its bill. None: it depends on who serves it."""
     provisional: bool = False
     """The model is not loaded yet: read again once it is."""
+
+    def ways(self, offered: Iterable[Continuation]) -> list[Continuation]:
+        """Ways to continue an answer, best first and never none: the profile's own, then those `offered` by the backend.
+
+        What was refused is left out, but for a way that the user set. Quoting is what every chat model understands.
+        """
+        chosen = self.continuation
+        refused = self.refused_continuations.value if self.refused_continuations is not None else frozenset()
+        first = [chosen.value] if chosen is not None else []
+        if chosen is not None and chosen.trust is Trust.USER:
+            refused -= {chosen.value}
+        known = dict.fromkeys([*first, *offered, Continuation.QUOTE])
+        return [way for way in known if way not in refused] or [Continuation.QUOTE]
 
 
 _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "provisional")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed
-from proxy.core.profile import Fact, ModelProfile, Trust, merge_profiles
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
 from proxy.net.flows import FlowRunner, Outcome
+from proxy.net.lessons import LESSON_TTL, Lessons
 from proxy.net.tasks import spawn
 
 T = TypeVar("T")
@@ -51,8 +52,7 @@ class _Learned:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    probed: tuple[ModelProfile, ...]
-    fact: Fact[int] | None
+    told: tuple[object, ...]
     profile: ModelProfile
 
 
@@ -70,6 +70,7 @@ class Prober:
         ttl: seconds a profile or the model list is believed.
         clock: seconds that never go back.
         overrides: what the user set for a model id, as facts of `Trust.USER`.
+        lesson_ttl: seconds a refusal of tools, or of a way to continue, is remembered.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Prober:
         ttl: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         overrides: Callable[[str], ModelProfile] = _nothing_set,
+        lesson_ttl: float = LESSON_TTL,
     ) -> None:
         self._runner = runner
         self._ttl = ttl
@@ -94,6 +96,7 @@ class Prober:
         self._list_expires = -math.inf
         self._kept: dict[str, _Kept] = {}
         self._learned: dict[str, _Learned] = {}
+        self._lessons = Lessons(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._merges: dict[str, _Merged] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._lent = ""
@@ -162,6 +165,20 @@ class Prober:
         if kept is not None and window != against:
             self._kept[model] = replace(kept, expires=-math.inf)
 
+    def learn_tools(self, model: str, origin: str) -> None:
+        """Note that tools were refused for a model; `origin` says in whose words.
+
+        That holds for a time, or until the backend newly says that the model takes tools or is started anew. The
+        user's own word stands above it.
+        """
+        kept = self._kept.get(model)
+        listed = kept.profile.tools if kept is not None else None
+        self._lessons.refused_tools(model, origin, listed=listed.value if listed is not None else None)
+
+    def refuse_continuation(self, model: str, how: Continuation, origin: str) -> None:
+        """Note that this way to continue an answer was refused for a model; it holds for as long as for tools."""
+        self._lessons.refused_continuation(model, how, origin)
+
     def lend_key(self, authorization: str) -> None:
         """Probe with a client's Authorization header, which this backend has just accepted, if that was missing.
 
@@ -186,19 +203,26 @@ class Prober:
         for name in (model,) if model is not None else tuple(self._learned):
             if (learned := self._learned.get(name)) is not None:
                 learned.suspect = True
+        self._lessons.forget(model)
         self._list_expires = -math.inf
         self._settled = not self._auto
 
     # -- telling -------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """What is known now, without asking: JSON with kind, and per model and field value, origin and trust."""
+        """What is known now, without asking: JSON with kind, and per model and field value, origin and trust.
+
+        What was learnt from a refusal also tells in how many seconds it expires.
+        """
         told = {listed.id: listed.profile for listed in self._list}
         known = {model: self._known(model, profile) for model, profile in told.items()}
         known |= {model: self._merged(model, kept.profile) for model, kept in self._kept.items()}
         return {
             "kind": self._backend.kind if self._backend is not None else None,
-            "models": {model: _as_json(profile) for model, profile in known.items()},
+            "models": {
+                model: _as_json(profile, self._lessons.seconds_left(model))
+                for model, profile in known.items()
+            },
         }
 
     # -- probing -------------------------------------------------------------------------------------
@@ -224,6 +248,7 @@ class Prober:
         if self._last_kind not in {None, found.kind}:
             self._kept.clear()
             self._learned.clear()
+            self._lessons.forget()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
 
@@ -265,7 +290,9 @@ class Prober:
         return _Kept(profile, self._clock() + COOL_DOWN, good=good)
 
     def _weigh(self, model: str, profile: ModelProfile) -> None:
-        """Drop a learned window once a loaded instance shows that it was another instance's."""
+        """Drop a learned window once a loaded instance shows that it was another instance's; and so with tools."""
+        tools = profile.tools
+        self._lessons.weigh(model, listed=tools.value if tools is not None else None)
         learned, window = self._learned.get(model), profile.window
         if learned is None or window is None or window.trust is not Trust.LOADED:
             return
@@ -285,13 +312,15 @@ class Prober:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
         learned = self._learned.get(model)
         fact = learned.fact if learned is not None else None
+        lessons = self._lessons.told(model)
+        told = (*probed, fact, lessons)
         last = self._merges.get(model)
-        if last is not None and last.fact is fact and _same(last.probed, probed):
+        if last is not None and _same(last.told, told):
             return last.profile
-        corrected = (ModelProfile(window=fact),) if fact is not None else ()
-        profile = merge_profiles(*probed, *corrected, self._overrides(model))
+        corrected = ModelProfile(window=fact)
+        profile = merge_profiles(*probed, corrected, lessons or ModelProfile(), self._overrides(model))
         _bound(self._merges)
-        self._merges[model] = _Merged(probed, fact, profile)
+        self._merges[model] = _Merged(told, profile)
         return profile
 
 
@@ -304,17 +333,24 @@ def _bound(remembered: dict[str, Any]) -> None:
         del remembered[next(iter(remembered))]
 
 
-def _as_json(profile: ModelProfile) -> dict[str, Any]:
+def _as_json(profile: ModelProfile, seconds_left: Mapping[str, float]) -> dict[str, Any]:
     told: dict[str, Any] = {"provisional": profile.provisional}
     for field in fields(ModelProfile):
         fact = getattr(profile, field.name)
         if isinstance(fact, Fact):
-            value = fact.value
             told[field.name] = {
-                "value": str(value) if isinstance(value, str) else value,
+                "value": _plain(fact.value),
                 "origin": fact.origin,
                 "trust": fact.trust.name.lower(),
             }
+            if fact.trust is Trust.LEARNED and field.name in seconds_left:
+                told[field.name]["expires_in"] = round(seconds_left[field.name])
         elif field.name not in told:
             told[field.name] = None
     return told
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset | tuple):
+        return sorted(map(str, value))
+    return str(value) if isinstance(value, str) else value

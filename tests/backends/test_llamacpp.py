@@ -151,3 +151,28 @@ def test_count_wakes_nobody(props: object) -> None:
     counted, asked = play(BACKEND.count({"model": "walk", "messages": []}), {PROPS: props})
     assert counted is None
     assert paths(asked) == [PROPS]
+
+
+@pytest.mark.parametrize(
+    ("caps", "expected"),
+    [
+        ({"supports_tools": True, "supports_tool_calls": True}, True),
+        ({"supports_tools": True, "supports_tool_calls": False}, False),
+        ({"supports_tools": False, "supports_tool_calls": True}, False),
+        ({"supports_tools": True}, True),
+        ({"supports_tools": "yes"}, None),
+        (None, None),
+    ],
+)
+def test_the_template_has_to_know_tools_and_calls(caps: object, expected: object) -> None:
+    props = SENT["props"] | {"chat_template_caps": caps}
+    tools = play(BACKEND.profile("walk"), {PROPS: props})[0].tools
+    assert (tools.value if tools is not None else None) is expected
+    assert tools is None or tools.trust is Trust.LOADED
+
+
+@pytest.mark.parametrize(("told", "several"), [(True, True), (False, False), (None, None)])
+def test_the_template_tells_of_several_calls_at_once(told: object, several: object) -> None:
+    props = SENT["props"] | {"chat_template_caps": {"supports_parallel_tool_calls": told}}
+    fact = play(BACKEND.profile("walk"), {PROPS: props})[0].parallel_tool_calls
+    assert (fact.value if fact is not None else None) is several

@@ -136,3 +136,19 @@ def test_models_without_the_openai_list_are_the_native_ones() -> None:
 
 def test_there_is_no_counting() -> None:
     assert play(BACKEND.count({"model": "m", "messages": []}), V1) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        {"/api/v1/models": {"models": [{"key": "m", "capabilities": {"trained_for_tool_use": False}}]}},
+        {"/api/v0/models": {"data": [{"id": "m", "state": "loaded", "capabilities": []}]}},
+    ],
+)
+def test_a_model_that_is_not_trained_for_tools_is_given_a_format_of_lm_studios_own(
+    replies: dict[str, object],
+) -> None:
+    tools = play(BACKEND.profile("m"), replies, otherwise=UNKNOWN)[0].tools
+    assert tools is not None
+    assert (tools.value, tools.trust) == (True, Trust.FALLBACK)
+    assert "not trained" in tools.origin

@@ -140,3 +140,42 @@ def test_there_is_no_counting() -> None:
 )
 def test_names_are_compared_with_their_tag(name: str, full: str) -> None:
     assert canonical(name) == full
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ({"template": "{{- if or .System .Tools }}<|im_start|>system{{ end }}{{ .Prompt }}"}, True),
+        ({"template": "{{ range $.Tools }}{{ . }}{{ end }}"}, True),
+        ({"template": "{{ .System }} has .Toolsmith {{ .Prompt }}"}, False),
+        ({"template": "{{ .Tools }}", "capabilities": ["completion"]}, False),
+        ({"template": ""}, None),
+        ({}, None),
+    ],
+)
+def test_before_there_were_capabilities_the_template_tells_of_tools(
+    shown: dict[str, Any], expected: object
+) -> None:
+    replies = {"/api/show": {"model_info": {"general.architecture": "x"}, **shown}}
+    tools = play(BACKEND.profile("m"), replies)[0].tools
+    assert (tools.value if tools is not None else None) is expected
+    assert tools is None or tools.trust is Trust.CONFIGURED
+
+
+@pytest.mark.parametrize(
+    ("modelfile", "expected"),
+    [
+        ("FROM x\nRENDERER qwen3-coder\nPARSER qwen3-coder\n", Continuation.TRAILING),
+        ("FROM x\nRENDERER qwen3-vl-thinking\n", Continuation.TRAILING),
+        ('FROM x\nRENDERER "deepseek3.1"\n', Continuation.QUOTE),
+        ("FROM x\nTEMPLATE {{ .Prompt }}{{ .Response }}\n", Continuation.TRAILING),
+        (None, Continuation.TRAILING),
+    ],
+)
+def test_a_built_in_renderer_continues_only_if_it_is_known_to(
+    modelfile: str | None, expected: Continuation
+) -> None:
+    shown = SENT["show_llama"] | {"modelfile": modelfile}
+    continuation = play(BACKEND.profile("m"), {"/api/show": shown})[0].continuation
+    assert continuation is not None
+    assert continuation.value is expected

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.backends.openrouter import OpenRouter, is_openrouter
-from proxy.core.profile import Continuation, Trust
+from proxy.backends.openrouter import OpenRouter, cancellable, cancels, is_openrouter
+from proxy.core.profile import Continuation, Fact, Trust
 from tests.backends.driver import paths, payloads, play
 
 BACKEND = OpenRouter()
@@ -132,3 +132,66 @@ def test_models_are_the_whole_catalogue() -> None:
 
 def test_there_is_no_counting() -> None:
     assert play(BACKEND.count({"model": "m", "messages": []}), {}) == (None, [])
+
+
+# -- cancelling ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "provider", ["OpenAI", "DeepInfra", "deepinfra/fp8", "xAI", "X-AI", "Octo AI", "SF Compute", "chutes"]
+)
+def test_some_providers_stop_when_a_stream_is_broken_off(provider: str) -> None:
+    assert cancels(provider)
+
+
+@pytest.mark.parametrize(
+    "provider", ["Groq", "Google AI Studio", "AWS Bedrock", "Mistral", "Venice", "", "/", "OpenAI Compatible"]
+)
+def test_others_and_unknown_ones_do_not(provider: str) -> None:
+    assert not cancels(provider)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"only": ["deepinfra/fp8"]}, True),
+        ({"only": ["groq", "mistral"]}, False),
+        ({"only": ["groq", "deepinfra"]}, None),
+        ({"ignore": ["Groq"]}, True),
+        ({"ignore": ["DeepInfra", "OpenAI"]}, False),
+        ({"ignore": ["DeepInfra", "OpenAI", "Groq"]}, None),
+        ({"order": ["DeepInfra"]}, None),
+        ({"order": ["DeepInfra"], "allow_fallbacks": False}, True),
+        ({"order": ["groq"], "allow_fallbacks": False}, False),
+        ({"only": "groq", "order": [7, None]}, None),
+        ("groq", None),
+    ],
+)
+def test_a_request_may_be_pinned_to_providers(wishes: object, expected: object) -> None:
+    assert cancellable(wishes, ("DeepInfra", "OpenAI", "Groq")) is expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["DeepInfra", "Chutes"], True),
+        (["Groq", "Venice"], False),
+        (["DeepInfra", "Groq"], None),
+    ],
+)
+def test_the_profile_tells_who_serves_and_whether_that_can_be_stopped(
+    names: list[str], expected: object
+) -> None:
+    endpoints = [{"provider_name": name, "context_length": 8192} for name in [*names, names[0]]]
+    down = {"provider_name": "Down", "context_length": 8192, "status": -2}
+    sent = {"/v1/models/a/b/endpoints": {"data": {"endpoints": [*endpoints, down]}}}
+    profile, _ = play(BACKEND.profile("a/b"), sent)
+    assert profile.providers == Fact(tuple(names), "OpenRouter, endpoints", Trust.LISTED)
+    assert (profile.cancellable.value if profile.cancellable is not None else None) is expected
+
+
+def test_the_catalogue_alone_tells_nothing_of_that() -> None:
+    listed, _ = play(BACKEND.models(), LIST)
+    assert [(one.profile.providers, one.profile.cancellable) for one in listed] == [(None, None)] * 2

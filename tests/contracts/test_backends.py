@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.backends import BACKENDS, detect
 from proxy.backends.base import Backend, Flow, Probe, Reply
-from proxy.core.profile import Continuation, Fact, ModelProfile
+from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
 from tests.backends.driver import payloads
 
 MOST_PROBES = 12
@@ -92,10 +92,11 @@ def assert_sound(profile: object) -> None:
     assert isinstance(profile, ModelProfile)
     for fact in (profile.window, profile.trained_window, profile.max_output, profile.parallel):
         assert fact is None or (type(fact.value) is int and 0 < fact.value <= 10**9)
-    for switch in (profile.tools, profile.vision):
+    for switch in (profile.tools, profile.parallel_tool_calls, profile.vision, profile.cancellable):
         assert switch is None or type(switch.value) is bool
     assert profile.tokenizer is None or isinstance(profile.tokenizer.value, str)
-    for field in (profile.window, profile.tools, profile.tokenizer):
+    assert profile.refused_continuations is None, "only an error tells"
+    for field in (profile.window, profile.tools, profile.tokenizer, profile.providers, profile.cancellable):
         assert field is None or (isinstance(field, Fact) and field.origin)
 
 
@@ -142,6 +143,11 @@ class TestEveryBackend:
         profile, _ = drive(backend.profile("m"), [Reply(404)])
         assert profile.continuation is not None
         assert profile.continuation.value in backend.continuations
+
+
+def test_only_a_catalogue_of_providers_bills_what_was_cancelled() -> None:
+    profile = ModelProfile(providers=Fact(("Groq",), "test", Trust.LISTED))
+    assert [b.kind for b in BACKENDS if not b.stops_when_left({}, profile)] == ["openrouter"]
 
 
 def test_kinds_are_unique_and_generic_comes_last() -> None:

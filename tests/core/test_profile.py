@@ -37,6 +37,10 @@ def profiles(trusts: list[Trust]) -> st.SearchStrategy[ModelProfile]:
         continuation=facts(st.sampled_from(Continuation), list(Trust)),
         tokenizer=facts(st.sampled_from(["x", "y"]), list(Trust)),
         parallel=lengths,
+        parallel_tool_calls=flags,
+        refused_continuations=facts(st.frozensets(st.sampled_from(Continuation)), list(Trust)),
+        providers=facts(st.sampled_from([("A",), ("A", "B")]), trusts),
+        cancellable=flags,
     )
 
 
@@ -106,3 +110,45 @@ def test_every_fact_comes_from_one_of_the_profiles(one: ModelProfile, two: Model
 def test_merging_with_itself_or_nothing_changes_nothing(profile: ModelProfile) -> None:
     assert merge_profiles(profile) == profile
     assert merge_profiles(profile, profile, ModelProfile()) == profile
+
+
+def test_the_users_word_on_tools_stands_above_a_refusal() -> None:
+    learned = ModelProfile(tools=Fact(value=False, origin="an error", trust=Trust.LEARNED))
+    user = ModelProfile(tools=Fact(value=True, origin="setting", trust=Trust.USER))
+    assert merge_profiles(learned, user).tools == user.tools
+    assert merge_profiles(user, learned).tools == user.tools
+
+
+FLAGS, TRAILING, QUOTE = Continuation
+
+
+def continued(
+    how: Continuation | None, *refused: Continuation, trust: Trust = Trust.FALLBACK
+) -> ModelProfile:
+    return ModelProfile(
+        continuation=Fact(how, "test", trust) if how is not None else None,
+        refused_continuations=Fact(frozenset(refused), "an error", Trust.LEARNED) if refused else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "ways"),
+    [
+        (ModelProfile(), [FLAGS, TRAILING, QUOTE]),
+        (continued(TRAILING), [TRAILING, FLAGS, QUOTE]),
+        (continued(QUOTE), [QUOTE, FLAGS, TRAILING]),
+        (continued(FLAGS, FLAGS), [TRAILING, QUOTE]),
+        (continued(None, TRAILING), [FLAGS, QUOTE]),
+        (continued(FLAGS, FLAGS, trust=Trust.USER), [FLAGS, TRAILING, QUOTE]),
+        (continued(FLAGS, *Continuation), [QUOTE]),
+    ],
+)
+def test_ways_to_continue_are_those_not_refused_best_first(
+    profile: ModelProfile, ways: list[Continuation]
+) -> None:
+    assert profile.ways((FLAGS, TRAILING, QUOTE)) == ways
+
+
+def test_quoting_is_always_left() -> None:
+    assert ModelProfile().ways(()) == [QUOTE]
+    assert continued(None, FLAGS).ways((FLAGS,)) == [QUOTE]

@@ -113,7 +113,8 @@ class LlamaCppFake(LlamaCppRouter, Extras):
         if body.get("tools") and not self.jinja:
             raise Refused(500, self.error(500, "tools param requires --jinja flag"))
         self._check_messages(body.get("messages"), model)
-        return super().parse(body, model)
+        # A chat template without tools leaves them out, and nothing tells of it.
+        return super().parse(body if model.tools else {**body, "tools": None}, model)
 
     def _check_messages(self, messages: Any, model: FakeModel) -> None:
         if not isinstance(messages, list):

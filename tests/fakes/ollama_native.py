@@ -22,6 +22,9 @@ WHEN = "2026-01-01T00:00:00Z"
 class OllamaNative(FakeBackend):
     """`/api/*`, and the lists of `/v1`."""
 
+    lists_capabilities: bool = True
+    """As the older versions do not: there only the template tells."""
+
     def num_ctx(self, model: FakeModel, body: dict[str, Any]) -> int:
         """The window that holds for a request, in tokens."""
         raise NotImplementedError
@@ -81,7 +84,7 @@ class OllamaNative(FakeBackend):
                 **_entry(model),
                 "modified_at": WHEN,
                 "details": {**_details(), "context_length": model.trained_window},
-                "capabilities": capabilities(model),
+                **self._told(model),
             }
             for model in self.models
         ]
@@ -110,9 +113,13 @@ class OllamaNative(FakeBackend):
         if model.num_ctx is not None:
             lines.insert(0, f"num_ctx                        {model.num_ctx}")
         info = {"general.architecture": "llama", "llama.context_length": model.trained_window}
-        whole = {"modelfile": "", "parameters": "\n".join(lines), "template": "{{ .Prompt }}{{ .Response }}"}
-        shown = {"details": _details(), "model_info": info, "capabilities": capabilities(model)}
+        template = ("{{ .Tools }}" if model.tools else "") + "{{ .Prompt }}{{ .Response }}"
+        whole = {"modelfile": "", "parameters": "\n".join(lines), "template": template}
+        shown = {"details": _details(), "model_info": info, **self._told(model)}
         await exchange.answer(200, {**whole, **shown, "modified_at": WHEN})
+
+    def _told(self, model: FakeModel) -> dict[str, list[str]]:
+        return {"capabilities": capabilities(model)} if self.lists_capabilities else {}
 
     async def openai_list(self, exchange: Exchange) -> None:
         """`GET /v1/models`."""

@@ -17,6 +17,10 @@ from tests.fakes.openrouter_catalog import Catalog, chosen
 
 COMPRESSED_UP_TO = 8192
 """Endpoints of at most this window shorten prompts without being asked."""
+ROUTING = (
+    "To learn more about provider routing, visit: "
+    "https://openrouter.ai/docs/guides/routing/provider-selection"
+)
 NO_PREFILL = (
     "This model does not support assistant message prefill. The conversation must end with a user message."
 )
@@ -46,6 +50,8 @@ class OpenRouterFake(Catalog, Extras):
     """Errors tell their kind in `metadata.error_type`."""
     usage_on_choice: bool = False
     """The usage chunk has a choice, with the finish reason again."""
+    forced_choice: bool = True
+    """Providers take a `tool_choice` that forces a call."""
     cancels: bool = True
     """The provider stops when the client of a stream leaves."""
 
@@ -75,8 +81,13 @@ class OpenRouterFake(Catalog, Extras):
 
     @override
     def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
-        if body.get("tools") and not chosen(model, body).tools:
-            text = "No endpoints found that support tool use. Try disabling some of the tools."
+        tools = body.get("tools")
+        if tools and not chosen(model, body).tools:
+            name = (tools[0].get("function") or {}).get("name")
+            text = f'No endpoints found that support tool use. Try disabling "{name}". {ROUTING}'
+            raise Refused(404, self.error(404, text))
+        if tools and not self.forced_choice and body.get("tool_choice", "auto") not in ("auto", "none"):
+            text = f"No endpoints found that support the provided 'tool_choice' value. {ROUTING}"
             raise Refused(404, self.error(404, text))
         return super().parse(body, model)
 

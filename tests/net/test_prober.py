@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any
 
 import httpx
 import pytest
@@ -11,53 +9,11 @@ import pytest
 from proxy.backends.base import Reply
 from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.net import prober as module
-from proxy.net.flows import FlowRunner
-from proxy.net.prober import COOL_DOWN, FIXED_FACTOR, Prober
+from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
 from tests.backends.driver import payloads
-from tests.net.fake_server import Clock, FakeServer
+from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio
-
-TTL = 30.0
-URL = "http://127.0.0.1:1234"
-MODEL = "m"
-
-
-def lmstudio(window: int | None) -> dict[str, Any]:
-    """LM Studio with one model, loaded with `window` tokens or not at all."""
-    instances = [] if window is None else [{"id": MODEL, "config": {"context_length": window}}]
-    models = [{"key": MODEL, "max_context_length": 131072, "loaded_instances": instances}]
-    return {
-        "/api/v1/models": {"models": models},
-        "/v1/models": {"object": "list", "data": [{"id": MODEL, "object": "model"}]},
-    }
-
-
-def vllm(window: int) -> dict[str, Any]:
-    data = [{"id": MODEL, "owned_by": "vllm", "root": "x", "max_model_len": window}]
-    return {"/v1/models": {"object": "list", "data": data}}
-
-
-def user(**facts: Any) -> Callable[[str], ModelProfile]:
-    told: dict[str, Any] = {name: Fact(value, "settings", Trust.USER) for name, value in facts.items()}
-    return lambda model: ModelProfile(**told) if model == MODEL else ModelProfile()
-
-
-class Bench:
-    """A prober, its server and its clock."""
-
-    def __init__(self, replies: dict[str, Any], **options: Any) -> None:
-        self.server = FakeServer(replies)
-        self.clock = Clock()
-        runner = FlowRunner(self.server.transport, URL)
-        self.prober = Prober(runner, ttl=TTL, clock=self.clock, **options)
-
-    async def window(self) -> int | None:
-        window = (await self.prober.profile(MODEL)).window
-        return window.value if window is not None else None
-
-    def sent(self, replies: dict[str, Any]) -> None:
-        self.server.replies = replies
 
 
 # -- the kind ------------------------------------------------------------------------------------------

@@ -1,0 +1,52 @@
+"""A prober with a server in the process and a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from proxy.core.profile import Fact, ModelProfile, Trust
+from proxy.net.flows import FlowRunner
+from proxy.net.prober import Prober
+from tests.net.fake_server import Clock, FakeServer
+
+TTL = 30.0
+URL = "http://127.0.0.1:1234"
+MODEL = "m"
+
+
+def lmstudio(window: int | None) -> dict[str, Any]:
+    """LM Studio with one model, loaded with `window` tokens or not at all."""
+    instances = [] if window is None else [{"id": MODEL, "config": {"context_length": window}}]
+    models = [{"key": MODEL, "max_context_length": 131072, "loaded_instances": instances}]
+    return {
+        "/api/v1/models": {"models": models},
+        "/v1/models": {"object": "list", "data": [{"id": MODEL, "object": "model"}]},
+    }
+
+
+def vllm(window: int) -> dict[str, Any]:
+    data = [{"id": MODEL, "owned_by": "vllm", "root": "x", "max_model_len": window}]
+    return {"/v1/models": {"object": "list", "data": data}}
+
+
+def user(**facts: Any) -> Callable[[str], ModelProfile]:
+    told: dict[str, Any] = {name: Fact(value, "settings", Trust.USER) for name, value in facts.items()}
+    return lambda model: ModelProfile(**told) if model == MODEL else ModelProfile()
+
+
+class Bench:
+    """A prober, its server and its clock."""
+
+    def __init__(self, replies: dict[str, Any], **options: Any) -> None:
+        self.server = FakeServer(replies)
+        self.clock = Clock()
+        runner = FlowRunner(self.server.transport, URL)
+        self.prober = Prober(runner, ttl=TTL, clock=self.clock, **options)
+
+    async def window(self) -> int | None:
+        window = (await self.prober.profile(MODEL)).window
+        return window.value if window is not None else None
+
+    def sent(self, replies: dict[str, Any]) -> None:
+        self.server.replies = replies
