@@ -118,7 +118,7 @@ class Relay:
                 await relay_response(turn.exchange, response, turn.spillway_headers())
                 return
             client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
-            await self.driver.run(turn, self.driver.session(turn), plain, client)
+            await self.driver.run(turn, plain, client)
             await client.close_notice()
             if turn.cut:
                 await client.warn_of_cut()
@@ -148,7 +148,7 @@ class Relay:
         identity = Identity(f"chatcmpl-{uuid4().hex}", int(self.clock()), turn.request.model)
         return ClientStream(
             turn.exchange,
-            form="off" if turn.request.structured else form,
+            form="off" if turn.request.structured or turn.background else form,
             own=identity,
             own_headers=turn.spillway_headers,
             grace=turn.options.grace,
@@ -163,8 +163,7 @@ class Relay:
             whole = await answer_whole(turn, await self.sender.open(turn), self.driver)
             for retry in range(RETRIES):
                 # A refusal with status 200: OpenRouter, and LM Studio for what it does not know.
-                overflow = recognise(200, whole.body) if whole.refused else None
-                if overflow is None or not await self.sender.shorten(turn, overflow, retry):
+                if not whole.refused or not await self._answered(turn, whole.body, retry):
                     break
                 whole = await answer_whole(turn, await self.sender.open(turn), self.driver)
         except httpx.TimeoutException:
@@ -172,6 +171,13 @@ class Relay:
         except httpx.TransportError as error:
             raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
         await turn.exchange.reply(whole.status, [*whole.headers, *turn.spillway_headers()], whole.body)
+
+    async def _answered(self, turn: Turn, refusal: bytes, retry: int) -> bool:
+        """Whether something was done about a refusal, so that the turn is worth sending again."""
+        overflow = recognise(200, refusal)
+        if overflow is not None:
+            return await self.sender.shorten(turn, overflow, retry)
+        return turn.offer is None and turn.offers_tools and await self.sender.emulate(turn, 200, refusal)
 
     # -- room
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +12,20 @@ from proxy.core.compaction import Summariser, SummaryAsk
 from proxy.core.ladder import Cost
 from proxy.core.profile import Continuation
 from proxy.core.request import Message
+from proxy.core.stream.thinking import open_thought
 
 _QUOTED = 300
 _GO_ON = (
     "Your answer was cut off. It ended with:\n«{tail}»\n"
     "Go on from exactly there. Do not repeat anything and do not comment on this."
 )
+_NOTES = "[My thoughts so far, cut off at the end:]\n{}"
+_THINK_ON = (
+    "You were interrupted while you were thinking. Think on from there, only as far as it is still needed, and then "
+    "give your answer to my last message. Do not comment on the interruption."
+)
+_FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
+_TAG = re.compile(r"\s*<\w+>")
 _LOST = " […]"
 _LEFT_OUT = "[The beginning of this answer, shortened:]\n{}\n[It goes on:]\n\n"
 
@@ -33,20 +42,52 @@ class ContinuationRequest:
     """The backend is known to go on with the very next character."""
 
 
-def continuation(history: Sequence[Message], partial: str, how: Continuation) -> ContinuationRequest:
-    """Ask for the rest of `partial` in the way this backend understands."""
-    said: Message = {"role": "assistant", "content": partial}
-    match how:
-        case Continuation.FLAGS:
-            # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).
-            flags = {"continue_final_message": True, "add_generation_prompt": False}
-            return ContinuationRequest([*history, said], flags, exact=True)
-        case Continuation.TRAILING:
-            return ContinuationRequest([*history, said], {}, echo=partial)
-        case Continuation.QUOTE:
-            tail = partial[-_QUOTED:]
-            ask: Message = {"role": "user", "content": _GO_ON.format(tail=tail)}
-            return ContinuationRequest([*history, said, ask], {}, quote=tail)
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """How far an answer got: what it said, and what it thought if it has not begun to say anything."""
+
+    text: str = ""
+    thought: str = ""
+
+    @property
+    def in_thought(self) -> bool:
+        """Whether it was interrupted while the model was thinking."""
+        return (bool(self.thought) and not self.text) or open_thought(self.text) is not None
+
+
+def continuation(
+    history: Sequence[Message], partial: Partial, how: Continuation, *, thoughts: bool = False
+) -> ContinuationRequest:
+    """Ask for the rest of an answer in the way this backend understands; from the top if it has said nothing.
+
+    `thoughts`: with flags the backend goes on with reasoning as well (llama.cpp).
+    """
+    if not partial.text and not partial.thought:
+        return ContinuationRequest(
+            list(history), {}, exact=True
+        )  # all there was is a tool call that did not fit
+    flags = how is Continuation.FLAGS and (bool(partial.text) or thoughts)
+    if flags:
+        # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).
+        said: Message = {"role": "assistant", "content": partial.text}
+        if not partial.text:
+            said["reasoning_content"] = partial.thought
+        return ContinuationRequest([*history, said], dict(_FLAGS), exact=True)
+    if not partial.text or (partial.in_thought and how is Continuation.QUOTE):
+        return _from_notes(history, partial.text or partial.thought)
+    said = {"role": "assistant", "content": partial.text}
+    if how is Continuation.TRAILING:
+        return ContinuationRequest([*history, said], {}, echo=partial.text)
+    tail = partial.text[-_QUOTED:]
+    ask: Message = {"role": "user", "content": _GO_ON.format(tail=tail)}
+    return ContinuationRequest([*history, said, ask], {}, quote=tail)
+
+
+def _from_notes(history: Sequence[Message], thought: str) -> ContinuationRequest:
+    """A thought can't be gone on with in a new turn: the model gets it as its notes, and thinks the rest anew."""
+    notes: Message = {"role": "assistant", "content": _NOTES.format(_TAG.sub("", thought, count=1).strip())}
+    ask: Message = {"role": "user", "content": _THINK_ON}
+    return ContinuationRequest([*history, notes, ask], {}, quote=thought[-_QUOTED:])
 
 
 @dataclass(slots=True)

@@ -88,7 +88,9 @@ class Compactor:
         turn.history = done.messages
         turn.untouched = False
         turn.action = done.kind
+        before = turn.estimate.tokens
         turn.estimate = await self._meter.measure(turn.key, turn.body())
+        turn.saved += max(0, before - turn.estimate.tokens)
         return True
 
     async def _shared(self, turn: Turn, budget: ContextBudget, goal: int, limit: int) -> Compaction:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from proxy.core.continuation import ContinuationRequest, Said, continuation, shorten_said
+from proxy.core.continuation import ContinuationRequest, Partial, Said, continuation, shorten_said
 from proxy.core.jsontext import dumps
 from proxy.core.overflow import Overflow, recognise
 from proxy.core.profile import Continuation
@@ -20,6 +20,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.net.headers import uncompressed
 from proxy.net.inflate import readable
 from proxy.stages.compacting import Compactor
+from proxy.stages.emulating import Correction
 from proxy.stages.sending import Sender, bounded_answer, buffered, is_event_stream
 from proxy.stages.summarising import drive
 from proxy.stages.turn import Turn
@@ -49,21 +50,23 @@ class Progress:
     """What is kept of one answer between its resumes."""
 
     said: Said = field(default_factory=Said)
+    thought: Said = field(default_factory=Said)
     hidden: bool = False
     """Nobody has seen the answer yet, so its last word can be taken back."""
     gap: str = ""
     """White space before the word that was taken back."""
+    how: Continuation | None = None
+    """The way in which the running attempt was asked for."""
 
 
 class Resumer:
-    """Compacts and asks the backend to go on. Which way it understands is remembered per backend and model."""
+    """Compacts and asks the backend to go on. What it refuses, or begins anew, is remembered for its model."""
 
     def __init__(self, *, compactor: Compactor, sender: Sender, meter: Meter, telemetry: Telemetry) -> None:
         self._compactor = compactor
         self._sender = sender
         self._meter = meter
         self._telemetry = telemetry
-        self._refused: dict[tuple[str, str], set[Continuation]] = {}
 
     async def resume(self, turn: Turn, answer: Answer, progress: Progress) -> Attempted | None:
         """Open the next attempt; None when there is no way to go on.
@@ -74,54 +77,80 @@ class Resumer:
         budget = turn.budget
         if budget is None:
             return None
+        if answer.attempt.restarted and progress.how is not None:
+            await self._refuse(turn, progress.how, "began its answer anew")
+            if progress.how is Continuation.QUOTE:
+                return None
         ways = self._ways(turn)
-        if progress.hidden and ways[0] is not Continuation.FLAGS:
+        if progress.hidden and not answer.attempt.calling and not _goes_on_exactly(turn, answer, ways[0]):
             progress.gap = answer.cut_back()
-        room = budget.window * SAID_SHARE
-        partial = await self._shortened(turn, answer.text, progress, room)
-        said = sum(self._cost(turn)([{"role": "assistant", "content": partial}]))
+        partial = await self._shortened(turn, answer, progress, budget.window * SAID_SHARE)
+        said = sum(self._cost(turn)([{"role": "assistant", "content": partial.text or partial.thought}]))
         if turn.estimate.tokens + said > budget.goal:
             await self._compactor.compact(turn, goal=max(1, int(budget.goal - said)))
         for how in ways:
-            tried = await self._try(turn, answer, continuation(turn.messages, partial, how))
+            request = continuation(turn.messages, partial, how, thoughts=_thinks_on(turn))
+            tried = await self._try(turn, answer, request)
             if isinstance(tried, Overflow) and await self._sender.shorten(turn, tried, 1):
-                tried = await self._try(turn, answer, continuation(turn.messages, partial, how))
+                request = continuation(turn.messages, partial, how, thoughts=_thinks_on(turn))
+                tried = await self._try(turn, answer, request)
             if isinstance(tried, Attempted):
                 self._telemetry.resumed(turn.key, how.value)
+                progress.how = how
                 return tried
             if isinstance(tried, Overflow):
                 return None
-            self._refused.setdefault(turn.key, set()).add(how)
+            await self._refuse(turn, how, "refused to go on")
         return None
+
+    async def correct(self, turn: Turn, answer: Answer, correction: Correction) -> Attempted | None:
+        """Ask once more for a tool call that could not be made; None if the backend does not take that.
+
+        Raises:
+            UpstreamUnavailable: the backend can't be reached.
+        """
+        written: Message = {"role": "assistant", "content": answer.text + correction.written}
+        complaint: Message = {"role": "user", "content": correction.complaint}
+        request = ContinuationRequest([*turn.messages, written, complaint], {}, exact=True)
+        tried = await self._try(turn, answer, request)
+        return tried if isinstance(tried, Attempted) else None
 
     def _ways(self, turn: Turn) -> list[Continuation]:
         backend = turn.route.upstream.prober.known_backend
-        offered = backend.continuations if backend is not None else (Continuation.QUOTE,)
-        chosen = turn.profile.continuation
-        first = [chosen.value] if chosen is not None else []
-        refused = self._refused.get(turn.key, set())
-        ways = [*first, *(way for way in offered if way not in first)]
-        if Continuation.QUOTE not in ways:
-            ways.append(Continuation.QUOTE)
-        return [way for way in ways if way not in refused] or [Continuation.QUOTE]
+        return turn.profile.ways(backend.continuations if backend is not None else ())
+
+    async def _refuse(self, turn: Turn, how: Continuation, why: str) -> None:
+        """Remember that this way does not work here. Quoting is never ruled out: it is all that remains."""
+        _log.info("%s/%s %s: %s", *turn.key, why, how.value)
+        if how is not Continuation.QUOTE:
+            prober = turn.route.upstream.prober
+            prober.refuse_continuation(turn.route.model, how, why)
+            turn.profile = await prober.profile(turn.route.model)
 
     def _cost(self, turn: Turn) -> Callable[[Any], list[float]]:
         return lambda messages: self._meter.costs(turn.key, messages)
 
-    async def _shortened(self, turn: Turn, text: str, progress: Progress, room: float) -> str:
+    async def _shortened(self, turn: Turn, answer: Answer, progress: Progress, room: float) -> Partial:
+        """What was said so far, or thought if nothing was said, in `room` tokens."""
         budget = turn.budget
         assert budget is not None
+        text = answer.text
+        thought = answer.reasoning if not text and answer.thinking else ""
         by = await self._compactor.summariser(turn, budget, 0.0)
-        flow = shorten_said(text, progress.said, room=room, by=by, cost=self._cost(turn))
-        return await drive(flow, partial(self._compactor.ask, turn))
+        so_far = progress.thought if thought else progress.said
+        flow = shorten_said(text or thought, so_far, room=room, by=by, cost=self._cost(turn))
+        short = await drive(flow, partial(self._compactor.ask, turn))
+        return Partial(thought=short) if thought else Partial(text=short)
 
     async def _try(
         self, turn: Turn, answer: Answer, request: ContinuationRequest
     ) -> Attempted | Overflow | None:
         body = _body(turn, request)
         estimate = await self._meter.measure(turn.key, body)
-        window = turn.profile.window.value if turn.profile.window is not None else 0
-        bound = bounded_answer(turn.request, window - estimate.upper, answer.completion_tokens) or {}
+        budget = turn.budget
+        assert budget is not None
+        end = budget.window if turn.cancels else budget.pause_point
+        bound = bounded_answer(turn, end - estimate.upper, answer.said_tokens) or {}
         body |= bound
         upstream, exchange = turn.route.upstream, turn.exchange
         headers = uncompressed(exchange.headers)
@@ -139,8 +168,17 @@ class Resumer:
             raise UpstreamUnavailable(
                 f"Backend {upstream.name} refused to go on: status {response.status_code}."
             )
-        _log.info("%s/%s does not continue this way: status %d", *turn.key, response.status_code)
         return None
+
+
+def _goes_on_exactly(turn: Turn, answer: Answer, how: Continuation) -> bool:
+    """Whether the next attempt can finish half a word."""
+    return how is Continuation.FLAGS and (answer.has_text or _thinks_on(turn))
+
+
+def _thinks_on(turn: Turn) -> bool:
+    backend = turn.route.upstream.prober.known_backend
+    return backend is not None and backend.continues_reasoning
 
 
 def _body(turn: Turn, request: ContinuationRequest) -> dict[str, Any]:

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import httpx
 
+from proxy.core.budget import ContextBudget
 from proxy.core.overflow import Overflow, recognise
 from proxy.core.profile import Fact, Trust
-from proxy.core.request import ChatRequest
+from proxy.core.refusals import refuses_tools
 from proxy.net.headers import uncompressed
 from proxy.net.upstream import Upstream
 from proxy.stages.compacting import Compactor
+from proxy.stages.preparing import Preparer
 from proxy.stages.turn import Turn
 from proxy.telemetry import Telemetry
 
@@ -23,24 +25,54 @@ _ROOM_MARGIN = 16
 _UNTOLD = 0.85
 """Aim as much lower after a refusal that does not tell how long the prompt is."""
 _SMALLEST_ANSWER = 64
+_LONG_ANSWER = 16384
+"""Tokens that no model writes in one go unless its provider says that it may."""
 
 
 class Sender:
     """Opens the first attempt of a turn."""
 
-    def __init__(self, *, compactor: Compactor, telemetry: Telemetry) -> None:
+    def __init__(self, *, preparer: Preparer, compactor: Compactor, telemetry: Telemetry) -> None:
+        self._preparer = preparer
         self._compactor = compactor
         self._telemetry = telemetry
 
     async def open(self, turn: Turn) -> httpx.Response:
         """Send the turn and return the response, whatever its status; close it when done.
 
+        Tools that are refused are emulated from then on, in this turn first.
+
         Raises:
             UpstreamUnavailable: the backend can't be reached.
         """
+        response = await self._open(turn)
+        if response.status_code >= 400 and turn.offer is None and turn.offers_tools:
+            response, body = await buffered(response)
+            if await self.emulate(turn, response.status_code, body):
+                return await self._open(turn)
+        return response
+
+    async def emulate(self, turn: Turn, status: int, body: bytes) -> bool:
+        """Learn from a refusal of tools, and prepare the turn anew without them; False if it is none."""
+        refusal = refuses_tools(status, body)
+        if refusal is None or not turn.options.emulate_tools:
+            return False
+        # A choice, or a provider that the client picked, says nothing of other requests.
+        if not refusal.choice_only and "provider" not in turn.request.body:
+            turn.route.upstream.prober.learn_tools(turn.route.model, refusal.origin)
+            self._telemetry.tools_refused(turn.key, refusal.origin)
+        turn.become(await self._preparer.prepare(turn.exchange, turn.asked, turn.route, emulate=True))
+        budget = turn.budget
+        if budget is not None and budget.needs_compaction(turn.estimate.tokens, turn.estimate.upper):
+            await self._compactor.compact(turn)
+        return turn.offer is not None
+
+    async def _open(self, turn: Turn) -> httpx.Response:
         budget = turn.budget
         if budget is not None and _must_fit_whole(turn):
             _lower_bound(turn, budget.window)
+        if budget is not None and turn.request.stream and not turn.cancels:
+            _stop_by_bound(turn, budget)
         for retry in range(RETRIES + 1):
             response = await self._send(turn)
             if response.status_code < 400 and response.status_code != 0:
@@ -98,23 +130,41 @@ def _lower_bound(turn: Turn, window: int) -> bool:
     """
     room = window - turn.estimate.upper
     wanted = turn.request.max_tokens
-    if wanted is None or wanted <= room or turn.answer_bounded:
+    if wanted is None or wanted <= room or turn.answer_bound is not None:
         return False
-    turn.fields |= bounded_answer(turn.request, room, 0) or {}
-    turn.answer_bounded = True
+    _bound(turn, room)
     return True
 
 
-def bounded_answer(request: ChatRequest, room: int, said: int) -> dict[str, int] | None:
+def _stop_by_bound(turn: Turn, budget: ContextBudget) -> None:
+    """Have an answer that would be paused end by itself, because it is paid for to its end when it is left.
+
+    Only where it may get that long: what models write in one go is bounded by the provider, or by habit.
+    """
+    room = budget.pause_point - turn.estimate.upper
+    most = turn.profile.max_output.value if turn.profile.max_output is not None else _LONG_ANSWER
+    if room < min(most, turn.request.max_tokens or most) and turn.answer_bound is None:
+        _bound(turn, room)
+
+
+def _bound(turn: Turn, room: int) -> None:
+    fields = bounded_answer(turn, room, 0) or {}
+    turn.fields |= fields
+    turn.answer_bound = min(fields.values(), default=None)
+
+
+def bounded_answer(turn: Turn, room: int, said: int) -> dict[str, int] | None:
     """`max_tokens` for an attempt: what the client allows less what was said, and no more than the room.
 
-    All in tokens; None if the client set no bound.
+    All in tokens; None if the client set no bound and an attempt can be left at any time.
     """
+    request = turn.request
+    room = max(_SMALLEST_ANSWER, room - _ROOM_MARGIN)
     if request.max_tokens is None:
-        return None
+        return None if turn.cancels else {"max_tokens": room}
     left = max(1, request.max_tokens - said)
     names = [name for name in ("max_tokens", "max_completion_tokens") if name in request.body]
-    return dict.fromkeys(names, max(1, min(left, max(_SMALLEST_ANSWER, room - _ROOM_MARGIN))))
+    return dict.fromkeys(names, max(1, min(left, room)))
 
 
 async def buffered(response: httpx.Response) -> tuple[httpx.Response, bytes]:

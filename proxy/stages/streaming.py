@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
+
 import httpx
 
 from proxy.core.status import Notice
 from proxy.core.stream.answer import Answer
 from proxy.core.stream.events import (
     ChunkReceived,
+    Corrected,
     Finish,
     Pause,
     Resumed,
@@ -23,22 +27,53 @@ from proxy.errors import UpstreamUnavailable
 from proxy.net.tasks import spawn
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
+from proxy.stages.emulating import CallLedger, Correction, Reader
 from proxy.stages.resuming import Attempted, Progress, Resumer
 from proxy.stages.sending import RETRIES, Sender, is_event_stream
 from proxy.stages.turn import Turn
 from proxy.telemetry import Telemetry
 from proxy.tokens.meter import Estimate
 
-Stopped = Pause | Retry | None
+Stopped = Pause | Retry | Correction | None
+"""Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One answer on its way."""
+
+    turn: Turn
+    session: StreamSession
+    to: Audience
+    progress: Progress
+    estimates: list[Estimate]
+    """Of the prompt of each attempt."""
+    corrected: bool = False
+    """Whether the model was asked once more for a tool call that could not be made."""
+
+    @classmethod
+    def of(cls, turn: Turn, session: StreamSession, to: Audience) -> Run:
+        """The first attempt is the turn itself."""
+        progress = Progress(hidden=isinstance(to, Nobody))
+        return cls(turn=turn, session=session, to=to, progress=progress, estimates=[turn.estimate])
 
 
 class StreamDriver:
     """Drives sessions; holds no state of any one answer."""
 
-    def __init__(self, *, sender: Sender, resumer: Resumer, counting: Counting, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        *,
+        sender: Sender,
+        resumer: Resumer,
+        counting: Counting,
+        ledger: CallLedger,
+        telemetry: Telemetry,
+    ) -> None:
         self._sender = sender
         self._resumer = resumer
         self.counting = counting
+        self.ledger = ledger
         self._telemetry = telemetry
 
     def session(self, turn: Turn, answer: Answer | None = None) -> StreamSession:
@@ -51,7 +86,7 @@ class StreamDriver:
             max_tokens=request.max_tokens,
             strip_usage=turn.usage_asked,
             show_usage=request.usage_wish is True,
-            bounded=turn.answer_bounded,
+            cancels=turn.cancels,
             resumable=budget is not None and _resumable(turn),
             max_resumes=turn.options.max_resumes,
         )
@@ -59,72 +94,88 @@ class StreamDriver:
 
     def answer(self, turn: Turn) -> Answer:
         """An empty answer to a turn."""
-        return Answer(turn.estimate.tokens, lambda text: self.counting.meter.count_text(turn.key, text))
+        key, meter = turn.key, self.counting.meter
+        bound = turn.answer_bound
+        return Answer(turn.estimate.tokens, lambda text: meter.count_text(key, text), bound=bound)
 
-    async def run(self, turn: Turn, session: StreamSession, response: httpx.Response, to: Audience) -> None:
+    async def run(self, turn: Turn, response: httpx.Response, to: Audience) -> None:
         """Relay the answer to its end, over as many attempts as it takes."""
-        estimates = [turn.estimate]
+        session = self.session(turn)
         if to.identity is not None:
             session.adopt(to.identity)
-        stopped = await self._pump(session, response, to, turn)
-        await self.go_on(turn, session, stopped, to, estimates)
+        run = Run.of(turn, session, to)
+        await self.go_on(run, await self._pump(run, response))
 
-    async def go_on(
-        self, turn: Turn, session: StreamSession, stopped: Stopped, to: Audience, estimates: list[Estimate]
-    ) -> None:
+    async def go_on(self, run: Run, stopped: Stopped) -> None:
         """From a pause to the end of the answer; at once if it has ended."""
-        progress = Progress(hidden=isinstance(to, Nobody))
         while stopped is not None:
+            if isinstance(stopped, Correction):
+                stopped = await self._correct(run, stopped)
+                continue
+            to, session = run.to, run.session
+            before = session.answer.attempt.used
             to.identity = to.identity or session.answer.identity
             await to.tell(Notice(done=False))
-            response = await self._next(turn, session, stopped, progress, estimates)
-            await to.tell(Notice(done=True, failed=response is None))
+            response = await self._next(run, stopped)
+            after = run.estimates[-1].tokens
+            await to.tell(Notice(done=True, before=before, after=after, failed=response is None))
             if response is None:
+                await self._carry_out(run, ResumeFailed())
                 break
-            stopped = await self._pump(session, response, to, turn)
-        await self._carry_out(session, ResumeFailed() if stopped is not None else None, to)
-        self._observe(turn, session, estimates)
+            stopped = await self._pump(run, response)
+        self._observe(run)
 
-    async def _next(
-        self,
-        turn: Turn,
-        session: StreamSession,
-        stopped: Pause | Retry,
-        progress: Progress,
-        estimates: list[Estimate],
-    ) -> httpx.Response | None:
+    async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
+        turn, session = run.turn, run.session
         try:
             if isinstance(stopped, Retry):
-                attempt = len(estimates) - 1
+                attempt = len(run.estimates) - 1
                 if attempt >= RETRIES or not await self._sender.shorten(turn, stopped.overflow, attempt):
                     return None
                 response = await self._sender.open(turn)
                 if not is_event_stream(response):
                     await response.aclose()
                     return None
-                estimates.append(turn.estimate)
+                run.estimates.append(turn.estimate)
                 session.handle(Resumed(turn.estimate.tokens))
                 return response
             self._telemetry.paused(turn.key, stopped.reason)
-            attempted = await self._resumer.resume(turn, session.answer, progress)
+            attempted = await self._resumer.resume(turn, session.answer, run.progress)
         except UpstreamUnavailable:
             return None
         if attempted is None:
             return None
-        estimates.append(attempted.estimate)
-        _resumed(session, attempted, progress)
+        run.estimates.append(attempted.estimate)
+        _resumed(session, attempted, run.progress)
         return attempted.response
 
-    async def _pump(
-        self, session: StreamSession, response: httpx.Response, to: Audience, turn: Turn
-    ) -> Stopped:
+    async def _correct(self, run: Run, correction: Correction) -> Stopped:
+        """Have the model write its tool call once more, or deliver what it wrote as text."""
+        turn, session = run.turn, run.session
+        attempted = None
+        if not run.corrected:
+            run.corrected = True
+            with suppress(UpstreamUnavailable):
+                attempted = await self._resumer.correct(turn, session.answer, correction)
+        self.ledger.outcome(turn, correction.malformed, retried=attempted is not None)
+        if attempted is None:
+            stopped = await self._carry_out(run, ChunkReceived(correction.instead))
+            return stopped or await self._carry_out(run, UpstreamEnded())
+        run.estimates.append(attempted.estimate)
+        session.handle(Corrected(attempted.estimate.tokens, attempted.bound))
+        return await self._pump(run, attempted.response)
+
+    async def _pump(self, run: Run, response: httpx.Response) -> Stopped:
         """Read one attempt until it ends or is to be left."""
+        turn, session, to = run.turn, run.session, run.to
+        reader = None if turn.offer is None else Reader(turn.offer, session.answer.calls.count)
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         first = True
         try:
             async for data in stream:
-                for command in session.handle(ChunkReceived(data)):
+                event = ChunkReceived(data) if reader is None else reader.read(data)
+                for command in session.handle(event):
                     if isinstance(command, Send):
                         await to.write(command.data)
                     elif isinstance(command, Pause | Retry):
@@ -132,21 +183,25 @@ class StreamDriver:
                 if first:
                     first = False
                     self.read_again(turn)
-            return await self._carry_out(session, UpstreamEnded(), to)
+            if reader is not None:
+                rest, correction = reader.end()
+                if (stopped := await self._carry_out(run, ChunkReceived(rest)) or correction) is not None:
+                    return stopped
+            return await self._carry_out(run, UpstreamEnded())
         except httpx.TransportError as error:
             self._telemetry.failed(turn.key)
             failed = UpstreamFailed(f"The backend broke off the answer ({type(error).__name__}).")
-            return await self._carry_out(session, failed, to)
+            return await self._carry_out(run, failed)
         finally:
             await response.aclose()
+            if reader is not None:
+                self.ledger.add(turn, reader.stats)
 
-    async def _carry_out(self, session: StreamSession, event: StreamEvent | None, to: Audience) -> Stopped:
-        if event is None:
-            return None
-        for command in session.handle(event):
+    async def _carry_out(self, run: Run, event: StreamEvent) -> Pause | Retry | None:
+        for command in run.session.handle(event):
             match command:
                 case Send(data):
-                    await to.write(data)
+                    await run.to.write(data)
                 case Pause() | Retry():
                     return command
                 case Finish():
@@ -160,10 +215,10 @@ class StreamDriver:
         prober, model = turn.route.upstream.prober, turn.route.model
         spawn(prober.refresh_after_load(model), name="profile-refresh")
 
-    def _observe(self, turn: Turn, session: StreamSession, estimates: list[Estimate]) -> None:
-        for attempt, estimate in zip(session.answer.attempts, estimates, strict=False):
+    def _observe(self, run: Run) -> None:
+        for attempt, estimate in zip(run.session.answer.attempts, run.estimates, strict=False):
             if attempt.usage is not None:
-                self.counting.observe(turn, estimate, attempt.usage)
+                self.counting.observe(run.turn, estimate, attempt.usage)
 
 
 def _resumed(session: StreamSession, attempted: Attempted, progress: Progress) -> None:
@@ -180,6 +235,11 @@ def _resumed(session: StreamSession, attempted: Attempted, progress: Progress) -
 
 
 def _resumable(turn: Turn) -> bool:
-    """What can't be joined without a seam isn't paused: it runs to the window's end and ends honestly."""
+    """What can't be joined without a seam isn't paused: it runs to the window's end and ends honestly.
+
+    Several choices share one window; a format and log-probabilities hold for one generation only; a client's own
+    chores are left as they are.
+    """
     request = turn.request
-    return request.choices == 1 and not request.structured and not request.body.get("logprobs")
+    whole = request.choices == 1 and not request.structured and not request.body.get("logprobs")
+    return whole and not turn.background

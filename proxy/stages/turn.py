@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from proxy.core.budget import ContextBudget
 from proxy.core.checkpoint import Checkpoint
+from proxy.core.emulation import Offer
 from proxy.core.options import Options
 from proxy.core.profile import ModelProfile
 from proxy.core.request import ChatRequest, Message
@@ -26,6 +27,8 @@ class Turn:
     """
 
     exchange: Exchange
+    asked: ChatRequest
+    """As the client sent it."""
     request: ChatRequest
     route: Route
     options: Options
@@ -44,10 +47,19 @@ class Turn:
     usage_asked: bool = False
     cut: bool = False
     """Whether the backend was found to have cut this prompt in silence."""
-    answer_bounded: bool = False
-    """Whether `max_tokens` was lowered to the room there is: an answer it ends is not at its end."""
+    answer_bound: int | None = None
+    """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
+    saved: int = 0
+    """Tokens by which the prompt was shortened, over all compactions of this turn."""
+    offer: Offer | None = None
+    """Tools that the model is told of in its prompt, because it has none of its own."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the body that differ from the client's."""
+
+    def become(self, other: Turn) -> None:
+        """Start over as another turn, which was prepared from the same request in another way."""
+        for each in fields(Turn):
+            setattr(self, each.name, getattr(other, each.name))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -59,6 +71,25 @@ class Turn:
         """None while the window is not known: then nothing is managed."""
         window = self.profile.window
         return None if window is None else self.options.budget(window.value)
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the client offers tools, or sends calls and results, in the forms for it."""
+        return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))
+
+    @property
+    def background(self) -> bool:
+        """Whether it is a chore of the client's own (a title, tags), into which nothing may be written.
+
+        Open WebUI names the chore in a header where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
+        """
+        return self.request.background_task or bool((self.exchange.header(b"x-task") or "").strip())
+
+    @property
+    def cancels(self) -> bool:
+        """Whether leaving a stream ends the generation, so that it may be paused at any word."""
+        backend = self.route.upstream.prober.known_backend
+        return backend is None or backend.stops_when_left(dict(self.request.body), self.profile)
 
     @property
     def messages(self) -> list[Message]:
@@ -94,6 +125,8 @@ class Turn:
             (b"x-spillway-action", self.action.encode()),
             (b"x-spillway-backend", self.route.upstream.name.encode("latin-1", "replace")),
         ]
+        if self.offer is not None:
+            headers.append((b"x-spillway-tools", b"emulated"))
         if (budget := self.budget) is not None:
             headers.append((b"x-spillway-fill", f"{budget.fill(self.estimate.tokens):.4f}".encode()))
             headers.append((b"x-spillway-window", str(budget.window).encode()))

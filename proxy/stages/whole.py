@@ -9,14 +9,17 @@ from typing import Any
 import httpx
 
 from proxy.core.jsontext import dumps, loads
-from proxy.core.stream.answer import Answer, first_choice
+from proxy.core.stream.answer import REASONING_FIELDS, Answer, first_choice
 from proxy.core.stream.events import Pause
 from proxy.core.stream.session import StreamSession
 from proxy.net.headers import response_headers
 from proxy.stages.client_stream import Nobody
+from proxy.stages.emulating import WholeRead, correction_of, read_whole
 from proxy.stages.sending import raw_body
-from proxy.stages.streaming import StreamDriver
+from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.stages.turn import Turn
+
+_CALLS = ("tool_calls", "function_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +55,86 @@ async def answer_whole(turn: Turn, response: httpx.Response, driver: StreamDrive
     usage = parsed.get("usage")
     if isinstance(usage, dict):
         driver.counting.observe(turn, turn.estimate, usage)
-    session = _seeded(turn, parsed, driver)
-    if session is None or not session.pause_if_full():
-        return whole
-    estimates = [turn.estimate]
-    await driver.go_on(turn, session, Pause("window full"), Nobody(), estimates)
-    joined = dumps(_join(turn, parsed, session.answer))
-    headers = [(n, v) for n, v in whole.headers if n not in (b"content-length", b"content-encoding")]
-    return Whole(200, [*headers, (b"content-length", str(len(joined)).encode())], joined)
+    read = None
+    if turn.offer is not None:
+        read = read_whole(turn.offer, parsed)
+        for stats in read.stats:
+            driver.ledger.add(turn, stats)
+        parsed = read.parsed
+        whole = _with_body(whole, parsed)
+    stopped, session = _stopped(turn, parsed, read, driver)
+    if stopped is None or session is None:
+        return _noted(turn, whole, parsed)
+    await driver.go_on(Run.of(turn, session, Nobody()), stopped)
+    return _with_body(whole, _join(turn, parsed, session.answer))
 
 
-def _seeded(turn: Turn, parsed: dict[str, Any], driver: StreamDriver) -> StreamSession | None:
-    """A session that has the first answer behind it; None if that was not cut by its length."""
+def _stopped(
+    turn: Turn, parsed: dict[str, Any], read: WholeRead | None, driver: StreamDriver
+) -> tuple[Stopped, StreamSession | None]:
+    """Why the answer is not complete yet, and a session that has what there is of it behind it."""
     choice = first_choice(parsed)
     message = choice.get("message") if choice is not None else None
-    if choice is None or not isinstance(message, dict) or choice.get("finish_reason") != "length":
-        return None
+    wrong = read is not None and bool(read.malformed)
+    short = choice is not None and choice.get("finish_reason") == "length"
+    if not (short or wrong) or not isinstance(message, dict) or turn.request.choices > 1:
+        return None, None
     answer = driver.answer(turn)
-    delta = {name: message.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")}
-    answer.add({**parsed, "choices": [{"delta": delta, "finish_reason": "length"}]})
-    return driver.session(turn, answer)
+    session = driver.session(turn, answer)
+    said = {name: message.get(name) for name in (*REASONING_FIELDS, "content")}
+    calling = any(message.get(name) for name in _CALLS)
+    if read is not None and wrong:
+        said["content"] = read.before
+    if short:
+        # A tool call in it is half of one, or the last of several: it is left out, and asked for again.
+        answer.add({**parsed, "choices": [{"delta": said, "finish_reason": "length"}]})
+        if calling or wrong:
+            answer.attempt.calling = answer.attempt.withheld = True
+            answer.attempt.deltas += 1
+        return (Pause("window full") if session.pause_if_full() else None), session
+    if read is not None and wrong:
+        calls = [{**call, "index": index} for index, call in enumerate(message.get("tool_calls") or ())]
+        legacy = message.get("function_call")
+        delta = {**said, "tool_calls": calls, "function_call": legacy}
+        answer.add({**parsed, "choices": [{"delta": delta, "finish_reason": None}]})
+        return correction_of(read), session
+    return None, None
 
 
 def _join(turn: Turn, parsed: dict[str, Any], answer: Answer) -> dict[str, Any]:
     choice = first_choice(parsed)
     assert choice is not None
-    message = {**choice["message"], "content": answer.text}
+    calls = answer.calls.message()
+    kept = {name: value for name, value in choice["message"].items() if name not in _CALLS}
+    message = {**kept, "content": answer.text or (None if calls else ""), **calls}
+    thought = next((name for name in REASONING_FIELDS if message.get(name)), REASONING_FIELDS[0])
+    if answer.reasoning:
+        message[thought] = answer.reasoning
     finish = answer.attempt.finish or "length"
-    joined = {**parsed, "choices": [{**choice, "message": message, "finish_reason": finish}]}
     usage = answer.usage() or parsed.get("usage")
-    if isinstance(usage, dict):
-        own = {"attempts": len(answer.attempts), "action": turn.action}
-        joined["usage"] = {**usage, "spillway": own}
-    return joined
+    joined = {**parsed, "choices": [{**choice, "message": message, "finish_reason": finish}]}
+    return _told(turn, {**joined, "usage": usage}, len(answer.attempts))
+
+
+def _noted(turn: Turn, whole: Whole, parsed: dict[str, Any]) -> Whole:
+    """What was done to the prompt, told in the usage of an answer that is otherwise as it came."""
+    if not turn.saved or turn.request.structured or turn.background:
+        return whole
+    return _with_body(whole, _told(turn, parsed, 1))
+
+
+def _told(turn: Turn, parsed: dict[str, Any], attempts: int) -> dict[str, Any]:
+    usage = parsed.get("usage")
+    if not isinstance(usage, dict):
+        return parsed
+    own = {"attempts": attempts, "action": turn.action, "saved_tokens": turn.saved}
+    return {**parsed, "usage": {**usage, "spillway": own}}
+
+
+def _with_body(whole: Whole, parsed: dict[str, Any]) -> Whole:
+    body = dumps(parsed)
+    headers = [(n, v) for n, v in whole.headers if n not in (b"content-length", b"content-encoding")]
+    return Whole(200, [*headers, (b"content-length", str(len(body)).encode())], body)
 
 
 def _parsed(raw: bytes, encoding: str | None) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.core import summary
 from proxy.core.compaction import Summariser, SummaryAsk
-from proxy.core.continuation import Said, continuation, shorten_said
+from proxy.core.continuation import Partial, Said, continuation, shorten_said
 from proxy.core.profile import Continuation
 from tests.core.histories import assistant, cost, user
 
@@ -37,20 +37,20 @@ def run(
 
 
 def test_a_backend_that_knows_flags_gets_them() -> None:
-    made = continuation(HISTORY, TEXT, Continuation.FLAGS)
+    made = continuation(HISTORY, Partial(TEXT), Continuation.FLAGS)
     assert made.messages == [*HISTORY, assistant(TEXT)]
     assert made.fields == {"continue_final_message": True, "add_generation_prompt": False}
     assert (made.echo, made.quote, made.exact) == ("", "", True)
 
 
 def test_a_trailing_message_may_be_repeated_whole() -> None:
-    made = continuation(HISTORY, TEXT, Continuation.TRAILING)
+    made = continuation(HISTORY, Partial(TEXT), Continuation.TRAILING)
     assert made.messages == [*HISTORY, assistant(TEXT)]
     assert (made.fields, made.echo, made.quote, made.exact) == ({}, TEXT, "", False)
 
 
 def test_a_user_turn_quotes_the_end() -> None:
-    made = continuation(HISTORY, TEXT, Continuation.QUOTE)
+    made = continuation(HISTORY, Partial(TEXT), Continuation.QUOTE)
     assert made.messages[:-1] == [*HISTORY, assistant(TEXT)]
     assert made.messages[-1]["role"] == "user"
     assert made.quote in made.messages[-1]["content"]
@@ -58,9 +58,9 @@ def test_a_user_turn_quotes_the_end() -> None:
     assert (made.fields, made.echo) == ({}, "")
 
 
-@given(st.text(max_size=500), st.sampled_from(Continuation))
+@given(st.text(min_size=1, max_size=500), st.sampled_from(Continuation))
 def test_any_text_can_be_asked_for(partial: str, how: Continuation) -> None:
-    made = continuation(HISTORY, partial, how)
+    made = continuation(HISTORY, Partial(partial), how)
     assert made.messages[1]["content"] == partial
     assert made.messages[0] is HISTORY[0]
 

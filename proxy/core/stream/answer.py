@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.core.stream.calls import CallCollector
+
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 _LONGEST_TOKEN = 24
 """Characters up to which one word is taken for one token."""
@@ -65,24 +67,44 @@ class Attempt:
     usage: dict[str, Any] | None = None
     calling: bool = False
     """Whether it has begun a tool call."""
+    withheld: bool = False
+    """Whether the client has seen nothing of its tool calls yet."""
+    unseen: int = 0
+    """Tokens of it that may be a tool call written as text, which nobody has read to its end yet."""
+    dropped: int = 0
+    """Tokens of it that the client never gets: an unfinished tool call, a second version of the answer."""
+    restarted: bool = False
+    """Whether the model began its answer anew instead of going on."""
     errored: bool = False
+
+    @property
+    def used(self) -> int:
+        """Tokens of the window that it takes."""
+        return self.prompt_tokens + self.completion_tokens + self.unseen
 
 
 class Answer:
-    """Text, reasoning, usage and finish of the only choice, accumulated from chunks.
+    """Text, reasoning, tool calls, usage and finish of the only choice, accumulated from chunks.
 
     Any JSON object may be handed in as a chunk: fields that are not what they should be are ignored.
     """
 
-    def __init__(self, prompt_tokens: int, count: Callable[[str], int]) -> None:
-        """`count` counts tokens of a piece of completion text that is too long to be one token."""
+    def __init__(self, prompt_tokens: int, count: Callable[[str], int], *, bound: int | None = None) -> None:
+        """`count` counts tokens of a piece of completion text that is too long to be one token.
+
+        `bound` is the `max_tokens` of the first attempt, where that is Spillway's own.
+        """
         self._count = count
         self._text = _Pieces()
         self._reasoning = _Pieces()
+        self._mark: tuple[str, str, int] | None = None
+        self.calls = CallCollector()
+        self.thinking = False
+        """Whether the last that was said was reasoning."""
         self.role_said = False
         """Whether a delta named the role, which it does once."""
         self.identity: Identity | None = None
-        self.attempts = [Attempt(prompt_tokens)]
+        self.attempts = [Attempt(prompt_tokens, bound=bound)]
 
     @property
     def attempt(self) -> Attempt:
@@ -105,6 +127,11 @@ class Answer:
         return sum(attempt.completion_tokens for attempt in self.attempts)
 
     @property
+    def said_tokens(self) -> int:
+        """Those of them that the client got or gets."""
+        return sum(attempt.completion_tokens - attempt.dropped for attempt in self.attempts)
+
+    @property
     def begun(self) -> bool:
         """Whether anything but a role was said."""
         return any(attempt.deltas for attempt in self.attempts)
@@ -116,39 +143,65 @@ class Answer:
 
     @property
     def resumes(self) -> int:
-        """How many times it was gone on with; an attempt that was refused before it said anything is none."""
-        return sum(1 for attempt in self.attempts[:-1] if attempt.deltas)
+        """How many times it was gone on with; an attempt that added nothing to it is none."""
+        return sum(1 for attempt in self.attempts[:-1] if attempt.deltas and not attempt.restarted)
+
+    def mark(self) -> None:
+        """Remember where the answer stands, for `rewind`."""
+        self._mark = (self.text, self.reasoning, self.attempt.completion_tokens)
+
+    def rewind(self) -> str:
+        """Take back what was said since the mark, which nobody has seen; the text that was taken back."""
+        if self._mark is None:
+            return ""
+        text, reasoning, tokens = self._mark
+        back = self.text[len(text) :]
+        self._text.replace(text)
+        self._reasoning.replace(reasoning)
+        self.calls.clear()
+        self.attempt.dropped += max(0, self.attempt.completion_tokens - tokens)
+        self._mark = None
+        return back
 
     def add_text(self, text: str) -> None:
         """Content that was held back when its chunk came, and is said now."""
         self._text.add(text)
 
+    def skip(self, text: str) -> None:
+        """Something that was generated and is not said, or not yet."""
+        attempt = self.attempts[-1]
+        attempt.deltas += 1
+        attempt.completion_tokens += 1 if _one_token(text) else max(1, self._count(text))
+
     def cut_back(self) -> str:
         """Take back the word that the text ends in, and return the white space before it.
 
-        For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word.
+        For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
+        that has not begun, the same is done to the reasoning.
         """
-        text = self.text
+        pieces = self._text if self._text or not self.thinking else self._reasoning
+        text = pieces.joined()
         words = text.split()
         last = words[-1] if words and text.endswith(words[-1]) else ""
         before = text[: len(text) - len(last)]
         kept = before.rstrip()
         if not kept or kept == text or len(text) - len(before) > _LONGEST_WORD:
             return ""
-        self._text = _Pieces()
-        self._text.add(kept)
-        return before[len(kept) :]
+        pieces.replace(kept)
+        return before[len(kept) :] if pieces is self._text else ""
 
     def add_plain(self, name: str, text: str) -> None:
         """A chunk that says nothing but a piece of text in this field of its delta."""
-        (self._text if name == "content" else self._reasoning).add(text)
+        self.thinking = name != "content"
+        (self._reasoning if self.thinking else self._text).add(text)
         attempt = self.attempts[-1]
         attempt.deltas += 1
         attempt.completion_tokens += 1 if _one_token(text) else max(1, self._count(text))
 
     def add_all(self, name: str, texts: list[str]) -> None:
         """Several chunks of that kind."""
-        (self._text if name == "content" else self._reasoning).add("".join(texts))
+        self.thinking = name != "content"
+        (self._reasoning if self.thinking else self._text).add("".join(texts))
         attempt = self.attempts[-1]
         attempt.deltas += len(texts)
         attempt.completion_tokens += sum(
@@ -205,16 +258,17 @@ class Answer:
         attempt = self.attempt
         self.role_said |= bool(delta.get("role"))
         said = ""
-        if isinstance(content := delta.get("content"), str) and content:
-            self._text.add(content)
-            said = content
         for name in REASONING_FIELDS:
             if isinstance(thought := delta.get(name), str) and thought:
                 self._reasoning.add(thought)
-                said += thought
+                said, self.thinking = thought, True
                 break
+        if isinstance(content := delta.get("content"), str) and content:
+            self._text.add(content)
+            said, self.thinking = said + content, False
         if calls := delta.get("tool_calls") or delta.get("function_call"):
             attempt.calling = True
+            self.calls.add(delta)
             said += _called(calls) or "x"
         if said:
             attempt.deltas += 1
@@ -234,11 +288,14 @@ class _Pieces:
         if len(self._pieces) >= _JOINED_AT:
             self._pieces = [self.joined()]
 
+    def replace(self, text: str) -> None:
+        self._pieces = [text]
+
     def joined(self) -> str:
         return "".join(self._pieces)
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return any(self._pieces)
 
 
 def _called(calls: Any) -> str:

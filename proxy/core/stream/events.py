@@ -10,9 +10,14 @@ from proxy.core.overflow import Overflow
 
 @dataclass(frozen=True, slots=True)
 class ChunkReceived:
-    """Bytes came from the backend."""
+    """Bytes came from the backend.
+
+    `unseen` are tokens that were generated and are not in these or earlier bytes yet: the beginning of what may be
+    a tool call written as text.
+    """
 
     data: bytes
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,19 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class Corrected:
+    """Another attempt takes the place of the running one, which ended in a tool call that can't be made."""
+
+    prompt_tokens: int
+    bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeFailed:
     """There is no next attempt: the history can't be made shorter, or the backend refused it."""
 
 
-StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Resumed | ResumeFailed
+StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Resumed | Corrected | ResumeFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from proxy.core.stream.answer import REASONING_FIELDS, Identity, first_choice
 from proxy.core.stream.privileged import unprivileged
 
 _TEXT_FIELDS = ("content", *REASONING_FIELDS)
+_THOUGHT_FIELDS = (*REASONING_FIELDS, "reasoning_details")
 
 
 def renamed(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any]:
@@ -60,12 +61,40 @@ def with_content(chunk: dict[str, Any], content: str) -> dict[str, Any]:
     return {**chunk, "choices": [{**first, "delta": {**first["delta"], "content": content}}, *others]}
 
 
+def with_thought(chunk: dict[str, Any], thought: str | None) -> dict[str, Any]:
+    """The chunk with another reasoning in its first choice, which must have some; None: without any."""
+    first, *others = chunk["choices"]
+    kept = {name: value for name, value in first["delta"].items() if name not in _THOUGHT_FIELDS}
+    said = {name: thought for name in REASONING_FIELDS if name in first["delta"]}
+    delta = kept if thought is None else {**kept, **said}
+    return {**chunk, "choices": [{**first, "delta": delta}, *others]}
+
+
 def content_of(chunk: dict[str, Any]) -> str:
     """The text of the first choice; empty if it has none."""
+    return _text(chunk, "content")
+
+
+def thought_of(chunk: dict[str, Any]) -> str:
+    """The reasoning of the first choice; empty if it has none."""
+    return next((text for name in REASONING_FIELDS if (text := _text(chunk, name))), "")
+
+
+def calls_of(chunk: dict[str, Any]) -> bool:
+    """Whether the first choice has something of a tool call."""
+    delta = _delta(chunk)
+    return bool(delta.get("tool_calls") or delta.get("function_call"))
+
+
+def _text(chunk: dict[str, Any], name: str) -> str:
+    value = _delta(chunk).get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _delta(chunk: dict[str, Any]) -> dict[str, Any]:
     choice = first_choice(chunk)
     delta = choice.get("delta") if choice is not None else None
-    content = delta.get("content") if isinstance(delta, dict) else None
-    return content if isinstance(content, str) else ""
+    return delta if isinstance(delta, dict) else {}
 
 
 def _said(choice: dict[str, Any] | None) -> dict[str, Any]:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from proxy.core.stream.events import Resumed
+from proxy.core.stream.thinking import ThoughtFilter, open_thought
+
 _LONGEST_OVERLAP = 400
 _SHORTEST_OVERLAP = 16
 _CONTEXT = 8
 """Characters by which a place in a text is recognised."""
+_RESTART = 160
+"""Characters that a continuation has in common with the beginning of the answer when that is no refrain."""
+_BEGINNING = 64
+"""Characters by which the beginning of an answer is looked for in the rest of it."""
 _PRECEDENTS_IN = 4096
 """Characters of an answer that are searched for precedents."""
 
@@ -17,7 +24,12 @@ class Seam(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether text may still be held back or taken out."""
+        """Whether text may still be held back, taken out or put in."""
+        ...
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the model began its answer anew instead of going on."""
         ...
 
     def feed(self, text: str) -> str:
@@ -29,41 +41,78 @@ class Seam(Protocol):
         ...
 
 
-class EchoFilter:
-    """Removes a copy of the text that was sent for continuation, if the backend repeats it whole.
+def seam_for(resumed: Resumed, said: str, gap: str) -> Seam:
+    """What stands between an answer that said so much and the attempt that goes on with it.
 
-    LM Studio with llama.cpp engines from 2.21 on repeats it, others do not; a copy is taken out only when
-    every character of it came, so text that merely begins alike is let through. White space at the ends of the
-    copy may be missing, because chat templates trim it; white space that the client has is not sent again.
+    `gap` is the white space before the word that was not taken, if that is known.
+    """
+    if not said:
+        return Joint()
+    if resumed.exact:
+        # A server from before the flags repeats the text in one piece, like any that prefills by itself.
+        return EchoFilter(resumed.echo) if resumed.echo else EchoFilter(_long(said), at_once=True)
+    return Joint(
+        EchoFilter(said if said == resumed.echo else _long(said)),
+        ThoughtFilter(open_thought(said)),
+        EchoFilter("" if said == resumed.echo else resumed.echo),
+        OverlapFilter(resumed.quote, said),
+        SpacedFilter(gap),
+    )
+
+
+def _long(said: str) -> str:
+    """What is long enough to tell a copy of it from a coincidence."""
+    return said if len(said) > _BEGINNING else ""
+
+
+class EchoFilter:
+    """Removes a copy of what was said, if the backend repeats it whole or the model starts from the top again.
+
+    LM Studio with llama.cpp engines from 2.21 on repeats the text that it is to continue, others do not; a copy
+    is taken out only when every character of it came, so text that merely begins alike is let through. White
+    space at the ends of the copy may be missing, because chat templates trim it; white space that the client has
+    is not sent again.
+
+    A long beginning that is the same, and then differs, is another version of the same answer: nothing of it is
+    let through and `restarted` tells. Of an answer that repeats itself neither is to be told from more of the
+    same: there a copy has to come in one piece, which is how llama.cpp's parser hands out what it did not
+    generate (`common_chat_msg_diff`, October 2026).
     """
 
-    def __init__(self, echo: str) -> None:
-        """`echo` is the text that may be repeated; empty: nothing is held back."""
+    def __init__(self, echo: str, *, at_once: bool = False) -> None:
+        """`echo` is the text that may be repeated; empty: nothing is held back. `at_once`: only in one piece."""
         self._copy = echo.lstrip()
         self._core = len(echo.strip())
         self._at = 0
         self._held: list[str] = []
+        self._at_once = at_once or repeats_its_beginning(self._copy)
+        self.restarted = False
         self.open = self._core > 0
 
     def feed(self, text: str) -> str:
         """New text in, text for the client out."""
-        if not self.open:
-            return text
+        if not self.open or not text:
+            return "" if self.restarted else text
         self._held.append(text)
         if self._at == 0:
             text = text.lstrip()
         same = _same(self._copy, self._at, text)
         self._at += same
-        if same == len(text) and self._at < len(self._copy):
+        if self._at_once and text and self._at < self._core:
+            self._at = 0
+        elif same == len(text) and self._at < len(self._copy):
             return ""
         return self._release(text[same:])
 
     def flush(self) -> str:
         """What is held when the attempt ends: the beginning of a copy is real text, a whole one is not."""
-        if self._at >= self._core:
+        if not self.open:
+            return ""
+        whole = self._at >= self._core
+        self._at = len(self._copy) if whole else 0
+        if whole:
             self._held.clear()
-            self._at = len(self._copy)
-        return self._release("") if self.open else ""
+        return self._release("")
 
     def _release(self, rest: str) -> str:
         """End the search: `rest` is what came after the last character that was alike."""
@@ -71,10 +120,17 @@ class EchoFilter:
             out = rest
         elif self._at >= self._core:
             out = self._copy[self._core : self._at] + rest
+        elif self._at >= _RESTART:
+            out, self.restarted = "", True
         else:
             out = "".join(self._held)
         self._held, self.open = [], False
         return out
+
+
+def repeats_its_beginning(text: str) -> bool:
+    """Whether a text begins like something that it says again later."""
+    return text.find(text[:_BEGINNING], 1) > 0
 
 
 def _same(copy: str, at: int, text: str) -> int:
@@ -102,6 +158,7 @@ class OverlapFilter:
         self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._said)
         """Beginnings of the continuation that would be repetitions, longest first."""
         self._held = ""
+        self.restarted = False
         self.open = bool(self._candidates)
 
     def feed(self, text: str) -> str:
@@ -135,29 +192,58 @@ class SpacedFilter:
     A model that is asked in a new turn to go on rarely begins with the space that belongs there.
     """
 
-    def __init__(self, inner: Seam, gap: str) -> None:
-        """`inner` filters first; `gap` is the white space that belongs between the attempts, maybe none."""
-        self._inner = inner
+    restarted = False
+
+    def __init__(self, gap: str) -> None:
+        """`gap` is the white space that belongs between the attempts, maybe none."""
         self._gap = gap
 
     @property
     def open(self) -> bool:
-        """Whether text may still be held back or changed."""
-        return self._inner.open or bool(self._gap)
+        """Whether white space may still be put in."""
+        return bool(self._gap)
 
     def feed(self, text: str) -> str:
         """New text in, text for the client out."""
-        return self._spaced(self._inner.feed(text))
-
-    def flush(self) -> str:
-        """What is held when the attempt ends."""
-        return self._spaced(self._inner.flush())
-
-    def _spaced(self, text: str) -> str:
         if not text:
             return text
         gap, self._gap = self._gap, ""
         return gap + text if text[0].isalnum() else text
+
+    def flush(self) -> str:
+        """Nothing is ever held."""
+        return ""
+
+
+class Joint:
+    """Several filters, one after the other."""
+
+    def __init__(self, *filters: Seam) -> None:
+        """`filters` in the order in which text passes them."""
+        self._filters = filters
+
+    @property
+    def open(self) -> bool:
+        """Whether any of them may still change something."""
+        return any(each.open for each in self._filters)
+
+    @property
+    def restarted(self) -> bool:
+        """Whether any of them recognised a new beginning."""
+        return any(each.restarted for each in self._filters)
+
+    def feed(self, text: str) -> str:
+        """New text in, text for the client out."""
+        for each in self._filters:
+            text = each.feed(text)
+        return text
+
+    def flush(self) -> str:
+        """What is held when the attempt ends."""
+        text = ""
+        for each in self._filters:
+            text = each.feed(text) + each.flush()
+        return text
 
 
 def _repeats(said: str, length: int) -> bool:

@@ -5,7 +5,9 @@ nothing but a word is not even parsed; every token is counted all the same, so t
 pause point, between two chunks of text. After a pause the frames of the next attempt are rewritten to carry
 the first one's identity, so the client sees one answer. How the bytes were cut into reads makes no difference.
 
-    RELAYING --ChunkReceived--> RELAYING, or PAUSED at the pause point or on a refused prompt
+    RELAYING --ChunkReceived--> RELAYING, or PAUSED at the pause point, on a refused prompt, or when a later
+                                attempt begins the answer anew
+    RELAYING --Corrected------> RELAYING, with another attempt
     RELAYING --UpstreamEnded--> DONE, or PAUSED when the window filled up
     PAUSED   --Resumed--------> RELAYING
     PAUSED   --ResumeFailed---> DONE
@@ -21,9 +23,10 @@ from typing import Any, assert_never
 
 from proxy.core import sse
 from proxy.core.overflow import Overflow, recognise
-from proxy.core.stream.answer import Answer, Attempt, Identity, first_choice
+from proxy.core.stream.answer import Answer, Attempt, Identity
 from proxy.core.stream.events import (
     ChunkReceived,
+    Corrected,
     Finish,
     Pause,
     Resumed,
@@ -35,11 +38,10 @@ from proxy.core.stream.events import (
     UpstreamEnded,
     UpstreamFailed,
 )
-from proxy.core.stream.frames import clean, encoded, is_done, is_open, is_torn, object_of, with_timings
-from proxy.core.stream.privileged import smuggles, unprivileged
-from proxy.core.stream.rewriting import content_of, part_of, renamed, text_alone, with_content
-from proxy.core.stream.seam import EchoFilter, OverlapFilter, Seam, SpacedFilter
-from proxy.core.stream.template import Template
+from proxy.core.stream.frames import clean, is_done, is_open, is_torn, object_of
+from proxy.core.stream.outlet import Outlet
+from proxy.core.stream.privileged import smuggles
+from proxy.core.stream.rewriting import calls_of, content_of, thought_of
 from proxy.core.stream.watch import Watch
 
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
@@ -59,6 +61,7 @@ LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
     (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED}),
     (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
+    (State.RELAYING, Corrected): frozenset({State.RELAYING}),
     (State.PAUSED, Resumed): frozenset({State.RELAYING}),
     (State.PAUSED, ResumeFailed): frozenset({State.DONE}),
     (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
@@ -76,23 +79,16 @@ class StreamSession:
         self.watch = watch
         self.answer = answer
         self.state = State.RELAYING
-        self.renaming = False
-        """Whether frames go out under an identity other than the backend's."""
-        self.rewriting = False
-        """Whether frames are those of a later attempt, and become part of the first one's answer."""
+        self._outlet = Outlet(watch, answer)
         self._splitter = sse.FrameSplitter()
-        self._template = Template()
-        self._seam: Seam = EchoFilter("")
-        self._held: list[bytes] = []
-        """Frames from an end on that may be the window's doing, or lacks what the usage chunk took from it."""
-        self._held_said = b""
-        """What they say, without that end."""
         self._refusal = b""
         self._done_seen = False
         self._due = False
         """The pause point is reached: the next word is not taken any more."""
         self._gap = ""
         """White space before the word that was not taken: a quoted answer goes on without it."""
+        self._gap_before = ""
+        """The same for the running attempt, in case it adds nothing to the answer."""
 
     @property
     def resumes(self) -> int:
@@ -103,7 +99,7 @@ class StreamSession:
         """Put the answer under an identity that a notice has gone out with, after a chunk that said the role."""
         self.answer.identity = identity
         self.answer.role_said = True
-        self.renaming = True
+        self._outlet.renaming = True
 
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
@@ -115,14 +111,16 @@ class StreamSession:
             msg = f"{type(event).__name__} is not legal while {self.state.value}"
             raise ValueError(msg)
         match event:
-            case ChunkReceived(data):
-                return self._received(data)
+            case ChunkReceived(data, unseen):
+                return self._received_with(data, unseen) if unseen else self._received(data)
             case UpstreamEnded():
                 return self._ended()
             case UpstreamFailed(message):
                 return self._broke_off(message)
             case Resumed():
                 return self._resumed(event)
+            case Corrected(prompt_tokens, bound):
+                return self._resumed(Resumed(prompt_tokens, bound))
             case ResumeFailed():
                 return self._not_resumed()
         assert_never(event)
@@ -141,12 +139,13 @@ class StreamSession:
         if not block:
             return ()
         out: list[bytes] = []
-        text = self._template.read(block)
+        template = self._outlet.template
+        text = template.read(block)
         if text is not None:
             return _commands(out, self._text_frame(block, text, out))
         # Many frames in one read, far from the pause point: at most a token a byte.
-        if self.watch.far(self.answer, len(block)) and (texts := self._template.read_all(block)) is not None:
-            self.answer.add_all(self._template.name, texts)
+        if self.watch.far(self.answer, len(block)) and (texts := template.read_all(block)) is not None:
+            self.answer.add_all(template.name, texts)
             return (Send(block),)
         for frame in sse.frames(block):
             stop = self._frame(frame, out)
@@ -154,44 +153,58 @@ class StreamSession:
                 return _commands(out, stop)
         return _commands(out)
 
+    def _received_with(self, data: bytes, unseen: int) -> Commands:
+        """What comes is counted together with what a reader of tool calls still keeps to itself."""
+        attempt = self.answer.attempt
+        attempt.unseen = unseen
+        commands = self._received(data)
+        if self.state is State.RELAYING and attempt is self.answer.attempt:
+            out: list[bytes] = []
+            stop = self._pause_if_due(out)
+            commands = (*commands, *_commands(out, stop))
+        return commands
+
     def _frame(self, frame: bytes, out: list[bytes]) -> Pause | Retry | None:
-        text = self._template.read(frame)
+        text = self._outlet.template.read(frame)
         if text is not None:
             return self._text_frame(frame, text, out)
         data = sse.data_of(frame)
         chunk = object_of(data)
         if chunk is not None and not smuggles(frame):
             return self._chunk(frame, chunk, out)
-        if data is None or not (self.rewriting or chunk is not None or smuggles(frame)):
-            (self._held or out).append(frame)
+        if data is None or not (self._outlet.rewriting or chunk is not None or smuggles(frame)):
+            self._outlet.other(frame, out)
         if is_done(data):
             self._done_seen = True
-            self._template.forget()
+            self._outlet.template.forget()
         return None
 
     def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Pause | None:
         """A frame like one that was parsed before."""
-        if self._due and self._template.name == "content" and text[0].isspace():
-            return self._pause_before(text, out)
-        out.append(self._template.fill(frame, text))
-        self.answer.add_plain(self._template.name, text)
+        if self._due and text[0].isspace() and (stop := self._word(text, out)) is not None:
+            return stop
+        self._outlet.text_frame(frame, text, out)
         return self._pause_if_due(out)
 
     def _chunk(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Pause | Retry | None:
         if self._done_seen:
             # No part of the answer any more.
-            (self._held or out).append(b"" if self.rewriting else clean(frame, chunk))
+            self._outlet.other(b"" if self._outlet.rewriting else clean(frame, chunk), out)
             return None
         if chunk.get("error"):
             return self._error(frame, chunk, out)
-        role_said = self.answer.role_said
-        if self._due and content_of(chunk)[:1].isspace():
-            return self._pause_before(content_of(chunk), out)
-        if self.rewriting:
-            self._join(frame, chunk, out)
-        else:
-            self.answer.add(chunk)
-            self._relay(frame, chunk, out, role_said=role_said)
+        said = content_of(chunk) or thought_of(chunk)
+        if self._due and said[:1].isspace() and (stop := self._word(said, out)) is not None:
+            return stop
+        if calls_of(chunk) and self.watch.endangers(self.answer):
+            self._outlet.withhold_call(out)
+        if not self._outlet.chunk(frame, chunk, out):
+            attempt = self.answer.attempt
+            attempt.restarted, attempt.dropped = True, attempt.completion_tokens
+            self._gap = self._gap_before
+            return self._pause("restarted", out)
+        if self.answer.attempt.finish not in (None, "length"):
+            self._outlet.release(out)
         return self._pause_if_due(out)
 
     def _error(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Pause | Retry | None:
@@ -203,93 +216,43 @@ class StreamSession:
             self._refusal = clean(frame, chunk)
             return Retry(overflow)
         self.answer.attempt.errored = True
-        self._flush_seam(out)
-        (self._held or out).append(self._renamed(frame, chunk, role_said=True))
+        self._outlet.error(frame, chunk, out)
         return None
-
-    def _relay(self, frame: bytes, chunk: dict[str, Any], out: list[bytes], *, role_said: bool) -> None:
-        """A chunk of the first attempt, as it came."""
-        if self.watch.strip_usage and chunk.get("usage") and not chunk.get("choices"):
-            if self._held:
-                self._held[0] = with_timings(self._held[0], frame)
-            return
-        sent = self._renamed(frame, chunk, role_said=role_said)
-        choice = first_choice(chunk)
-        cut = choice is not None and choice.get("finish_reason") == "length"
-        ends = self.watch.strip_usage and self.answer.attempt.finish is not None
-        if self._held or ends or (cut and self.watch.may_be_full(self.answer)):
-            self._held.append(sent)
-            self._held_said += self._part(chunk, role_said=role_said)
-            self._template.forget()
-            return
-        out.append(sent)
-        if (alone := text_alone(chunk, role_said=role_said)) is not None:
-            self._template.learn(frame, sent, *alone)
-
-    def _join(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> None:
-        """A chunk of a later attempt: only what it says, in one answer with what was said before."""
-        role_said, content = self.answer.role_said, content_of(chunk)
-        if content:
-            seamless = not self._seam.open
-            said = self._seam.feed(content)
-            chunk = chunk if said == content else with_content(chunk, said)
-        else:
-            seamless = True
-        self.answer.add(chunk)
-        part = self._part(chunk, role_said=role_said)
-        out.append(part)
-        if seamless and (alone := text_alone(chunk, role_said=role_said)) is not None:
-            self._template.learn(frame, part, *alone)
-
-    def _renamed(self, frame: bytes, chunk: dict[str, Any], *, role_said: bool) -> bytes:
-        identity = self.answer.identity
-        if identity is None or not (self.renaming or self.rewriting):
-            return clean(frame, chunk)
-        return encoded(renamed(unprivileged(chunk), identity, role_said=role_said))
-
-    def _part(self, chunk: dict[str, Any], *, role_said: bool) -> bytes:
-        identity = self.answer.identity
-        part = None if identity is None else part_of(chunk, identity, role_said=role_said)
-        return b"" if part is None else encoded(part)
 
     # -- pausing
 
     def _pause_if_due(self, out: list[bytes]) -> Pause | None:
         self._due = self.watch.pause_due(self.answer)
-        return self._pause("pause point", out) if self._due and self.watch.overdue(self.answer) else None
+        overdue = self._due and self.watch.cancels and self.watch.overdue(self.answer)
+        return self._pause("pause point", out) if overdue else None
 
-    def _pause_before(self, text: str, out: list[bytes]) -> Pause:
-        """Pause between two words: the backend will say the second one again."""
-        self._gap = text[: len(text) - len(text.lstrip())]
-        return self._pause("pause point", out)
+    def _word(self, text: str, out: list[bytes]) -> Pause | None:
+        """A word begins while a pause is due.
+
+        The backend will say it again; or, where it can't be stopped, a bound may cut it, and it is withheld.
+        """
+        if self.watch.cancels:
+            self._gap = "" if self.answer.thinking else _margin(text)
+            return self._pause("pause point", out)
+        if not self.answer.attempt.withheld:
+            self._outlet.release(out)
+            self._outlet.withhold(out)
+        return None
 
     def _pause(self, reason: str, out: list[bytes]) -> Pause:
-        self._flush_seam(out)
+        if word := self._outlet.take_back():
+            self._gap = _margin(word)
+        self._outlet.flush(out)
         self._due = False
         self.state = State.PAUSED
         return Pause(reason)
 
-    def _flush_seam(self, out: list[bytes]) -> None:
-        """Text that was held back at the seam turns out to be no repetition."""
-        rest, identity = self._seam.flush(), self.answer.identity
-        if rest and identity is not None:
-            self.answer.add_text(rest)
-            out.append(encoded(identity.chunk({"content": rest})))
-
     def _resumed(self, event: Resumed) -> Commands:
-        if self.answer.begun:
-            self.rewriting = True
-            quote = event.quote
-            inner = OverlapFilter(quote, self.answer.text) if quote else EchoFilter(event.echo)
-            self._seam = inner if event.exact else SpacedFilter(inner, event.gap or self._gap)
-            self._gap = ""
-        elif self.answer.identity is not None:
-            self.renaming = True  # a first chunk went out before the prompt was refused
+        self._gap_before = event.gap or self._gap
+        self._outlet.next_attempt(event, self._gap_before)
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
         self._splitter = sse.FrameSplitter()
-        self._template.forget()
-        self._held = []
-        self._held_said = self._refusal = b""
+        self._gap, self._refusal = "", b""
         self._done_seen = self._due = False
         self.state = State.RELAYING
         return ()
@@ -315,9 +278,11 @@ class StreamSession:
         return self._complete(out, torn)
 
     def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | None:
-        if (self._held or self.rewriting) and self.answer.attempt.finish == "length":
+        outlet = self._outlet
+        if (outlet.ending or outlet.rewriting) and self.answer.attempt.finish == "length":
             if self.watch.is_full(self.answer):
-                out.append(self._held_said)
+                if not outlet.withholding:
+                    out.append(outlet.ending_said)
                 return self._pause("window full", out)
         elif not self._done_seen and self.watch.suspiciously_empty(self.answer):
             self.state = State.PAUSED
@@ -326,10 +291,15 @@ class StreamSession:
 
     def _complete(self, out: list[bytes], torn: bytes = b"") -> Commands:
         """The attempt has ended in good order, or with an error that was passed on."""
-        if self.rewriting:
-            return self._close(out, self._final_frames(self.answer.attempt.finish or "stop"))
-        end = b"".join(self._held) + torn
-        if self.answer.attempt.errored and not self._done_seen:
+        attempt, outlet = self.answer.attempt, self._outlet
+        if attempt.withheld and attempt.finish == "length" and self.watch.tokens_left(self.answer) != 0:
+            outlet.take_back()  # half a call, and no more room for a whole one
+            return self._close(out, self._final_frames("length"))
+        outlet.release(out)
+        if outlet.rewriting:
+            return self._close(out, self._final_frames(attempt.finish or "stop"))
+        end = b"".join(outlet.ending) + torn
+        if attempt.errored and not self._done_seen:
             end += sse.DONE
         return self._close(out, end)
 
@@ -343,14 +313,14 @@ class StreamSession:
     def _broke_off(self, message: str) -> Commands:
         attempt = self.answer.attempt
         if self.state is State.RELAYING and (attempt.finish or self._done_seen or attempt.errored):
-            missing = b"" if self._done_seen or self.rewriting or attempt.errored else sse.DONE
+            missing = b"" if self._done_seen or self._outlet.rewriting or attempt.errored else sse.DONE
             return self._complete([], missing)
         return self._failed(message, [])
 
     def _failed(self, message: str, out: list[bytes]) -> Commands:
         error = {"message": message, "type": "upstream_error", "code": "upstream_failed", "param": None}
         end: list[bytes] = []
-        self._flush_seam(end)
+        self._outlet.settle(end)
         return self._close(out, b"".join(end) + sse.encode({"error": error}) + sse.DONE)
 
     def _final_frames(self, finish: str) -> bytes:
@@ -358,7 +328,7 @@ class StreamSession:
         if identity is None or self.answer.attempt.errored:
             return sse.DONE
         out: list[bytes] = []
-        self._flush_seam(out)
+        self._outlet.flush(out)
         out.append(sse.encode(identity.chunk({}, finish)))
         if self.watch.show_usage and (usage := self.answer.usage()) is not None:
             out.append(sse.encode({**identity.chunk({}), "choices": [], "usage": usage}))
@@ -368,6 +338,11 @@ class StreamSession:
         self.state = State.DONE
         gap = b"\n\n" if end and is_open(out) else b""
         return (*_commands([*out, gap, end]), Finish())
+
+
+def _margin(text: str) -> str:
+    """The white space that a text begins with."""
+    return text[: len(text) - len(text.lstrip())]
 
 
 def _commands(out: list[bytes], stop: StreamCommand | None = None) -> Commands:

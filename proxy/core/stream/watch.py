@@ -14,6 +14,11 @@ _PATIENCE = 32
 """A pause waits for the end of a word for this part of the window at most."""
 _GAIN_SHARE = 16
 """A resumed attempt that said less than this part of the window gained no room: the next would not either."""
+_DANGER = 4096
+_DANGER_SHARE = 4
+"""A tool call that begins within so many tokens, or such a part of the window, of the pause point is withheld."""
+_CALL_SLACK = 64
+"""A withheld call is given up when less than this part of the window is left."""
 _EMPTY_FILL = 0.9
 """Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4)."""
 
@@ -29,18 +34,20 @@ class Watch:
     """The usage chunk was Spillway's wish: take it out again."""
     show_usage: bool = False
     """The client wants usage, so a joined answer ends with a usage chunk."""
-    bounded: bool = False
-    """The first attempt was sent with a lower `max_tokens` than the client's."""
+    cancels: bool = True
+    """Whether an attempt may be left before its end; False: it is paid for to the end, so a bound has to stop it."""
     resumable: bool = False
     max_resumes: int = 3
 
     def pause_due(self, answer: Answer) -> bool:
-        """Whether the running attempt has reached the pause point, in text, and would outgrow the window."""
+        """Whether the running attempt has reached the pause point and would outgrow the window."""
         attempt = answer.attempts[-1]
-        used = attempt.prompt_tokens + attempt.completion_tokens
+        used = attempt.used
         near_bound = attempt.bound is not None and attempt.completion_tokens >= attempt.bound - _BOUND_MARGIN
         if not (near_bound or used >= self.pause_point) or attempt.finish or not self.may_go_on(answer):
             return False
+        if attempt.withheld or attempt.unseen:
+            return used >= self.window - max(_FULL_SLACK, self.window // _CALL_SLACK)
         left = self.tokens_left(answer)
         if near_bound and left is not None and left > _BOUND_MARGIN:
             return True
@@ -49,15 +56,23 @@ class Watch:
     def far(self, answer: Answer, tokens: int) -> bool:
         """Whether so many more tokens are sure not to reach the pause point."""
         attempt = answer.attempts[-1]
-        used = attempt.prompt_tokens + attempt.completion_tokens
-        return attempt.bound is None and (not self.resumable or used + tokens < self.pause_point)
+        return attempt.bound is None and (not self.resumable or attempt.used + tokens < self.pause_point)
 
     def overdue(self, answer: Answer) -> bool:
         """Whether no word ended for so long after the pause point that the pause can't wait for one."""
         attempt = answer.attempts[-1]
         return (
-            attempt.prompt_tokens + attempt.completion_tokens >= self.pause_point + self.window // _PATIENCE
+            attempt.withheld
+            or attempt.unseen > 0
+            or attempt.used >= self.pause_point + self.window // _PATIENCE
         )
+
+    def endangers(self, answer: Answer) -> bool:
+        """Whether a tool call that begins now might not fit: then it is withheld until it is whole."""
+        attempt = answer.attempts[-1]
+        reserve = max(_DANGER, self.window // _DANGER_SHARE)
+        managed = self.resumable and self.window > 0
+        return managed and not attempt.calling and attempt.used >= self.pause_point - reserve
 
     def may_be_full(self, answer: Answer) -> bool:
         """Whether an end for its length may have been the window's doing: usage may tell later."""
@@ -68,9 +83,9 @@ class Watch:
         """Whether an attempt that ended for its length is to be gone on with."""
         if not self.may_be_full(answer):
             return False
-        if self.max_tokens is not None and (self.bounded or answer.resumes):
-            return True  # the bound that ended it was Spillway's, not the client's
         attempt = answer.attempt
+        if attempt.bound is not None:
+            return True  # the bound that ended it was Spillway's, not the client's
         slack = _FULL_SLACK if attempt.usage else self.window // 16
         return attempt.prompt_tokens + attempt.completion_tokens >= self.window - slack
 
@@ -82,12 +97,20 @@ class Watch:
 
     def tokens_left(self, answer: Answer) -> int | None:
         """Completion tokens that the client still allows."""
-        return None if self.max_tokens is None else max(0, self.max_tokens - answer.completion_tokens)
+        return None if self.max_tokens is None else max(0, self.max_tokens - answer.said_tokens)
 
     def may_go_on(self, answer: Answer) -> bool:
-        """Whether the answer can be resumed where it stands: in text, and with room gained so far."""
+        """Whether the answer can be resumed where it stands: between words, and with room gained so far."""
+        attempt = answer.attempts[-1]
+        if attempt.calling and not attempt.withheld:
+            return False
+        begun = answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
+        return begun and self._resumes(answer)
+
+    def _resumes(self, answer: Answer) -> bool:
+        """Whether there may be one more attempt after the running one."""
         attempt, resumes = answer.attempts[-1], answer.resumes
-        if not self.resumable or not self.window or attempt.calling or not answer.has_text:
+        if not self.resumable or not self.window:
             return False
         if resumes >= self.max_resumes and self.max_tokens is None:
             return False

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.stream.events import Resumed
-from proxy.core.stream.seam import EchoFilter, OverlapFilter, Seam, SpacedFilter
+from proxy.core.stream.seam import EchoFilter, Joint, OverlapFilter, Seam, SpacedFilter
 from tests.core.stream.support import Attempt, conversation, ending, one_answer, opening, read, said, session
 from tests.core.stream.test_session import CLOSE
 
@@ -71,6 +71,43 @@ def test_an_echo_filter_takes_out_the_echo_or_nothing(echo: str, text: str, size
     assert through(EchoFilter(echo), echo + text, size).strip() in {text.strip(), (echo + text).strip()}
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_an_answer_that_is_begun_anew_is_recognised(size: int) -> None:
+    """A model that was asked to go on and does not says its answer again, sooner or later in other words."""
+    for same in (160, 200, len(PROSE) - 20):
+        seam = EchoFilter(PROSE)
+        out = "".join(
+            seam.feed(f"{PROSE[:same]}~ and so on"[at : at + size]) for at in range(0, same + 11, size)
+        )
+        assert (out, seam.restarted) == ("", True)
+
+
+def test_a_refrain_is_no_new_beginning() -> None:
+    refrain = PROSE[:150]
+    seam = EchoFilter(PROSE)
+    assert through(seam, f"{refrain} Another verse.", 7) == f"{refrain} Another verse."
+    assert not seam.restarted
+    assert through(EchoFilter(PROSE), PROSE[:200], 7) == PROSE[:200], "it may be the last line"
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", REPETITIVE)
+def test_more_of_the_same_is_no_echo(name: str, size: int) -> None:
+    text = REPETITIVE[name]
+    for at in range(len(text) // 2, len(text), 7):
+        seam = EchoFilter(text[:at])
+        if len(text[:at].strip()) > size:
+            assert through(seam, text[at:] + text, size) == text[at:] + text
+            assert not seam.restarted
+
+
+def test_an_echo_of_a_repetitive_text_comes_in_one_piece() -> None:
+    text = REPETITIVE["equal lines"]
+    seam = EchoFilter(text)
+    assert seam.feed(text + "- nothing") == "- nothing"
+    assert seam.feed(" to report") == " to report"
+
+
 def test_an_empty_echo_filters_nothing() -> None:
     for echo in ("", " \n"):
         assert not EchoFilter(echo).open
@@ -78,7 +115,7 @@ def test_an_empty_echo_filters_nothing() -> None:
 
 
 def test_a_long_echo_in_small_pieces_is_read_in_linear_time() -> None:
-    echo = "word " * 40_000
+    echo = "".join(f"word {n} " for n in range(20_000))
     assert through(EchoFilter(echo), echo + "end", 3) == "end"
 
 
@@ -140,17 +177,17 @@ def test_text_is_held_back_only_while_it_may_be_a_repetition() -> None:
 
 
 def test_a_missing_space_is_put_in_before_a_word_only() -> None:
-    assert through(SpacedFilter(EchoFilter(""), " "), "word", 2) == " word"
-    assert through(SpacedFilter(EchoFilter(""), "\n\n"), "Word", 2) == "\n\nWord"
-    assert through(SpacedFilter(EchoFilter(""), " "), " word", 2) == " word"
-    assert through(SpacedFilter(EchoFilter(""), " "), ", word", 2) == ", word"
-    assert through(SpacedFilter(EchoFilter(""), ""), "word", 2) == "word"
-    assert not SpacedFilter(EchoFilter(""), "").open
+    assert through(SpacedFilter(" "), "word", 2) == " word"
+    assert through(SpacedFilter("\n\n"), "Word", 2) == "\n\nWord"
+    assert through(SpacedFilter(" "), " word", 2) == " word"
+    assert through(SpacedFilter(" "), ", word", 2) == ", word"
+    assert through(SpacedFilter(""), "word", 2) == "word"
+    assert not SpacedFilter("").open
 
 
 def test_the_space_comes_after_the_repetition() -> None:
-    assert through(SpacedFilter(EchoFilter("one two"), " "), "one twothree", 3) == " three"
-    assert through(SpacedFilter(EchoFilter("one two"), " "), "three", 3) == " three"
+    assert through(Joint(EchoFilter("one two"), SpacedFilter(" ")), "one twothree", 3) == " three"
+    assert through(Joint(EchoFilter("one two"), SpacedFilter(" ")), "three", 3) == " three"
 
 
 # -- in an answer: every split, every form, every way to read it

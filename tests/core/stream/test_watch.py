@@ -65,7 +65,7 @@ def test_a_window_that_is_full_is_told_from_a_bound() -> None:
     assert not WATCH.is_full(answer(500, 480, usage=used))
     assert WATCH.is_full(answer(500, 450)), "without usage the count is taken for less"
     assert not replace(WATCH, max_tokens=495).is_full(answer(500, 495, usage=used))
-    assert replace(WATCH, max_tokens=300, bounded=True).is_full(answer(500, 200, usage=used))
+    assert replace(WATCH, max_tokens=300).is_full(answer(500, 200, usage=used, bound=200))
 
 
 def test_a_resume_has_to_gain_room() -> None:
