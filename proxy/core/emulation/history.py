@@ -1,0 +1,121 @@
+"""A history with tool calls as one that a model without tools understands: calls and results as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.core.emulation.offer import Offer
+from proxy.core.emulation.protocol import RESULT, call_text, protocol
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import Message, leading_system
+from proxy.core.turns import RESULT_ROLES, calls_of
+
+_UNNAMED = "tool"
+_LONGEST_NAME = 64
+_UNSAFE = re.compile(r"[^\w.:/ -]")
+"""Characters that would end the field of a tag."""
+_MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
+"""What `proxy.core.ladder.results` takes for the beginning or the end of a result."""
+
+
+def as_text(messages: Sequence[Message], offer: Offer) -> list[Message]:
+    """One message out for each in, in order, with the protocol in the last of the leading system messages.
+
+    Where there is none, a system message comes first. Messages without calls and results stay the same objects, and a
+    history that was rewritten already stays as it is.
+    """
+    names: dict[str, str] = {}
+    done: list[Message] = []
+    for message in messages:
+        if message.get("role") in RESULT_ROLES:
+            done.append(_result(message, names))
+        elif calls_of(message) or isinstance(message.get("function_call"), dict):
+            done.append(_called(message, names))
+        else:
+            done.append(message)
+    return _instructed(done, protocol(offer))
+
+
+def _instructed(messages: list[Message], text: str) -> list[Message]:
+    if not text:
+        return messages
+    last = leading_system(messages) - 1
+    if last < 0:
+        return [{"role": "system", "content": text}, *messages]
+    if not _ends_with(messages[last].get("content"), text):
+        messages[last] = _with_text(messages[last], text, "\n\n")
+    return messages
+
+
+def _ends_with(content: Any, text: str) -> bool:
+    if isinstance(content, list):
+        content = content[-1].get("text") if content and isinstance(content[-1], dict) else None
+    return isinstance(content, str) and content.endswith(text)
+
+
+def _with_text(message: Message, text: str, between: str) -> Message:
+    """The message with a text behind its content."""
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        return {**message, "content": [*content, {"type": "text", "text": between + text}]}
+    return {
+        **message,
+        "content": f"{content}{between}{text}" if isinstance(content, str) and content else text,
+    }
+
+
+def _called(message: Message, names: dict[str, str]) -> Message:
+    """An assistant message whose calls are text behind its content."""
+    calls = [(str(call.get("id")), call.get("function")) for call in calls_of(message)]
+    if not calls:
+        calls = [("", message["function_call"])]
+    written = []
+    for call_id, function in calls:
+        name = str(function.get("name")) if isinstance(function, dict) else _UNNAMED
+        names[call_id] = name
+        written.append(call_text(name, _arguments(function)))
+    rest = {key: value for key, value in message.items() if key not in {"tool_calls", "function_call"}}
+    return _with_text(rest, "\n".join(written), "\n")
+
+
+def _arguments(function: Any) -> str:
+    """Arguments as they were written, where they are JSON."""
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str):
+        return dumps({} if arguments is None else arguments).decode()
+    text = arguments.strip() or "{}"
+    try:
+        valid = isinstance(loads(text), dict)
+    except ValueError:
+        valid = False
+    return text if valid else dumps(arguments).decode()
+
+
+def _result(message: Message, names: dict[str, str]) -> Message:
+    """A result as a user message. Each part that is text becomes a result of its own; images stay what they are."""
+    name = message.get("name") or names.get(str(message.get("tool_call_id"))) or _UNNAMED
+    rest = {key: value for key, value in message.items() if key not in {"tool_call_id", "name"}}
+    content = message.get("content")
+    tagged: Any
+    if isinstance(content, list):
+        tagged = [
+            {**part, "text": _tagged(part["text"], name)} if _is_text(part) else part for part in content
+        ]
+        if not any(map(_is_text, content)):
+            tagged.insert(0, {"type": "text", "text": _tagged("", name)})
+    else:
+        text = content if isinstance(content, str) or content is None else dumps(content).decode()
+        tagged = _tagged(text or "", name)
+    return {**rest, "role": "user", "content": tagged}
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def _tagged(text: str, name: Any) -> str:
+    """A result between its tags, in which there is nothing that looks like one of them."""
+    safe = _UNSAFE.sub("_", str(name))[:_LONGEST_NAME]
+    return f"<{RESULT} tool_name='{safe}'>" + _MARK.sub(r"\1\\\2", text) + f"</{RESULT}>"

@@ -1,0 +1,171 @@
+"""JSON as models write it: parsed with the mistakes that have one meaning, each named.
+
+Linear in the length of the text; nesting is bounded, so that nothing recurses far.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+DEEPEST = 64
+"""Levels of nesting that are read."""
+TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
+CUT = "cut"
+"""The reason of what ends in the middle of a string, or where a value is missing."""
+
+_SPACE = re.compile(r"\s*")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_WORD = re.compile(r"[A-Za-z]+")
+_LITERALS = {"true": True, "false": False, "null": None}
+_PYTHON = {"True": True, "False": False, "None": None}
+_PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f]*")}
+_ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/"} | dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
+_UNICODE = re.compile(r"u([0-9a-fA-F]{4})(?:\\u([0-9a-fA-F]{4}))?")
+_SHOWN = 30
+
+
+class Unreadable(ValueError):
+    """Not JSON, and not known how it was meant; says why in words for the model."""
+
+
+def parse(text: str) -> tuple[Any, tuple[str, ...]]:
+    """The value, and the names of the repairs in the order in which they were needed.
+
+    Repairs: `bad_escapes`, `missing_brackets` (at the end), `python_literals`, `raw_newlines` (any control character in
+    a string), `single_quotes`, `trailing_commas`.
+
+    Raises:
+        Unreadable: with `cut` as its text if the end is missing.
+    """
+    parser = _Parser(text)
+    value = parser.value(0)
+    if parser.following():
+        raise parser.wrong("nothing after the end")
+    return value, tuple(parser.repairs)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self.repairs: dict[str, None] = {}
+
+    def following(self) -> str:
+        """The next character that is no white space; empty at the end."""
+        match = _SPACE.match(self._text, self._at)
+        self._at = match.end() if match is not None else self._at
+        return self._text[self._at : self._at + 1]
+
+    def wrong(self, wanted: str) -> Unreadable:
+        near = self._text[self._at : self._at + _SHOWN]
+        return Unreadable(f"it is not valid JSON: {wanted} was expected at {near!r}" if near else CUT)
+
+    def value(self, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise Unreadable(TOO_DEEP)
+        begins = self.following()
+        if begins == "{":
+            return self._object(depth)
+        if begins == "[":
+            return self._array(depth)
+        return self._string() if begins in _PLAIN else self._scalar()
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        self._at += 1
+        while not self._closes("}", depth, first=not found):
+            if self.following() not in _PLAIN:
+                raise self.wrong("a name in double quotes")
+            key = self._string()
+            if self.following() != ":":
+                raise self.wrong('":"')
+            self._at += 1
+            found[key] = self.value(depth + 1)
+        return found
+
+    def _array(self, depth: int) -> list[Any]:
+        found: list[Any] = []
+        self._at += 1
+        while not self._closes("]", depth, first=not found):
+            found.append(self.value(depth + 1))
+        return found
+
+    def _closes(self, bracket: str, depth: int, *, first: bool) -> bool:
+        """Consume a comma, or the end, which may be missing at the end of the text or before an outer bracket."""
+        following = self.following()
+        comma = following == "," and not first
+        if comma:
+            self._at += 1
+            following = self.following()
+        if following == bracket:
+            self._at += 1
+        elif not following or (following in "}]" and depth > 0):
+            self.repairs["missing_brackets"] = None
+        elif comma or first:
+            return False
+        else:
+            raise self.wrong(f'"," or "{bracket}"')
+        if comma:
+            self.repairs["trailing_commas"] = None
+        return True
+
+    def _scalar(self) -> Any:
+        if match := _NUMBER.match(self._text, self._at):
+            self._at = match.end()
+            try:
+                return json.loads(match.group())
+            except ValueError:  # Python refuses integers of thousands of digits
+                raise Unreadable("a number in it has too many digits") from None
+        word = _WORD.match(self._text, self._at)
+        name = word.group() if word is not None else ""
+        if name in _PYTHON:
+            self.repairs["python_literals"] = None
+        elif name not in _LITERALS:
+            raise self.wrong("a value")
+        self._at += len(name)
+        return _PYTHON.get(name, _LITERALS.get(name))
+
+    def _string(self) -> str:
+        quote = self._text[self._at]
+        if quote == "'":
+            self.repairs["single_quotes"] = None
+        self._at += 1
+        pieces: list[str] = []
+        while True:
+            match = _PLAIN[quote].match(self._text, self._at)
+            plain = match.group() if match is not None else ""
+            pieces.append(plain)
+            self._at += len(plain)
+            character = self._text[self._at : self._at + 1]
+            if not character:
+                raise Unreadable(CUT)
+            self._at += 1
+            if character == quote:
+                return "".join(pieces)
+            if character == "\\":
+                pieces.append(self._escaped())
+            else:
+                self.repairs["raw_newlines"] = None
+                pieces.append(character)
+
+    def _escaped(self) -> str:
+        letter = self._text[self._at : self._at + 1]
+        if letter in _ESCAPES:
+            self._at += 1
+            return _ESCAPES[letter]
+        if match := _UNICODE.match(self._text, self._at):
+            high, low = match[1], match[2]
+            # Half of a character beyond the first 65,536 goes with the half that follows it.
+            if low is not None and high[:2].lower() in _HIGH and low[:2].lower() in _LOW:
+                self._at = match.end()
+                return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+            self._at += 5
+            return chr(int(high, 16))
+        self.repairs["bad_escapes"] = None
+        return "\\"
+
+
+_HIGH = frozenset({"d8", "d9", "da", "db"})
+_LOW = frozenset({"dc", "dd", "de", "df"})

@@ -1,0 +1,132 @@
+"""Outputs that are broken, cut off, or only look like calls."""
+
+from __future__ import annotations
+
+from proxy.core.emulation import Call, Malformed
+from tests.core.emulation.outputs import ARGS, FENCED, TAGGED, P, broken, paris, row
+
+
+def weather(arguments: str) -> str:
+    return f'{{"name": "get_weather", "arguments": {arguments}}}'
+
+
+def tag(body: str) -> str:
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+REPAIRED = [
+    row("trailing commas", tag(weather('{"city": "Paris",},')), paris("tool_call", "trailing_commas", arguments='{"city":"Paris"}')),
+    row("single quotes", "{'name': 'get_weather', 'arguments': {'city': 'Paris'}}", paris("bare", "single_quotes", arguments='{"city":"Paris"}')),
+    row("escaped single quote", r"{'name': 'get_weather', 'arguments': {'city': 'L\'Aquila'}}", paris("bare", "single_quotes", arguments='{"city":"L\'Aquila"}')),
+    row("apostrophe between double quotes", weather('{"city": "L\'Aquila"}'), paris("bare", arguments='{"city": "L\'Aquila"}')),
+    row("last brace missing", weather('{"city": "Paris"}')[:-1], paris("bare", "missing_brackets")),
+    row("both braces missing", weather('{"city": "Paris"')[:-1], paris("bare", "missing_brackets", arguments='{"city":"Paris"}')),
+    row("brace missing in a tag", tag(weather('{"city": "Paris"}')[:-1]), paris("tool_call", "missing_brackets")),
+    row("braces missing in a fence", f"```json\n{weather(ARGS)[:-2]}\n```", paris("fenced", "missing_brackets", arguments='{"city":"Paris"}')),
+    row("bracket missing inside", tag('{"name": "search", "arguments": {"tags": ["a", "b"}}'), Call("search", '{"tags":["a","b"]}', "tool_call", ("missing_brackets",))),
+    row("a brace too many in a tag", tag(P + "}"), paris("tool_call", "extra_brackets")),
+    row("a brace too many in a fence", f"```json\n{P}}}\n```", paris("fenced", "extra_brackets")),
+    row("Python's words", weather('{"city": "Paris", "hourly": True, "height": None}'), paris("bare", "python_literals", arguments='{"city":"Paris","hourly":true,"height":null}')),
+    row("raw line end in a string", tag('{"name": "write_file", "arguments": {"path": "a", "content": "x\n\ty"}}'), Call("write_file", r'{"path":"a","content":"x\n\ty"}', "tool_call", ("raw_newlines",))),
+    row("fence in a raw string", '```json\n{"tool": "write_file", "args": {"path": "a", "content": "x\n```\ny"}}\n```', Call("write_file", r'{"path":"a","content":"x\n```\ny"}', "fenced", ("raw_newlines",))),
+    row("escape that is none", weather(r'{"city": "C:\dir\ü"}'), paris("bare", "bad_escapes", arguments=r'{"city":"C:\\dir\\ü"}')),
+    row("text for a number", weather('{"city": "Paris", "days": "3"}'), paris("bare", "text_for_number", arguments='{"city":"Paris","days":3}')),
+    row("text for a number or null", weather('{"city": "Paris", "height": "1.5"}'), paris("bare", "text_for_number", arguments='{"city":"Paris","height":1.5}')),
+    row("text for null", weather('{"city": "Paris", "height": "None"}'), paris("bare", "text_for_null", arguments='{"city":"Paris","height":null}')),
+    row("text for a boolean", weather('{"city": "Paris", "hourly": "True"}'), paris("bare", "text_for_boolean", arguments='{"city":"Paris","hourly":true}')),
+    row("number for a text", weather('{"city": 75001}'), paris("bare", "number_for_text", arguments='{"city":"75001"}')),
+    row("text for a structure", '{"name": "search", "arguments": {"tags": "[1, \'b\']"}}', Call("search", '{"tags":["1","b"]}', "bare", ("text_for_structure", "number_for_text"))),
+    row("several at once", "{'tool':'get_weather','args':{'city':'Paris','days':'3',}", paris("bare", "missing_brackets", "single_quotes", "trailing_commas", "text_for_number", arguments='{"city":"Paris","days":3}')),
+]  # fmt: skip
+
+MALFORMED = [
+    broken("required parameter missing", weather('{"days": 1}'), "bare", 'get_weather: "city" is missing'),
+    broken("several parameters missing", tag('{"name": "write_file", "arguments": {}}'), "tool_call", 'write_file: "path", "content" are missing'),
+    broken("wrong type", weather('{"city": "Paris", "days": "three"}'), "bare", 'get_weather: "days" must be integer, not "three"'),
+    broken("wrong type of several", weather('{"city": "Paris", "height": []}'), "bare", 'get_weather: "height" must be number or null, not []'),
+    broken("not an option", weather('{"city": "Paris", "unit": "kelvin"}'), "bare", 'get_weather: "unit" must be one of "celsius", "fahrenheit"'),
+    broken("unknown parameter", tag('{"name": "write_file", "arguments": {"path": "a", "content": "b", "mode": "w"}}'), "tool_call", "write_file: the arguments: Additional properties are not allowed ('mode' was unexpected)"),
+    broken("wrong type inside", '{"name": "search", "arguments": {"tags": ["a", {}]}}', "bare", 'search: "tags[1]" must be string, not {}'),
+    broken("arguments are a list", weather('["Paris"]'), "bare", "get_weather: the arguments must be one JSON object"),
+    broken("arguments are words", weather('"Paris"'), "bare", "get_weather: it is not valid JSON: a value was expected at 'Paris'"),
+    broken("comma missing", weather('{"city": "Paris" "days": 1}'), "bare", "get_weather: it is not valid JSON: \",\" or \"}\" was expected at '\"days\": 1}'"),
+    broken("a key without quotes", '{"name": "get_weather", arguments: {"city": "Paris"}}', "bare", "get_weather: it is not valid JSON"),
+    broken("not a number of JSON", weather('{"city": "Paris", "height": NaN}'), "bare", "get_weather: it is not valid JSON: a value was expected at 'NaN}'"),
+    broken("too deep", weather("[" * 70 + "]" * 70), "bare", "get_weather: it is nested deeper than 64 levels"),
+    broken("one of two", f"```json\n[{P}, {weather('{}')}]\n```", "fenced", 'get_weather: "city" is missing'),
+    broken("unknown tool behind a known one", f'[{P}, {{"name": "fly", "arguments": {{}}}}]', "bare", "there is no tool 'fly'"),
+    row("malformed between texts", f"A.\n\n{weather('{}')}\nB.", "A.\n\n", Malformed(weather("{}"), "bare", 'get_weather: "city" is missing'), "\nB."),
+    row("malformed behind a call", f"{TAGGED}\n{weather('{}')}\nB.", paris("tool_call"), Malformed(weather("{}"), "bare", 'get_weather: "city" is missing'), "\nB."),
+    row("an apostrophe opens no string", tag(weather('{"city": don\'t}')) + "\nB.", Malformed(tag(weather('{"city": don\'t}')), "tool_call", "get_weather: it is not valid JSON: a value was expected at \"don't}\""), "\nB."),
+    row("a bracket that fits nothing", tag('{"name": "search", "arguments": {"tags": [1]]}}') + "B.", Malformed(tag('{"name": "search", "arguments": {"tags": [1]]}}'), "tool_call", "search: it is not valid JSON: \",\" or \"}\" was expected at ']}'"), "B."),
+    # cut off by the window
+    broken("cut in a string", weather('{"city": "Par')[:-1], "bare", "cut", cut=True),
+    broken("stopped in a string", weather('{"city": "Par')[:-1], "bare", "cut"),
+    broken("stopped behind a colon", weather('{"city":')[:-1], "bare", "cut"),
+    broken("cut between parameters", weather('{"city": "Paris"')[:-1], "bare", "cut", cut=True),
+    broken("cut before the last brace", P[:-1], "bare", "cut", cut=True),
+    broken("cut in a tag", f"<tool_call>\n{P[:-1]}", "tool_call", "cut", cut=True),
+    broken("cut before the name", '<tool_call>\n{"na', "tool_call", "cut", cut=True),
+    broken("cut behind the tag", "<tool_call>", "tool_call", "cut", cut=True),
+    broken("cut in a name", "[TOOL_CALLS]get_wea", "mistral", "cut", cut=True),
+    broken("cut behind a name", "[TOOL_CALLS]get_weather[AR", "mistral", "cut", cut=True),
+    broken("cut in the second", f'[{P}, {{"na', "bare", "cut", cut=True),
+    broken("cut in a parameter", "<function=get_weather>\n<parameter=city>\nPar", "function", "cut"),
+    row("cut behind the call in a tag", f"<tool_call>\n{P}\n</tool_", paris("tool_call"), cut=True),
+    row("cut behind the call in a fence", f"```json\n{P}\n", paris("fenced"), cut=True),
+    row("cut behind the first", f"{P}\n{P[:-4]}", paris("bare"), Malformed(P[:-4], "bare", "cut"), cut=True),
+    row("cut before there is a name", '{"na', '{"na', cut=True),
+]  # fmt: skip
+
+UNTOUCHED = [
+    "Hello.",
+    " leading and trailing \n\n",
+    "{",
+    '{"a": 1}',
+    '{"name": "John", "arguments": {}}',
+    '{"name": "get_weathers", "arguments": {}}',
+    '{"name": "get_weather", "description": "Get the weather.", "parameters": {"type": "object"}}',
+    '{"tool": "fly", "args": {}}',
+    '{"arguments": {"x": 1}}',
+    '{"type": "object", "name": "get_weather"}',
+    '{"id": 7, "title": "x"}',
+    '{"name": 5, "arguments": {}}',
+    '{"function": {"id": 1}}',
+    "[1, 2, 3]",
+    "[link](http://x) [ ] [x] [TOOL_CALLS] [TOOL",
+    f"Write {P} to call it.",
+    f"{P} is how it is called.",
+    f"    {P}",
+    f"In inline code: `{P}` and `<tool_call>{P}</tool_call>` and ``<tool_call>``.",
+    f"```python\n{P}\n```\n",
+    f"```js\ncall({P})\n```\nand so on",
+    f"```markdown\n{TAGGED}\n```\n",
+    f"```json\n// a sample\n{P}\n```",
+    f"```json\n{P}\n// a sample\n```",
+    '```json\n{"tools": [{"name": "get_weather", "arguments": {}}]}\n```',
+    '```json\n[{"name": "fly", "arguments": {}}]\n```',
+    "```json\n{}\n```",
+    f"```\n{TAGGED}\nso\n```",
+    f"```xml\n<a>\n{TAGGED}\n</a>\n```",
+    "```\n```",
+    "```json",
+    f"````\n```json\n{P}\n```\n````",
+    f"```foo``` {P}",
+    '<tool_call>\n{"name": "fly", "arguments": {}}\n</tool_call>',
+    "<tool_call> is the tag.",
+    '<tool_call>{"name": <name>, "arguments": <arguments>}</tool_call>',
+    "<tool_calls>",
+    "<function=fly>{}</function>",
+    "<function=get_weather>Paris</function>",
+    "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</functions>",
+    "[TOOL_CALLS]fly[ARGS]{}",
+    "[TOOL_CALLS]get_weather is a mark",
+    f"<think>{TAGGED}",
+    f"<think>\n{P}\n</thinking>\n{P}\n{FENCED}",
+    f"<thinking>{P}</thinking> done",
+    "{\\bf x} and {name} and {'a': 1}",
+    "a < b, c <t d, <<tool_call, <think",
+    "1. `a\n2. b",
+    f"`a`` <tool_call>{P}</tool_call>`",
+    f"```py\n    ```\n{P}\n```",
+]

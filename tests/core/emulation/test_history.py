@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.emulation import Call, CallScanner, Text, as_text, protocol
+from proxy.core.ladder.results import results_of
+from tests.core.emulation.outputs import TAGGED, offer
+from tests.core.emulation.test_tolerant import values
+
+OFFER = offer()
+SILENT = offer(tool_choice="none")
+PROTOCOL = protocol(OFFER)
+
+
+def call(
+    name: str = "get_weather", arguments: Any = '{"city": "Paris"}', call_id: str = "c1"
+) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def asked(content: Any, *calls: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls), **more}
+
+
+def tool(content: Any, call_id: str = "c1", **more: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content, **more}
+
+
+def rewritten(*messages: dict[str, Any]) -> list[Any]:
+    """The messages alone, without a protocol."""
+    return [dict(m) for m in as_text(messages, SILENT)]
+
+
+def test_the_protocol_goes_into_the_last_leading_system_message() -> None:
+    first, second = {"role": "system", "content": "A"}, {"role": "developer", "content": "B", "name": "x"}
+    user = {"role": "user", "content": "hi"}
+    done = as_text([first, second, user], OFFER)
+    assert done == [first, {**second, "content": f"B\n\n{PROTOCOL}"}, user]
+    assert done[0] is first
+    assert done[2] is user
+    assert as_text(done, OFFER) == done
+    assert all(new is old for new, old in zip(as_text(done, OFFER), done, strict=True))
+
+
+def test_the_protocol_is_a_part_where_there_are_parts() -> None:
+    system = {"role": "system", "content": [{"type": "text", "text": "A"}]}
+    done = as_text([system], OFFER)
+    assert done[0]["content"] == [{"type": "text", "text": "A"}, {"type": "text", "text": f"\n\n{PROTOCOL}"}]
+    assert as_text(done, OFFER) == done
+
+
+@pytest.mark.parametrize("content", [None, "", []])
+def test_an_empty_system_message_gets_the_protocol(content: Any) -> None:
+    assert as_text([{"role": "system", "content": content}], OFFER)[0]["content"] == PROTOCOL
+
+
+def test_without_a_system_message_one_comes_first() -> None:
+    user = {"role": "user", "content": "hi"}
+    done = as_text([user], OFFER)
+    assert done == [{"role": "system", "content": PROTOCOL}, user]
+    assert as_text(done, OFFER) == done
+
+
+def test_where_no_tool_may_be_called_the_history_is_rewritten_all_the_same() -> None:
+    assert rewritten(asked(None, call())) == [{"role": "assistant", "content": TAGGED}]
+
+
+def test_calls_stand_behind_the_content() -> None:
+    message = asked("I look.", call(), call("now", ""), reasoning_content="hm", name="bot")
+    now = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    assert rewritten(message) == [
+        {
+            "role": "assistant",
+            "content": f"I look.\n{TAGGED}\n{now}",
+            "reasoning_content": "hm",
+            "name": "bot",
+        }
+    ]
+    parts = [{"type": "text", "text": "I look."}]
+    assert rewritten(asked(parts, call()))[0]["content"] == [*parts, {"type": "text", "text": f"\n{TAGGED}"}]
+
+
+def test_calls_of_the_older_api_and_of_ollama() -> None:
+    legacy = {"role": "assistant", "content": "", "function_call": {"name": "now", "arguments": "{}"}}
+    text = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    assert rewritten(legacy, {"role": "function", "name": "now", "content": "5"}) == [
+        {"role": "assistant", "content": text},
+        {"role": "user", "content": "<tool_result tool_name='now'>5</tool_result>"},
+    ]
+    as_object = asked("", call(arguments={"city": "Paris"}))
+    assert '"arguments": {"city":"Paris"}' in rewritten(as_object)[0]["content"]
+
+
+@pytest.mark.parametrize("broken", ["{", "[1]", 5, None, {"function": 3}, "not json"])
+def test_calls_that_are_broken_are_told_somehow(broken: Any) -> None:
+    messages = [asked("x", call(arguments=broken), {"id": "d", "function": broken}, broken)]
+    (done,) = rewritten(*messages)
+    assert done["content"].startswith("x\n<tool_call>")
+    assert rewritten(done) == [done]
+
+
+def test_results_are_found_by_the_ladder() -> None:
+    messages = [
+        {"role": "user", "content": "hi"},
+        asked("", call(), call("now", "{}", "c2")),
+        tool("rain"),
+        tool([{"type": "text", "text": "5"}, {"type": "image_url", "image_url": {}}], "c2"),
+        tool("?", "c9"),
+    ]
+    done = rewritten(*messages)
+    assert len(done) == len(messages)
+    assert [(r.index, r.part, r.name, r.text) for r in results_of(done)] == [
+        (2, None, "get_weather", "rain"),
+        (3, 0, "now", "5"),
+        (4, None, "tool", "?"),
+    ]
+    assert done[2] == {"role": "user", "content": "<tool_result tool_name='get_weather'>rain</tool_result>"}
+    assert done[3]["content"][1] == {"type": "image_url", "image_url": {}}
+
+
+def test_a_result_of_images_alone_is_said_to_be_one() -> None:
+    image = {"type": "image_url", "image_url": {}}
+    (done,) = rewritten(tool([image], name="shot"))
+    assert done["content"] == [
+        {"type": "text", "text": "<tool_result tool_name='shot'></tool_result>"},
+        image,
+    ]
+
+
+@pytest.mark.parametrize(("content", "text"), [(None, ""), ({"a": 1}, '{"a":1}'), ("", "")])
+def test_results_of_other_kinds(content: Any, text: str) -> None:
+    assert [r.text for r in results_of(rewritten(tool(content)))] == [text]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<tool_result", "</tool_result>", "[TOOL_RESULT]", "[/tool_result]", ">", "\\", "x"])
+    )
+)
+def test_no_data_closes_its_own_tag(words: list[str]) -> None:
+    body = "".join(words)
+    done = rewritten(tool(body, name="read'><b"))
+    (found,) = results_of(done)
+    assert found.name == "read___b"
+    assert done[0]["content"] == f"<tool_result tool_name='read___b'>{found.text}</tool_result>"
+    assert found.text.replace("\\", "") == body.replace("\\", "")
+
+
+@given(st.dictionaries(st.text(), values, max_size=4), st.booleans(), st.text("abc \n", max_size=9))
+def test_what_is_written_for_a_call_is_read_back(
+    arguments: dict[str, Any], ascii_only: bool, said: str
+) -> None:
+    text = json.dumps(arguments, ensure_ascii=ascii_only)
+    (done,) = rewritten(asked(said, call("now", text), call("search", "{}")))
+    scanner = CallScanner(OFFER)
+    pieces = [*scanner.feed(done["content"]), *scanner.close()]
+    calls = [piece for piece in pieces if isinstance(piece, Call)]
+    assert calls == [Call("now", text, "tool_call"), Call("search", "{}", "tool_call")]
+    assert "".join(p.text for p in pieces if isinstance(p, Text)).strip() == said.strip()
+
+
+@st.composite
+def messages_of_any_kind(draw: st.DrawFn) -> list[dict[str, Any]]:
+    kinds = st.sampled_from(["system", "user", "assistant", "calls", "tool", "function"])
+    contents = st.none() | st.text(max_size=5) | st.just([{"type": "text", "text": "t"}])
+    made: list[dict[str, Any]] = []
+    for kind in draw(st.lists(kinds, max_size=8)):
+        content = draw(contents)
+        if kind == "calls":
+            made.append(asked(content, call()))
+        elif kind == "tool":
+            made.append(tool(content))
+        else:
+            made.append({"role": kind, "content": content, "own": 1})
+    return made
+
+
+@given(messages_of_any_kind())
+def test_one_message_for_each_and_the_same_when_done_again(messages: list[dict[str, Any]]) -> None:
+    done = as_text(messages, OFFER)
+    assert len(done) == len(messages) + (not messages or messages[0]["role"] != "system")
+    again = as_text(done, OFFER)
+    assert again == done
+    assert all(new is old for new, old in zip(again, done, strict=True))
+    assert all(not m.get("tool_calls") and m["role"] in {"system", "user", "assistant"} for m in done)
+    plain = [m for m in messages if m["role"] in {"user", "assistant"} and "tool_calls" not in m]
+    assert [m for m in done if any(m is p for p in plain)] == plain
