@@ -27,6 +27,7 @@ from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
+from proxy.stages.emulating import CallLedger
 from proxy.stages.preparing import Preparer
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
@@ -133,16 +134,20 @@ def _surface(
     router = Router(upstreams(settings.backends, settings, transport))
     meter = counting.meter
     compactor = Compactor(meter=meter, store=store, router=router, telemetry=telemetry, clock=clock)
-    sender = Sender(compactor=compactor, telemetry=telemetry)
+    preparer = Preparer(counting=counting, store=store, options=options, telemetry=telemetry)
+    sender = Sender(preparer=preparer, compactor=compactor, telemetry=telemetry)
     resumer = Resumer(compactor=compactor, sender=sender, meter=meter, telemetry=telemetry)
+    ledger = CallLedger(telemetry)
     relay = Relay(
         options=options,
         router=router,
-        preparer=Preparer(counting=counting, store=store, options=options, telemetry=telemetry),
+        preparer=preparer,
         compactor=compactor,
         sender=sender,
         counting=counting,
-        driver=StreamDriver(sender=sender, resumer=resumer, counting=counting, telemetry=telemetry),
+        driver=StreamDriver(
+            sender=sender, resumer=resumer, counting=counting, ledger=ledger, telemetry=telemetry
+        ),
         telemetry=telemetry,
         clock=clock,
     )
@@ -151,6 +156,7 @@ def _surface(
         options=options,
         telemetry=telemetry,
         meter=meter,
+        ledger=ledger,
         keys=settings.api_keys,
         store_healthy=lambda: store.healthy,
     )
@@ -177,6 +183,7 @@ def options_of(settings: Settings) -> Options:
         answer_cap=settings.answer_cap,
         tools_allowed=settings.tools_allowed,
         system_prompt=_prompt_in(settings.system_prompt_file),
+        emulate_tools=settings.emulate_tools,
         ask_usage=settings.ask_usage,
         max_body=settings.max_body,
         grace=settings.grace,

@@ -166,6 +166,9 @@ class Settings(BaseSettings):
     system_prompt_file: Path | None = Field(
         None, description="File whose text stands for the client's system prompt under local."
     )
+    emulate_tools: bool = Field(
+        True, description="Give models without tools of their own the tools as text, and read their calls."
+    )
     ask_usage: bool = Field(True, description="Ask for usage on streams whose client said nothing about it.")
     models: dict[str, ModelSetting] = Field(
         default_factory=dict,

@@ -30,6 +30,9 @@ class Telemetry:
         self._repairs = self._counter(
             "repairs", "Histories mended that a backend would have refused.", "kind"
         )
+        self._calls = self._counter(
+            "emulated_tool_calls", "Tool calls read from text, by form and outcome.", "form", "outcome"
+        )
         self._overflows = self._counter("overflows", "Prompts refused by the backend for their size.")
         self._cuts = self._counter("silent_cuts", "Prompts that the backend shortened without a word.")
         self._failures = self._counter(
@@ -82,6 +85,14 @@ class Telemetry:
                 self._mended.add((key, kind))
                 _log.warning("%s/%s: a client sends histories that need repair: %s", *key, kind)
 
+    def called(self, key: Key, form: str, outcome: str, number: int) -> None:
+        """Tool calls were read from the text of a model that has none: what became of them."""
+        self._inc(self._calls, key, form, outcome, by=number)
+
+    def tools_refused(self, key: Key, origin: str) -> None:
+        """The backend refused tools for a model; `origin` says in whose words."""
+        _log.warning("%s/%s takes no tools (%s): they are emulated from now on", *key, origin)
+
     def overflowed(self, key: Key, window: int | None) -> None:
         """The backend refused a prompt for its size; `window` in tokens, if it named it."""
         self._inc(self._overflows, key)
@@ -114,7 +125,7 @@ class Telemetry:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"spillway_{name}", text, (*_NAMES, *labels), registry=self._registry)
 
-    def _inc(self, counter: Counter, *labels: object) -> None:
+    def _inc(self, counter: Counter, *labels: object, by: float = 1) -> None:
         flat = tuple(
             str(part) for label in labels for part in (label if isinstance(label, tuple) else (label,))
         )
@@ -122,4 +133,4 @@ class Telemetry:
         child = self._children.get(key)
         if child is None:
             child = self._children[key] = counter.labels(*flat)
-        child.inc()
+        child.inc(by)

@@ -13,6 +13,7 @@ from proxy.core.options import Options
 from proxy.core.policy import SMALL_WINDOW, limits_for
 from proxy.core.profile import ModelProfile
 from proxy.net.upstream import Upstream
+from proxy.stages.emulating import CallLedger
 from proxy.stages.routing import Route, Router
 
 PROBED = 24
@@ -49,7 +50,7 @@ async def one_model(router: Router, options: Options, public: str) -> dict[str, 
     return _object(public, route, known, options)
 
 
-async def profiles(router: Router, options: Options, meter: Any) -> dict[str, Any]:
+async def profiles(router: Router, options: Options, meter: Any, ledger: CallLedger) -> dict[str, Any]:
     """What is known of every backend and model, with the origin of every field, for `/spillway/models`."""
     backends = []
     for upstream in router.upstreams:
@@ -62,6 +63,7 @@ async def profiles(router: Router, options: Options, meter: Any) -> dict[str, An
                 **told,
                 "effective": _effective(options, upstream, model, told),
                 **_counting(meter, upstream, model),
+                "emulated_calls": ledger.describe((upstream.name, model)),
             }
             for model, told in snapshot["models"].items()
         }
@@ -123,6 +125,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
         "trigger": chosen.trigger,
         "pause": chosen.pause,
         "managed": window is not None,
+        "tools": _tools(profile, options),
     }
     return {
         **listed.raw,
@@ -132,6 +135,15 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
         "spillway": spillway,
         **_for_open_webui(listed.raw, profile),
     }
+
+
+def _tools(profile: ModelProfile, options: Options) -> str:
+    """How a request's tools reach the model."""
+    if profile.tools is None:
+        return "native, until they are refused"
+    if profile.tools.value:
+        return "native"
+    return "emulated" if options.emulate_tools else "none"
 
 
 def _for_open_webui(raw: Mapping[str, Any], profile: ModelProfile) -> dict[str, Any]:

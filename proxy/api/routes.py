@@ -15,6 +15,7 @@ from proxy.core.options import Options
 from proxy.errors import ModelNotFound
 from proxy.exchange import Exchange
 from proxy.relay import Relay
+from proxy.stages.emulating import CallLedger
 from proxy.telemetry import Telemetry
 
 CHAT = "/v1/chat/completions"
@@ -29,6 +30,7 @@ class Surface:
     options: Options
     telemetry: Telemetry
     meter: Any
+    ledger: CallLedger
     keys: Sequence[str]
     store_healthy: Callable[[], bool]
 
@@ -86,7 +88,8 @@ class ModelRoutes:
 
     async def profiles(self, exchange: Exchange) -> None:
         """`GET /spillway/models`."""
-        await _json(exchange, await profiles(self._on.relay.router, self._on.options, self._on.meter))
+        on = self._on
+        await _json(exchange, await profiles(on.relay.router, on.options, on.meter, on.ledger))
 
 
 class HealthRoutes:

@@ -40,6 +40,8 @@ class Options:
     """Globs on names of tools; empty: all."""
     system_prompt: str | None = None
     """Stands for the client's under policy `local`."""
+    emulate_tools: bool = True
+    """Whether models without tools of their own get them as text."""
     ask_usage: bool = True
     max_body: int = 64 * 2**20
     grace: float = 2.0

@@ -28,6 +28,11 @@ class FrameSplitter:
         self._rest = bytearray()
         self._limit = limit
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held back."""
+        return not self._rest
+
     def feed(self, data: bytes) -> bytes:
         """Return all frames that are whole now, as the bytes they came as; maybe none."""
         rest = self._rest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from proxy.core.emulation import protocol
 from proxy.core.policy import limits_for
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
@@ -26,6 +27,7 @@ async def explain(turn: Turn, counting: Counting, compactor: Compactor) -> dict[
         "counted_by": turn.estimate.source,
         "fill": None if budget is None else round(budget.fill(turn.estimate.tokens), 4),
         "parts": _parts(turn, costs),
+        "tools": _tools(turn, counting),
         "checkpoint": _checkpoint(turn),
         "action": "forwarded",
         "rungs": [],
@@ -65,6 +67,13 @@ def _parts(turn: Turn, costs: list[float]) -> dict[str, Any]:
     ]
     rest = max(0.0, turn.estimate.tokens - sum(costs))
     return {"messages": messages, "template_and_tools": round(rest, 1)}
+
+
+def _tools(turn: Turn, counting: Counting) -> dict[str, Any] | None:
+    """How the tools reach the model, and what telling it of them costs where it has none of its own."""
+    if turn.offer is None:
+        return {"mode": "native"} if turn.offers_tools else None
+    return {"mode": "emulated", "protocol_tokens": counting.meter.count_text(turn.key, protocol(turn.offer))}
 
 
 def _checkpoint(turn: Turn) -> dict[str, Any] | None:

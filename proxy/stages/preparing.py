@@ -15,6 +15,7 @@ from proxy.core.request import ChatRequest, Message, leading_system
 from proxy.core.shaping import shape
 from proxy.exchange import Exchange
 from proxy.stages.counting import Counting
+from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.routing import Route
 from proxy.stages.turn import Turn
 from proxy.telemetry import Telemetry
@@ -31,12 +32,17 @@ class Preparer:
         self._options = options
         self._telemetry = telemetry
 
-    async def prepare(self, exchange: Exchange, request: ChatRequest, route: Route) -> Turn:
-        """Everything up to the decision what to do."""
+    async def prepare(
+        self, exchange: Exchange, asked: ChatRequest, route: Route, *, emulate: bool = False
+    ) -> Turn:
+        """Everything up to the decision what to do. `emulate`: the backend has just refused the tools."""
         profile = await route.upstream.prober.profile(route.model)
         key = (route.upstream.name, route.model)
         options = self._options.for_model(route.model)
-        request = shape(request, options, profile.window.value if profile.window is not None else None)
+        request = shape(asked, options, profile.window.value if profile.window is not None else None)
+        offer = offer_to_emulate(request, profile, options, now=emulate)
+        if offer is not None:
+            request = emulated(request, offer)
         messages = self._valid(key, request)
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]
@@ -46,7 +52,9 @@ class Preparer:
         history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
         turn = Turn(
             exchange=exchange,
+            asked=asked,
             request=request,
+            offer=offer,
             route=route,
             options=options,
             profile=profile,
@@ -56,6 +64,7 @@ class Preparer:
             links=links,
             history=history,
             checkpoint=checkpoint,
+            saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
             estimate=await self._counting.measure(
                 route, profile, {**request.body, "messages": [*system, *history]}
             ),

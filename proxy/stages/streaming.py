@@ -22,7 +22,7 @@ from proxy.core.stream.events import (
     UpstreamEnded,
     UpstreamFailed,
 )
-from proxy.core.stream.session import StreamSession, Watch
+from proxy.core.stream.session import State, StreamSession, Watch
 from proxy.errors import UpstreamUnavailable
 from proxy.net.tasks import spawn
 from proxy.stages.client_stream import Audience, Nobody
@@ -55,7 +55,9 @@ class Run:
     def of(cls, turn: Turn, session: StreamSession, to: Audience) -> Run:
         """The first attempt is the turn itself."""
         progress = Progress(hidden=isinstance(to, Nobody))
-        return cls(turn=turn, session=session, to=to, progress=progress, estimates=[turn.estimate])
+        run = cls(turn=turn, session=session, to=to, progress=progress, estimates=[turn.estimate])
+        run.corrected = turn.request.choices > 1  # of several choices none can be had again alone
+        return run
 
 
 class StreamDriver:
@@ -153,6 +155,12 @@ class StreamDriver:
         """Have the model write its tool call once more, or deliver what it wrote as text."""
         turn, session = run.turn, run.session
         attempted = None
+        if correction.ending:
+            full = session.ends_full(correction.ending)
+            stopped = await self._carry_out(
+                run, ChunkReceived(correction.ending if full else correction.instead)
+            )
+            return stopped or await self._carry_out(run, UpstreamEnded())
         if not run.corrected:
             run.corrected = True
             with suppress(UpstreamUnavailable):
@@ -168,12 +176,15 @@ class StreamDriver:
     async def _pump(self, run: Run, response: httpx.Response) -> Stopped:
         """Read one attempt until it ends or is to be left."""
         turn, session, to = run.turn, run.session, run.to
-        reader = None if turn.offer is None else Reader(turn.offer, session.answer.calls.count)
+        reader = self._reader(turn, session.answer)
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         first = True
         try:
             async for data in stream:
+                if reader is None and session.passed(data):
+                    await to.write(data)
+                    continue
                 event = ChunkReceived(data) if reader is None else reader.read(data)
                 for command in session.handle(event):
                     if isinstance(command, Send):
@@ -183,19 +194,37 @@ class StreamDriver:
                 if first:
                     first = False
                     self.read_again(turn)
-            if reader is not None:
-                rest, correction = reader.end()
-                if (stopped := await self._carry_out(run, ChunkReceived(rest)) or correction) is not None:
-                    return stopped
-            return await self._carry_out(run, UpstreamEnded())
+            return await self._at_end(run, reader)
         except httpx.TransportError as error:
-            self._telemetry.failed(turn.key)
-            failed = UpstreamFailed(f"The backend broke off the answer ({type(error).__name__}).")
-            return await self._carry_out(run, failed)
+            return await self._broken_off(run, reader, error)
         finally:
             await response.aclose()
             if reader is not None:
                 self.ledger.add(turn, reader.stats)
+
+    async def _at_end(self, run: Run, reader: Reader | None) -> Stopped:
+        """The backend has ended the body in good order."""
+        if reader is not None:
+            rest, correction = reader.end()
+            if (stopped := await self._carry_out(run, ChunkReceived(rest)) or correction) is not None:
+                return stopped
+        return await self._carry_out(run, UpstreamEnded())
+
+    async def _broken_off(self, run: Run, reader: Reader | None, error: httpx.TransportError) -> Stopped:
+        self._telemetry.failed(run.turn.key)
+        if reader is not None:
+            await self._carry_out(run, ChunkReceived(reader.end()[0]))
+        if run.session.state is State.DONE:
+            return None
+        failed = UpstreamFailed(f"The backend broke off the answer ({type(error).__name__}).")
+        return await self._carry_out(run, failed)
+
+    def _reader(self, turn: Turn, answer: Answer) -> Reader | None:
+        """Who reads the calls of a model that writes them as text."""
+        if turn.offer is None:
+            return None
+        key, meter = turn.key, self.counting.meter
+        return Reader(turn.offer, answer.calls.count, lambda text: meter.count_text(key, text))
 
     async def _carry_out(self, run: Run, event: StreamEvent) -> Pause | Retry | None:
         for command in run.session.handle(event):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from tests.fakes import (
     LlamaCppFake,
     LmStudioFake,
     Reply,
+    Turn,
     scripted,
     summariser,
     wait_until,
@@ -192,6 +194,28 @@ def test_when_the_client_leaves_the_backend_is_let_go(moment: str, stream: bool)
         client.close()
         wait_until(lambda: fake.cancelled == 1 and fake.active == 0, timeout=3)
         assert len(fake.chats()) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_when_the_client_leaves_while_an_answer_goes_on(stream: bool) -> None:
+    """In the second attempt the backend is silent; nothing more is asked of it, and nothing runs on."""
+    gate = Gate(3)
+    inner = walk()
+
+    def brain(turn: Turn) -> Reply:
+        said = inner(turn)
+        return replace(said, gate=gate) if turn.prefix else said
+
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
+        client = httpx.Client(base_url=proxy.url, timeout=httpx.Timeout(1.5, connect=5))
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/chat/completions", json={"model": "m", "stream": stream, "messages": GO})
+        client.close()
+        wait_until(lambda: fake.active == 0, timeout=3)
+        asked = len(fake.chats())
+        assert fake.chats()[-1].json["continue_final_message"] is True
+        wait_until(lambda: not [task for task in running() if not task.done()])
+        assert len(fake.chats()) == asked
 
 
 def test_no_task_is_left_behind() -> None:

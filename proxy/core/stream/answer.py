@@ -75,12 +75,20 @@ class Attempt:
     """Tokens of it that the client never gets: an unfinished tool call, a second version of the answer."""
     restarted: bool = False
     """Whether the model began its answer anew instead of going on."""
+    counted: bool = False
+    """Whether the backend counts while it generates."""
     errored: bool = False
 
     @property
     def used(self) -> int:
         """Tokens of the window that it takes."""
-        return self.prompt_tokens + self.completion_tokens + self.unseen
+        said = self.completion_tokens if self.counted else self.completion_tokens + self.unseen
+        return self.prompt_tokens + said
+
+    @property
+    def spoke(self) -> bool:
+        """Whether the model said anything in it."""
+        return self.deltas > 0 or self.unseen > 0
 
 
 class Answer:
@@ -134,7 +142,7 @@ class Answer:
     @property
     def begun(self) -> bool:
         """Whether anything but a role was said."""
-        return any(attempt.deltas for attempt in self.attempts)
+        return any(attempt.spoke for attempt in self.attempts)
 
     @property
     def has_text(self) -> bool:
@@ -144,7 +152,7 @@ class Answer:
     @property
     def resumes(self) -> int:
         """How many times it was gone on with; an attempt that added nothing to it is none."""
-        return sum(1 for attempt in self.attempts[:-1] if attempt.deltas and not attempt.restarted)
+        return sum(1 for attempt in self.attempts[:-1] if attempt.spoke and not attempt.restarted)
 
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
@@ -244,7 +252,8 @@ class Answer:
         if prompt := whole_number(usage.get("prompt_tokens")):
             attempt.usage = usage
             attempt.prompt_tokens = prompt
-        attempt.completion_tokens = whole_number(usage.get("completion_tokens")) or attempt.completion_tokens
+        if said := whole_number(usage.get("completion_tokens")):
+            attempt.completion_tokens, attempt.counted = said, True
 
     def _take_timings(self, timings: dict[str, Any]) -> None:
         """llama-server's running counts: `cache_n` and `prompt_n` are the prompt, `predicted_n` the answer."""
@@ -252,7 +261,8 @@ class Answer:
         if "cache_n" in timings:  # older ones do not tell the cached part of the prompt
             prompt = whole_number(timings["cache_n"]) + whole_number(timings.get("prompt_n"))
             attempt.prompt_tokens = prompt or attempt.prompt_tokens
-        attempt.completion_tokens = whole_number(timings.get("predicted_n")) or attempt.completion_tokens
+        if said := whole_number(timings.get("predicted_n")):
+            attempt.completion_tokens, attempt.counted = said, True
 
     def _take_delta(self, delta: dict[str, Any]) -> None:
         attempt = self.attempt

@@ -9,6 +9,8 @@ from proxy.core.stream.thinking import ThoughtFilter, open_thought
 
 _LONGEST_OVERLAP = 400
 _SHORTEST_OVERLAP = 16
+_STOPS, _CLOSING = ",.;:!?…", ")]}%»”’"
+"""What follows a word without white space; on a line of its own a bracket may stand alone."""
 _CONTEXT = 8
 """Characters by which a place in a text is recognised."""
 _RESTART = 160
@@ -130,7 +132,7 @@ class EchoFilter:
 
 def repeats_its_beginning(text: str) -> bool:
     """Whether a text begins like something that it says again later."""
-    return text.find(text[:_BEGINNING], 1) > 0
+    return text.find(text[: min(_BEGINNING, len(text) // 2)], 1) > 0
 
 
 def _same(copy: str, at: int, text: str) -> int:
@@ -208,7 +210,8 @@ class SpacedFilter:
         if not text:
             return text
         gap, self._gap = self._gap, ""
-        return gap + text if text[0].isalnum() else text
+        joins = text[0].isspace() or text[0] in (_STOPS if "\n" in gap else _STOPS + _CLOSING)
+        return text if joins else gap + text
 
     def flush(self) -> str:
         """Nothing is ever held."""

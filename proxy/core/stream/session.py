@@ -101,6 +101,21 @@ class StreamSession:
         self.answer.role_said = True
         self._outlet.renaming = True
 
+    def passed(self, data: bytes) -> bool:
+        """Take in what goes to the client as it came: one more frame like those before, far from the pause point.
+
+        A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. False: nothing was
+        taken in, and it has to be handled.
+        """
+        template, answer = self._outlet.template, self.answer
+        if not template.verbatim or not self._splitter.empty or not self.watch.far(answer, len(data)):
+            return False
+        text = template.read(data)
+        if text is None or self.state is not State.RELAYING:
+            return False
+        answer.add_plain(template.name, text)
+        return True
+
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
 
@@ -131,6 +146,13 @@ class StreamSession:
             self.state = State.PAUSED
             return True
         return False
+
+    def ends_full(self, ending: bytes) -> bool:
+        """Whether these frames, the end of an attempt, say that the window ended it."""
+        for frame in sse.frames(ending):
+            if (chunk := object_of(sse.data_of(frame))) is not None:
+                self.answer.add(chunk)
+        return self.watch.is_full(self.answer)
 
     # -- relaying: every method below appends what is to be sent to `out`
 

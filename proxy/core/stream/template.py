@@ -11,13 +11,14 @@ from __future__ import annotations
 class Template:
     """The last parsed frame, as a form to be filled in: what comes from the backend, what goes to the client."""
 
-    __slots__ = ("_after", "_before", "_shortest", "_to_after", "_to_before", "_verbatim", "name")
+    __slots__ = ("_after", "_before", "_shortest", "_to_after", "_to_before", "name", "verbatim")
 
     def __init__(self) -> None:
         self.name = ""
         """The field of the delta that holds the text; empty: nothing is known yet."""
         self._before = self._after = self._to_before = self._to_after = b""
-        self._verbatim = True
+        self.verbatim = True
+        """Whether frames go out as they come."""
         self._shortest = 0
 
     def forget(self) -> None:
@@ -34,7 +35,7 @@ class Template:
         self.name = name
         self._before, self._after = form
         self._to_before, self._to_after = to
-        self._verbatim = frame == sent
+        self.verbatim = frame == sent
         self._shortest = len(self._before) + len(self._after)
 
     def read(self, frame: bytes) -> str | None:
@@ -55,7 +56,7 @@ class Template:
     def read_all(self, block: bytes) -> list[str] | None:
         """The texts of several frames that all fit and go out as they came; None if any has to be looked at."""
         before, after = self._before, self._after
-        if not self.name or not self._verbatim or not block.startswith(before) or not block.endswith(after):
+        if not self.name or not self.verbatim or not block.startswith(before) or not block.endswith(after):
             return None
         parts = block[len(before) : -len(after)].split(after + before)
         try:
@@ -67,7 +68,7 @@ class Template:
 
     def fill(self, frame: bytes, text: str) -> bytes:
         """What to send to the client for a frame with this text."""
-        return frame if self._verbatim else self._to_before + text.encode() + self._to_after
+        return frame if self.verbatim else self._to_before + text.encode() + self._to_after
 
 
 def _plain(text: str) -> bool:

@@ -90,7 +90,7 @@ def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[
     for piece in cut(data, sizes):
         if of.state is not State.RELAYING:
             break
-        out += of.handle(ChunkReceived(piece))
+        out += [Send(piece)] if of.passed(piece) else of.handle(ChunkReceived(piece))
     if of.state is State.RELAYING:
         out += of.handle(UpstreamEnded())
     return joined(out)

@@ -1,0 +1,206 @@
+"""Tools for models that have none: requests in which they become text, and answers in which they are read back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import uuid4
+
+from proxy.core import sse
+from proxy.core.emulation import (
+    EmulatedStream,
+    FormCount,
+    Malformed,
+    Offer,
+    as_text,
+    complaint,
+    emulated_message,
+    offer_of,
+)
+from proxy.core.options import Options
+from proxy.core.profile import ModelProfile
+from proxy.core.request import ChatRequest
+from proxy.core.stream.answer import first_choice
+from proxy.core.stream.events import ChunkReceived
+from proxy.core.stream.frames import encoded, object_of
+from proxy.core.stream.rewriting import calls_of, content_of, with_content
+from proxy.core.turns import RESULT_ROLES
+from proxy.stages.turn import Turn
+from proxy.telemetry import Key, Telemetry
+
+_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+_NO_TOOLS = Offer({}, "none")
+
+
+def offer_to_emulate(
+    request: ChatRequest, profile: ModelProfile, options: Options, *, now: bool
+) -> Offer | None:
+    """What a request offers to a model that has no tools of its own; None where nothing is to be emulated.
+
+    `now`: the backend has just refused them. A history of calls is rewritten although none is offered any more.
+    """
+    lacks = profile.tools is not None and not profile.tools.value
+    if not options.emulate_tools or not (lacks or now):
+        return None
+    offer = offer_of(request.body)
+    if offer is None and any(
+        message.get("tool_calls") or message.get("function_call") or message["role"] in RESULT_ROLES
+        for message in request.messages
+    ):
+        return _NO_TOOLS
+    return offer
+
+
+def emulated(request: ChatRequest, offer: Offer) -> ChatRequest:
+    """The request with its tools, calls and results as text."""
+    gone = {name: None for name in _FIELDS if name in request.body}
+    return request.changed(messages=as_text(request.messages, offer), **gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A call that can't be made: ask the model once more, or send what it wrote as text."""
+
+    malformed: tuple[Malformed, ...]
+    written: str
+    complaint: str
+    instead: bytes
+    """Frames to send when nobody corrects it."""
+    ending: bytes = b""
+    """Those of them that are the end of the answer, where that ended for its length: no fault of the model's."""
+
+
+class Reader:
+    """Reads the calls in one attempt at an answer."""
+
+    def __init__(self, offer: Offer, calls_before: int, count: Callable[[str], int]) -> None:
+        """`calls_before` counts the calls of earlier attempts, `count` tokens of a text."""
+        self._stream = EmulatedStream(offer, _make_id, calls_before=calls_before)
+        self._count = count
+        self._measured = (0, 0)
+
+    def read(self, data: bytes) -> ChunkReceived:
+        """Bytes of the backend as an event for the session."""
+        out = self._stream.feed(data)
+        return ChunkReceived(out, unseen=self._unseen())
+
+    def end(self) -> tuple[bytes, Correction | None]:
+        """The rest of the attempt; and what would have to be corrected in it."""
+        rest, stream = self._stream.close(), self._stream
+        if not stream.malformed:
+            return rest, None
+        written = stream.held
+        calls = tuple(stream.malformed)
+        instead = stream.give_up()
+        return rest, Correction(calls, written, complaint(calls), instead, _ending(instead))
+
+    def _unseen(self) -> int:
+        """Tokens that are held; counted anew when they are half as many again, so that a long call costs its length."""
+        size = self._stream.held_size
+        if size == 0:
+            return 0
+        length, tokens = self._measured
+        if not length <= size < length * 1.5:
+            length, tokens = self._measured = size, max(1, self._count(self._stream.held))
+        return max(1, tokens * size // length)
+
+    @property
+    def stats(self) -> dict[str, FormCount]:
+        """What became of calls, by the form they were written in."""
+        return self._stream.stats
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRead:
+    """A whole answer whose calls were read.
+
+    `before` and `written` are its text up to a call that can't be made, and from there on; all of it and nothing
+    where there is none.
+    """
+
+    parsed: dict[str, Any]
+    stats: list[dict[str, FormCount]]
+    malformed: tuple[Malformed, ...]
+    before: str
+    written: str
+
+
+def read_whole(offer: Offer, parsed: dict[str, Any]) -> WholeRead:
+    """Read the calls in every choice of a whole answer; the first choice's may be asked for once more."""
+    choices: list[Any] = []
+    stats: list[dict[str, FormCount]] = []
+    wrong: list[tuple[Malformed, ...]] = []
+    for choice in parsed.get("choices") or ():
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(message, dict):
+            return WholeRead(parsed, [], (), "", "")
+        made, finish, malformed, counts = emulated_message(
+            message, choice.get("finish_reason"), offer, _make_id
+        )
+        choices.append({**choice, "message": made, "finish_reason": finish})
+        stats.append(counts)
+        wrong.append(tuple(malformed))
+    first = str(choices[0]["message"].get("content") or "") if choices else ""
+    text = wrong[0][0].text if wrong and wrong[0] else ""
+    at = len(first[: first.find(text)].rstrip()) if text else len(first)
+    return WholeRead({**parsed, "choices": choices}, stats, wrong[0] if wrong else (), first[:at], first[at:])
+
+
+def correction_of(read: WholeRead) -> Correction:
+    """What has to be corrected in a whole answer."""
+    choice = read.parsed["choices"][0]
+    instead = {"index": 0, "delta": {"content": read.written}, "finish_reason": choice.get("finish_reason")}
+    chunk = {name: read.parsed.get(name) for name in ("id", "created", "model")}
+    frame = sse.encode({**chunk, "choices": [instead]})
+    return Correction(read.malformed, read.written, complaint(read.malformed), frame)
+
+
+def _ending(frames: bytes) -> bytes:
+    """The frames after what is said, if the answer ended for its length; nothing otherwise."""
+    cut, ending = False, b""
+    for frame in sse.frames(frames):
+        chunk = object_of(sse.data_of(frame)) or {}
+        finish = (first_choice(chunk) or {}).get("finish_reason")
+        cut = cut or finish == "length"
+        if not content_of(chunk) and not calls_of(chunk):
+            ending += frame
+        elif finish:
+            ending += encoded(with_content(chunk, ""))
+    return ending if cut else b""
+
+
+class CallLedger:
+    """What became of emulated calls, per backend and model and form, since the start."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._counts: dict[Key, dict[str, dict[str, int]]] = defaultdict(dict)
+
+    def add(self, turn: Turn, stats: dict[str, FormCount]) -> None:
+        """Count an attempt."""
+        for form, counted in stats.items():
+            for outcome, number in asdict(counted).items():
+                self.count(turn, form, outcome, number)
+
+    def count(self, turn: Turn, form: str, outcome: str, number: int = 1) -> None:
+        """Count calls: `called`, `repaired`, `malformed`, `retried` or `lost`."""
+        if not number:
+            return
+        counts = self._counts[turn.key].setdefault(form, {})
+        counts[outcome] = counts.get(outcome, 0) + number
+        self._telemetry.called(turn.key, form, outcome, number)
+
+    def outcome(self, turn: Turn, malformed: Iterable[Malformed], *, retried: bool) -> None:
+        """What was done about calls that could not be made."""
+        for call in malformed:
+            self.count(turn, call.form, "retried" if retried else "lost")
+
+    def describe(self, key: Key) -> dict[str, Any]:
+        """Counts of a model by form, for people."""
+        return {form: dict(counts) for form, counts in self._counts.get(key, {}).items()}
+
+
+def _make_id() -> str:
+    return f"call_{uuid4().hex[:24]}"

@@ -1,0 +1,291 @@
+"""Tools for models that have none, through the whole proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from proxy.core.jsontext import dumps
+from tests.fakes import (
+    FAKES,
+    FakeModel,
+    LlamaCppFake,
+    OllamaFake,
+    OpenRouterFake,
+    Reply,
+    Turn,
+    VllmFake,
+    summariser,
+)
+from tests.proxying import Proxy, read_stream, running_proxy
+from tests.stages.test_resuming import history, joined_calls
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city. Ask for one city at a time.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    },
+}
+ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+PARIS = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+EMULATED = {"models": {"m": {"tools": False}}}
+
+
+def says(*replies: str) -> Any:
+    """Says these in turn, and goes on where it is told to; then it says the last one again and again."""
+    left = list(replies)
+
+    def brain(turn: Turn) -> Reply:
+        text = left.pop(0) if len(left) > 1 else left[0]
+        return Reply(text=text.removeprefix(turn.prefix))
+
+    return brain
+
+
+def calls_of(proxy: Proxy, *, stream: bool, **fields: Any) -> tuple[str | None, list[dict[str, str]], str]:
+    """Text, calls and finish reason of an answer."""
+    body = {"model": "m", "messages": ASK, "tools": [WEATHER], "stream": stream, **fields}
+    answer = proxy.chat(body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-spillway-tools"] == "emulated"
+    if stream:
+        seen = read_stream(answer.content)
+        assert (len(seen.ids), seen.done, seen.errors) == (1, 1, [])
+        (finish,) = seen.finishes
+        return seen.text or None, joined_calls(answer.content), finish
+    choice = answer.json()["choices"][0]
+    message = choice["message"]
+    made = [call["function"] for call in message.get("tool_calls") or ()]
+    return message["content"] or None, made, choice["finish_reason"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", FAKES)
+def test_a_call_that_is_written_becomes_a_call(kind: str, stream: bool) -> None:
+    fake = FAKES[kind]([FakeModel("m", 8192, tools=False)], says(f"Let me look.\n\n{CALL}"))
+    settings = {"models": {"m": {"tools": False, "window": 8192}}}
+    with fake, running_proxy(fake, **settings) as proxy:
+        assert calls_of(proxy, stream=stream) == ("Let me look.", [PARIS], "tool_calls")
+        sent = fake.chats()[-1].json
+        assert not {"tools", "tool_choice"} & set(sent)
+        assert "get_weather" in sent["messages"][0]["content"]
+        assert sent["messages"][-1] == ASK[-1]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", ["ollama", "openrouter", "vllm"])
+def test_a_refusal_is_answered_at_once_and_remembered(kind: str, stream: bool) -> None:
+    model = FakeModel("m", 8192, tools=False)
+    fake = {
+        "ollama": lambda: OllamaFake([model], says(CALL), lists_capabilities=False),
+        "openrouter": lambda: OpenRouterFake([model], says(CALL)),
+        "vllm": lambda: VllmFake([FakeModel("m", 8192)], says(CALL), tool_parser=False),
+    }[kind]()
+    with fake, running_proxy(fake) as proxy:
+        for _ in range(2):
+            assert calls_of(proxy, stream=stream) == (None, [PARIS], "tool_calls")
+        assert sum("tools" in request.json for request in fake.chats()) <= 1
+        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]
+        assert told["tools"]["value"] is False
+        assert told["emulated_calls"]["tool_call"]["called"] == 2
+
+
+def test_calls_and_results_go_back_as_text() -> None:
+    made = {"id": "c1", "type": "function", "function": PARIS}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Sunny, 21 degrees."},
+    ]
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], says("It is sunny.")) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        assert calls_of(proxy, stream=True, messages=messages) == ("It is sunny.", [], "stop")
+        sent = fake.chats()[-1].json["messages"]
+        assert [m["role"] for m in sent] == ["system", "user", "assistant", "user"]
+        assert sent[0]["content"].startswith("Be brief.")
+        assert '"city": "Paris"' in sent[2]["content"]
+        assert "Sunny, 21 degrees." in sent[3]["content"]
+        assert all("tool_calls" not in m for m in sent)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_broken_call_is_asked_for_once_more(stream: bool) -> None:
+    broken = CALL.replace('"city": "Paris"', '"town": "Paris"')
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], says(f"Well. {broken}", CALL)) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        text, made, finish = calls_of(proxy, stream=stream)
+        assert ((text or "").strip(), made, finish) == ("Well.", [PARIS], "tool_calls")
+        first, again = fake.chats()
+        assert first.json["messages"] == again.json["messages"][:-2]
+        assert "city" in again.json["messages"][-1]["content"]
+        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
+        assert told["tool_call"] == {"called": 1, "malformed": 1, "retried": 1}
+        metrics = proxy.client.get("/metrics").text
+        assert 'form="tool_call",model="m",outcome="retried"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_call_that_stays_broken_is_delivered_as_text(stream: bool) -> None:
+    broken = CALL.replace('"city": "Paris"', '"town": "Paris"')
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], says(broken)) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        assert calls_of(proxy, stream=stream) == (broken, [], "stop")
+        assert len(fake.chats()) == 2
+        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
+        assert told["tool_call"] == {"malformed": 2, "retried": 1, "lost": 1}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_repaired_call_is_counted(stream: bool) -> None:
+    with (
+        LlamaCppFake(
+            [FakeModel("m", 8192)], says(CALL.replace('"Paris"}', '"Paris", "days": "3",}'))
+        ) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        _, made, _ = calls_of(proxy, stream=stream)
+        assert made == [{"name": "get_weather", "arguments": '{"city":"Paris","days":3}'}]
+        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
+        assert told["tool_call"]["repaired"] == 1
+        assert len(fake.chats()) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "function", "function": {"name": "get_weather"}}],
+    ids=["required", "named"],
+)
+def test_a_call_that_is_required_and_missing_is_asked_for(choice: Any, stream: bool) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], says("It is sunny, I guess.", CALL)) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        text, made, finish = calls_of(proxy, stream=stream, tool_choice=choice)
+        assert (made, finish) == ([PARIS], "tool_calls")
+        assert text == "It is sunny, I guess."
+        assert len(fake.chats()) == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_without_a_choice_nothing_is_a_call(stream: bool) -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], says(CALL)) as fake, running_proxy(fake, **EMULATED) as proxy:
+        assert calls_of(proxy, stream=stream, tool_choice="none") == (CALL, [], "stop")
+
+
+def test_a_model_with_tools_sees_the_very_bytes() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake,
+        running_proxy(fake, ask_usage=False) as proxy,
+    ):
+        raw = dumps({"model": "m", "messages": ASK, "tools": [WEATHER], "stream": True})
+        answer = proxy.client.post(
+            "/v1/chat/completions", content=raw, headers={"content-type": "application/json"}
+        )
+        assert fake.chats()[-1].body == raw
+        assert answer.content == fake.chats()[-1].response
+        assert "x-spillway-tools" not in answer.headers
+
+
+def test_emulation_can_be_switched_off() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake,
+        running_proxy(fake, emulate_tools=False, **EMULATED) as proxy,
+    ):
+        proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER]})
+        assert "tools" in fake.chats()[-1].json
+
+
+# -- near the end of the window
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", ["llamacpp", "lmstudio", "vllm"])
+def test_an_emulated_call_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
+    """The same outcome as with tools of the model's own."""
+    wanted = dumps({"city": "word " * 900}).decode()
+    written = f'I write it.\n<tool_call>\n{{"name": "get_weather", "arguments": {wanted}}}\n</tool_call>'
+    model = FakeModel("m", 2048)
+    with FAKES[kind]([model], summariser(says(written))) as fake, running_proxy(fake, **EMULATED) as proxy:
+        made = calls_of(proxy, stream=stream, messages=history(140, 8))
+        assert made == ("I write it.", [{"name": "get_weather", "arguments": wanted}], "tool_calls")
+        assert len(fake.chats()) >= 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_long_tool_loop_in_a_small_window(stream: bool) -> None:
+    """Sixty rounds, each result a tenth of the window: no overflow, every call right, results compacted."""
+    rounds = 60
+
+    def brain(turn: Turn) -> Reply:
+        last = str(turn.messages[-1]["content"])
+        number = int(last.rpartition("round ")[2].partition(" ")[0]) if "round " in last else 0
+        done = number >= rounds
+        text = "All done." if done else CALL.replace("Paris", f"city {number + 1}")
+        return Reply(text=text.removeprefix(turn.prefix))
+
+    with (
+        LlamaCppFake([FakeModel("m", 2048)], summariser(brain)) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through all cities."}]
+        for number in range(1, rounds + 1):
+            text, made, finish = calls_of(proxy, stream=stream, messages=messages)
+            assert (text, made, finish) == (
+                None,
+                [{"name": "get_weather", "arguments": f'{{"city": "city {number}"}}'}],
+                "tool_calls",
+            )
+            messages += loop_turn(made, f"Cloudy here, {'word ' * 150}round {number} ")
+        assert calls_of(proxy, stream=stream, messages=messages) == ("All done.", [], "stop")
+        assert fake.overflows == 0
+
+
+def loop_turn(made: Sequence[dict[str, str]], result: str) -> list[dict[str, Any]]:
+    """What a client adds to its history for calls and their results."""
+    calls = [{"id": f"c{n}", "type": "function", "function": call} for n, call in enumerate(made)]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": result} for call in calls]
+    return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
+
+
+def test_explain_tells_how_tools_reach_the_model() -> None:
+    body = {"model": "m", "messages": ASK, "tools": [WEATHER]}
+    with LlamaCppFake([FakeModel("m", 8192)]) as fake:
+        with running_proxy(fake) as proxy:
+            told = proxy.client.post("/spillway/explain", json=body).json()
+            assert told["tools"] == {"mode": "native"}
+        with running_proxy(fake, **EMULATED) as proxy:
+            told = proxy.client.post("/spillway/explain", json=body).json()
+            assert told["tools"]["mode"] == "emulated"
+            assert 0 < told["tools"]["protocol_tokens"] < told["prompt_tokens"]
+            assert "get_weather" in told["messages"][0]["content"]
+            body["tools"] = []
+            assert proxy.client.post("/spillway/explain", json=body).json()["tools"] is None
+
+
+def test_a_history_of_calls_without_tools_is_rewritten_too() -> None:
+    """A client that stops offering tools still sends what was called."""
+    messages = [*ASK, *loop_turn([PARIS], "Sunny."), {"role": "user", "content": "Thanks. And now?"}]
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], says("Now it rains.")) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        answer = proxy.chat({"model": "m", "messages": messages})
+        assert answer.json()["choices"][0]["message"]["content"] == "Now it rains."
+        assert [m["role"] for m in fake.chats()[-1].json["messages"]] == ["user", "assistant", "user", "user"]
