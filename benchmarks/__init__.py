@@ -1,1 +1,1 @@
-"""Spillway measured side by side with a direct connection, nginx and a naive proxy, in one run."""
+"""Spillway measured side by side with a direct connection, nginx, two simple pass-throughs and LiteLLM, in one run."""

@@ -18,7 +18,7 @@ from benchmarks import survival
 from benchmarks.process import rss_mib
 from benchmarks.report import Values, table
 from benchmarks.scenarios import SCENARIOS, Metric, Scenario, measure, value
-from benchmarks.targets import NGINX, TARGETS, Target, started
+from benchmarks.targets import TARGETS, Target, missing, started
 
 RSS = Metric("RSS after the run, MiB", "rss_mib")
 Results = dict[str, dict[str, list[dict[str, Any]]]]
@@ -76,10 +76,10 @@ def _names(options: argparse.Namespace) -> list[str]:
     unknown = [name for name in names if name not in TARGETS]
     if unknown:
         sys.exit(f"no such target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
-    if "nginx" in names and not Path(NGINX).exists():
-        print("nginx is left out: it is not installed (apt-get install nginx-light)")
-        names.remove("nginx")
-    return names
+    for name in names:
+        if why := missing(name):
+            print(f"{name} is left out: {why}")
+    return [name for name in names if not missing(name)]
 
 
 def _run(scenarios: list[Scenario], targets: list[Target], *, rounds: int, quick: bool) -> Results:
@@ -111,13 +111,13 @@ def _rows(
                 for name, rounds in results[scenario.name].items()
             }
             rows.append((metric, values))
-            if metric.name.startswith("latency"):
+            if metric.added:
                 rows.append((_added(metric), _over_direct(values)))
     return [*rows, (RSS, memory)]
 
 
 def _added(metric: Metric) -> Metric:
-    return Metric(f"{metric.name} added", metric.key, digits=metric.digits, of_proxy=False)
+    return Metric(f"{metric.name} added", metric.key, digits=metric.digits)
 
 
 def _over_direct(values: Values) -> Values:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from httptools import HttpResponseParser
 from typing_extensions import override
+
+from benchmarks.canned import MODEL
 
 
 @dataclass
@@ -18,6 +23,7 @@ class Answer:
     body: list[bytes] = field(default_factory=list)
     reads: int = 0
     first: float = 0.0
+    """Of the body: a head alone brings a user nothing."""
     total: float = 0.0
 
 
@@ -38,7 +44,8 @@ class Client(asyncio.Protocol):
         return (await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port))[1]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; an answer that is not at its end is given up."""
+        self._done = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -55,9 +62,17 @@ class Client(asyncio.Protocol):
     async def send(self, request: bytes) -> Answer:
         """Write a request and wait for the end of its answer."""
         answer = self.start(request)
+        await self.finished()
+        return answer
+
+    async def finished(self) -> None:
+        """Wait for the end of the answer.
+
+        Raises:
+            ConnectionError: the target closed the connection before it.
+        """
         assert self._done is not None
         await self._done
-        return answer
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,14 +87,13 @@ class Client(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         assert self._parser is not None
-        answer = self._answer
-        if not answer.reads:
-            answer.first = perf_counter() - self._started
-        answer.reads += 1
+        self._answer.reads += 1
         self._parser.feed_data(data)
 
     def on_body(self, data: bytes) -> None:
         """Keep a piece of the body."""
+        if not self._answer.body:
+            self._answer.first = perf_counter() - self._started
         self._answer.body.append(data)
 
     def on_message_complete(self) -> None:
@@ -92,11 +106,24 @@ class Client(asyncio.Protocol):
             self._done.set_result(None)
 
 
-def request(body: bytes) -> bytes:
+def chat(messages: Iterable[dict[str, str]], **fields: Any) -> bytes:
     """A chat completion request as bytes, with the headers of an OpenAI SDK."""
+    data = {"model": MODEL, **fields, "messages": list(messages)}
+    body = json.dumps(data, separators=(",", ":")).encode()
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
         b"Accept: application/json\r\nUser-Agent: OpenAI/Python 2.0.0\r\nAuthorization: Bearer sk-bench\r\n"
         b"Accept-Encoding: gzip, deflate\r\nX-Stainless-Lang: python\r\nContent-Length: %d\r\n\r\n"
     )
     return head % len(body) + body
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for something that the clients' callbacks bring about.
+
+    Raises:
+        TimeoutError: it took longer than `seconds`.
+    """
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - polled, to keep the callbacks bare
+            await asyncio.sleep(0.01)

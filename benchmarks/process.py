@@ -43,16 +43,36 @@ class Running:
                 if marker in line:
                     return line
             time.sleep(0.02)
-        msg = f"{self.process.args!r} did not say {marker!r}:\n{self.log.read_text(encoding='utf-8', errors='replace')}"
-        raise RuntimeError(msg)
+        raise self._failed(f"did not say {marker!r}")
+
+    def wait_until_listening(self, port: int, seconds: float = STARTUP) -> None:
+        """Wait until something accepts connections on `port` of 127.0.0.1.
+
+        Raises:
+            RuntimeError: the process ended, or nothing did in time; the text is its output.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+                return
+            time.sleep(0.02)
+        raise self._failed(f"does not listen on port {port}")
+
+    def _failed(self, how: str) -> RuntimeError:
+        output = self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+        return RuntimeError(f"{self.process.args!r} {how}:\n{output}")
 
 
 @contextmanager
 def running(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, foreign: bool = False
 ) -> Iterator[Running]:
-    """Run `command` with its output in `log`; end it on exit."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPILLWAY_")}  # noqa: TID251 - handed on
+    """Run `command` with its output in `log`; end it on exit. A `foreign` one is not told the user's environment."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251 - handed on
+        if (name in ("PATH", "LANG") if foreign else not name.startswith("SPILLWAY_"))
+    }
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**inherited, **(environment or {})}
@@ -79,17 +99,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def wait_until_listening(port: int) -> None:
-    """Wait until something accepts connections on `port` of 127.0.0.1."""
-    deadline = time.monotonic() + STARTUP
-    while time.monotonic() < deadline:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
-            return
-        time.sleep(0.02)
-    msg = f"nothing listens on port {port}"
-    raise RuntimeError(msg)
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

@@ -1,4 +1,4 @@
-"""The table: a row per number, a column per target, ratios to the naive proxy, the aims beside."""
+"""The table: a row per number, a column per target, ratios to the two simple pass-throughs, the aims beside."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from benchmarks.scenarios import Metric
 
 Values = Mapping[str, float | None]
 """Target name to number; None where the target has none."""
-BASE = "naive"
+JUDGED = "spillway"
+BASES = ("naive", "bare")
 
 
 def table(rows: Sequence[tuple[Metric, Values]], targets: Sequence[str]) -> str:
     """Lay the numbers out as a Markdown table."""
-    header = ["", *targets]
-    ratios = [name for name in targets if name.startswith("spillway")] if BASE in targets else []
-    header += [f"{name} / {BASE}" for name in ratios]
-    header += ["aim"] if ratios else []
+    bases = [base for base in BASES if base in targets] if JUDGED in targets else []
+    header = ["", *targets, *(f"{JUDGED} / {base}" for base in bases)]
+    header += ["aim"] if JUDGED in targets else []
     lines = [header]
     for metric, values in rows:
         line = [metric.name, *(_number(values.get(name), metric.digits) for name in targets)]
-        line += [_ratio(values.get(name), values.get(BASE)) for name in ratios]
-        if ratios:
-            line.append("" if metric.aim is None else f"<= {metric.aim:g}")
+        line += [_ratio(values.get(JUDGED), values.get(base)) for base in bases]
+        line += [_judged(metric, values)] if JUDGED in targets else []
         lines.append(line)
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     lines.insert(1, [_rule(width, column) for column, width in enumerate(widths)])
     return "\n".join(f"| {' | '.join(_padded(line, widths))} |" for line in lines)
+
+
+def _judged(metric: Metric, values: Values) -> str:
+    aim, number = metric.aim, values.get(JUDGED)
+    if aim is None:
+        return ""
+    met = None if number is None else aim.met(number, values.get(aim.of))
+    return str(aim) if met is None else f"{aim}: {'met' if met else 'missed'}"
 
 
 def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:

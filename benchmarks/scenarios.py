@@ -4,27 +4,50 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
+
+from typing_extensions import override
 
 from benchmarks.process import python
 from benchmarks.targets import Target
 
 
 @dataclass(frozen=True)
+class Aim:
+    """What Spillway's number is to be at most: so many times that of the target `of`, or just so much."""
+
+    most: float
+    of: str = ""
+
+    def met(self, number: float, base: float | None) -> bool | None:
+        """Whether a number reaches it; None if there is nothing to compare with."""
+        if not self.of:
+            return number <= self.most
+        return number <= self.most * base if base is not None else None
+
+    @override
+    def __str__(self) -> str:
+        return f"<= {self.most:g} x {self.of}" if self.of else f"<= {self.most:g}"
+
+
+@dataclass(frozen=True)
 class Metric:
-    """A number of a scenario. `aim`: at most this ratio to the naive proxy; None where nothing is aimed at."""
+    """A number of a scenario, and what is aimed at, if anything is."""
 
     name: str
     key: str
     """Field of the load's result, or `p50`…`p99` of its `times_ms`, pooled over the rounds."""
-    aim: float | None = None
+    aim: Aim | None = None
     digits: int = 1
     of_proxy: bool = True
     """Whether it is a number of the proxy process, which a direct connection has not."""
     largest: bool = False
     """Take the largest of the rounds: memory once claimed is used again and does not show in later ones."""
+    added: bool = False
+    """Show how much more it is than without a proxy, too."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +61,16 @@ class Scenario:
     metrics: tuple[Metric, ...] = field(default=())
     seeded: bool = False
     """Whether the load wants another seed each round, so that no round finds the last one's conversation."""
+    resumes: bool = False
+    """Whether the load has to know if the target goes on with answers."""
+
+
+def _streamed(name: str, *, aim: Aim | None = None) -> tuple[Metric, ...]:
+    return (
+        Metric(f"{name}: CPU us per chunk", "cpu_us", aim=aim, digits=2),
+        Metric(f"{name}: reads per chunk", "reads_per_chunk", digits=2, of_proxy=False),
+        Metric(f"{name}: bad streams", "bad", digits=0, of_proxy=False, largest=True, aim=Aim(0)),
+    )
 
 
 SCENARIOS = (
@@ -47,7 +80,7 @@ SCENARIOS = (
         {"streams": 200},
         {"streams": 8},
         (
-            Metric("idle stream, KiB", "kib_per_stream", largest=True),
+            Metric("idle stream, kB", "kb_per_stream", largest=True, aim=Aim(100)),
             Metric("idle streams, CPU %", "cpu_percent"),
         ),
     ),
@@ -56,27 +89,37 @@ SCENARIOS = (
         "short",
         {"count": 1600, "concurrency": 16},
         {"count": 32, "concurrency": 4},
-        (Metric("short request, CPU us", "cpu_us", aim=0.15),),
+        (Metric("short request, CPU us", "cpu_us", aim=Aim(0.15, "naive")),),
     ),
     Scenario(
         "stream",
         "stream",
         {"streams": 8, "chunks": 2000, "pause_us": 0},
         {"streams": 2, "chunks": 20, "pause_us": 0},
-        (
-            Metric("streamed chunk, upstream at full speed, CPU us", "cpu_us", aim=0.2, digits=2),
-            Metric("reads per chunk", "reads_per_chunk", digits=2, of_proxy=False),
-        ),
+        _streamed("8 streams at full speed", aim=Aim(1.5, "bare")),
     ),
     Scenario(
         "trickle",
         "stream",
         {"streams": 8, "chunks": 500, "pause_us": 2000},
         {"streams": 2, "chunks": 20, "pause_us": 1000},
-        (
-            Metric("streamed chunk, every 2 ms, CPU us", "cpu_us", aim=0.2, digits=2),
-            Metric("reads per chunk, every 2 ms", "reads_per_chunk", digits=2, of_proxy=False),
-        ),
+        _streamed("8 streams, a chunk every 2 ms", aim=Aim(1.5, "bare")),
+    ),
+    Scenario(
+        "resumed",
+        "resumed",
+        {"streams": 8, "chunks": 3000, "pause_us": 0},
+        {"streams": 2, "chunks": 20, "pause_us": 0},
+        _streamed("later attempt at full speed"),
+        resumes=True,
+    ),
+    Scenario(
+        "resumed-trickle",
+        "resumed",
+        {"streams": 8, "chunks": 500, "pause_us": 2000},
+        {"streams": 2, "chunks": 20, "pause_us": 1000},
+        _streamed("later attempt, a chunk every 2 ms"),
+        resumes=True,
     ),
     Scenario(
         "turn",
@@ -84,7 +127,7 @@ SCENARIOS = (
         {"count": 8, "messages": 200, "size": 2000},
         {"count": 2, "messages": 20, "size": 200},
         (
-            Metric("long turn, ms", "p50", aim=2.0, digits=2, of_proxy=False),
+            Metric("long turn, ms", "p50", aim=Aim(2.0, "naive"), digits=2, of_proxy=False),
             Metric("long turn, CPU ms", "cpu_ms", digits=2),
             Metric("its first turn, ms", "cold_ms", digits=2, of_proxy=False),
         ),
@@ -95,15 +138,29 @@ SCENARIOS = (
         "short",
         {"count": 300, "concurrency": 1},
         {"count": 20, "concurrency": 1},
-        tuple(Metric(f"latency {key}, ms", key, digits=2, of_proxy=False) for key in ("p50", "p95", "p99")),
+        tuple(
+            Metric(f"short request {key}, ms", key, digits=2, of_proxy=False, added=True)
+            for key in ("p50", "p95", "p99")
+        ),
+    ),
+    Scenario(
+        "first-byte",
+        "first_byte",
+        {"count": 300},
+        {"count": 20},
+        tuple(
+            Metric(f"first byte of a stream {key}, ms", key, digits=2, of_proxy=False, added=True)
+            for key in ("p50", "p99")
+        ),
     ),
     Scenario(
         "paced",
         "stream",
-        {"streams": 200, "chunks": 40, "pause_us": 50_000},
+        {"streams": 200, "chunks": 60, "pause_us": 50_000},
         {"streams": 8, "chunks": 4, "pause_us": 10_000},
         (
-            Metric("200 streams: chunk, CPU us", "cpu_us"),
+            *_streamed("200 streams, a chunk every 50 ms", aim=Aim(1.5, "bare")),
+            Metric("200 streams: CPU % of a core", "cpu_percent"),
             Metric("200 streams: slowest first byte, ms", "first_ms", of_proxy=False),
             Metric("200 streams: RSS, MiB", "rss_mib"),
         ),
@@ -117,9 +174,11 @@ def measure(scenario: Scenario, target: Target, *, round_number: int, quick: boo
     Raises:
         RuntimeError: the load failed; the text is what it said.
     """
-    arguments = dict(scenario.quick if quick else scenario.arguments)
+    arguments: dict[str, Any] = dict(scenario.quick if quick else scenario.arguments)
     if scenario.seeded:
         arguments["seed"] = round_number
+    if scenario.resumes:
+        arguments["resumes"] = target.resumes
     order = {"load": scenario.load, "port": target.port, "pids": target.pids, "arguments": arguments}
     done = subprocess.run(
         python("-m", "benchmarks.load", json.dumps(order)),
@@ -131,6 +190,8 @@ def measure(scenario: Scenario, target: Target, *, round_number: int, quick: boo
     if done.returncode:
         msg = f"{scenario.name} against {target.name}: {done.stderr.strip()[-2000:]}"
         raise RuntimeError(msg)
+    if done.stderr:
+        print(f"\n{scenario.name} against {target.name}: {done.stderr.strip()}", file=sys.stderr)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -9,9 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from benchmarks.process import Running, free_port, python, running, wait_until_listening
+from benchmarks.canned import MODEL
+from benchmarks.process import Running, free_port, python, running
+from benchmarks.streams import SMALL, SMALL_WINDOW
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
+LITELLM = Path(__file__).parent / ".venv-litellm"
+"""A virtual environment of its own, which `make bench` sets up."""
+LITELLM_STARTUP = 180.0
+"""Seconds."""
 
 NGINX_CONF = """
 worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log stderr warn; {user}
@@ -32,6 +39,22 @@ http {{
 """
 
 
+# What it looks up on the network otherwise, and what only people need; LiteLLM's documentation, "All settings",
+# and `os.getenv` in litellm 1.106.2. Its telemetry was removed before that.
+LITELLM_ENVIRONMENT = {
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
+    "LITELLM_LOCAL_BLOG_POSTS": "True",
+    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # no key: the others check none either
+    "LITELLM_LOG": "ERROR",
+    "DISABLE_ADMIN_UI": "True",
+    "NO_DOCS": "True",
+}
+
+
 @dataclass(frozen=True)
 class Target:
     """A running target: its port, and the process to measure (None: nothing stands in between)."""
@@ -39,6 +62,8 @@ class Target:
     name: str
     port: int
     running: Running | None
+    resumes: bool = False
+    """Whether it goes on with an answer that fills the window of the model SMALL."""
 
     @property
     def pids(self) -> list[int]:
@@ -66,19 +91,49 @@ def nginx(upstream: int, folder: Path) -> Iterator[Target]:
         NGINX_CONF.format(folder=folder, upstream=upstream, port=port, user=root), encoding="utf-8"
     )
     with running([NGINX, "-p", str(folder), "-c", str(config)], folder / "nginx.log") as process:
-        wait_until_listening(port)
+        process.wait_until_listening(port)
         yield Target("nginx", port, process)
 
 
 @contextmanager
 def naive(upstream: int, folder: Path) -> Iterator[Target]:
     """FastAPI and httpx as everyone writes it, under uvicorn with uvloop and httptools."""
+    with _uvicorn("naive", upstream, folder) as target:
+        yield target
+
+
+@contextmanager
+def bare(upstream: int, folder: Path) -> Iterator[Target]:
+    """ASGI on the HTTP client that Spillway uses, under the server that Spillway uses."""
+    with _uvicorn("bare", upstream, folder) as target:
+        yield target
+
+
+@contextmanager
+def _uvicorn(name: str, upstream: int, folder: Path) -> Iterator[Target]:
     port = free_port()
-    command = python("-m", "uvicorn", "benchmarks.naive:app", "--port", str(port), "--log-level", "warning")
+    switches = ("--no-access-log", "--no-proxy-headers", "--no-server-header", "--no-date-header")
+    command = python("-m", "uvicorn", f"benchmarks.{name}:app", "--port", str(port), *switches)
     environment = {"UPSTREAM": f"http://127.0.0.1:{upstream}"}
-    with running(command, folder / "naive.log", environment) as process:
-        wait_until_listening(port)
-        yield Target("naive", port, process)
+    with running(command, folder / f"{name}.log", environment) as process:
+        process.wait_until_listening(port)
+        yield Target(name, port, process)
+
+
+@contextmanager
+def litellm(upstream: int, folder: Path) -> Iterator[Target]:
+    """LiteLLM's proxy with one worker and one model, without database, keys and network."""
+    port = free_port()
+    params = {"model": f"openai/{MODEL}", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "none"}
+    config = folder / "litellm.yaml"  # JSON is YAML
+    config.write_text(
+        json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": params}]}), encoding="utf-8"
+    )
+    command = [str(LITELLM / "bin" / "litellm"), "--config", str(config), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--num_workers", "1"]
+    with running(command, folder / "litellm.log", LITELLM_ENVIRONMENT, foreign=True) as process:
+        process.wait_until_listening(port, LITELLM_STARTUP)
+        yield Target("litellm", port, process)
 
 
 @contextmanager
@@ -87,9 +142,11 @@ def spillway(
 ) -> Iterator[Target]:
     """Spillway as it is started by a user, with the store named."""
     command = python("-m", "proxy", "serve", "--port", "0", "--backend", f"http://127.0.0.1:{upstream}")
-    with running(command, folder / f"{name}.log", {"SPILLWAY_STORE": store}) as process:
+    models = json.dumps({SMALL: {"window": SMALL_WINDOW}})
+    environment = {"SPILLWAY_STORE": store, "SPILLWAY_MODELS": models}
+    with running(command, folder / f"{name}.log", environment) as process:
         line = process.wait_for("Spillway listening on ")
-        yield Target(name, int(line.rsplit(":", 1)[1].split("/", 1)[0]), process)
+        yield Target(name, int(line.rsplit(":", 1)[1].split("/", 1)[0]), process, resumes=True)
 
 
 @contextmanager
@@ -104,15 +161,40 @@ TARGETS: dict[str, Starter] = {
     "direct": direct,
     "nginx": nginx,
     "naive": naive,
+    "bare": bare,
+    "litellm": litellm,
     "spillway": spillway,
     "spillway-sqlite": spillway_sqlite,
 }
 
 
+def missing(name: str) -> str:
+    """Why a target can't be started here; empty: it can."""
+    if name == "nginx" and not Path(NGINX).exists():
+        return "it is not installed (apt-get install nginx-light)"
+    if name == "litellm" and not (LITELLM / ".ready").exists():
+        return "it is not installed (make bench does that)"
+    return ""
+
+
 @contextmanager
 def started(names: list[str], folder: Path) -> Iterator[list[Target]]:
-    """Start the upstream and the named targets in front of it."""
+    """Start the upstream and the named targets in front of it.
+
+    LiteLLM is left out if it does not start: what it is made of is not pinned here.
+
+    Raises:
+        RuntimeError: another one did not start; the text is what it said.
+    """
+    targets: list[Target] = []
     with ExitStack() as stack:
         upstream = stack.enter_context(running(python("-m", "benchmarks.upstream"), folder / "upstream.log"))
         port = int(upstream.wait_for("listening on ").rsplit(" ", 1)[1])
-        yield [stack.enter_context(TARGETS[name](port, folder)) for name in names]
+        for name in names:
+            try:
+                targets.append(stack.enter_context(TARGETS[name](port, folder)))
+            except RuntimeError as error:
+                if name != "litellm":
+                    raise
+                print(f"litellm is left out: {error}")
+        yield targets

@@ -1,119 +1,75 @@
 """A fake llama-server that costs next to nothing: canned bytes, one write per streamed chunk.
 
-The request's `user` field says what to stream: `bench:CHUNKS:PAUSE` with PAUSE in microseconds between chunks, and
-`bench:CHUNKS:PAUSE:hold` to fall silent after them. Prints its port, and runs until it is killed.
+The user's message says what to stream: `bench:CHUNKS:PAUSE` with PAUSE in microseconds between chunks,
+`bench:CHUNKS:PAUSE:hold` to fall silent after them, and `bench:CHUNKS:PAUSE:resume:STREAMS:RUN` for an answer that
+does not end before it is paused: the attempt that goes on with it (`continue_final_message`) says what it goes on after, waits
+until STREAMS such attempts of this RUN stand there, leaves the load generator time to read the clocks, and says CHUNKS
+more. The first attempt comes without a PAUSE.
+Prints its port, and runs until it is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import uvloop
 from typing_extensions import override
 
-MODEL = "bench"
-WINDOW = 262_144
-"""Tokens; far above the long conversation, so that nothing is ever compacted here."""
-REPLY = "The fox is quick and brown, and the dog does not mind at all."
-WORDS = tuple(f" word{number}" for number in range(500))
+from benchmarks import canned
 
-_CHUNK = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
-_EVENT_STREAM = b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-_END = b"0\r\n\r\n"
-
-
-def _encoded(data: Any) -> bytes:
-    return json.dumps(data, separators=(",", ":")).encode()
-
-
-def _frame(delta: dict[str, str], finish: str | None = None) -> bytes:
-    choice = {"finish_reason": finish, "index": 0, "delta": delta}
-    return _chunked(b"data: %b\n\n" % _encoded({"choices": [choice], **_CHUNK}))
-
-
-def _chunked(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _usage(prompt: int, completion: int) -> dict[str, int]:
-    return {"completion_tokens": completion, "prompt_tokens": prompt, "total_tokens": prompt + completion}
-
-
-def _answer(data: Any, status: bytes = b"200 OK") -> bytes:
-    body = _encoded(data)
-    head = b"HTTP/1.1 %b\r\nServer: llama.cpp\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n\r\n"
-    return head % (status, len(body)) + body
-
-
-def _completion(body: bytes) -> bytes:
-    message = {"role": "assistant", "content": REPLY}
-    choice = {"finish_reason": "stop", "index": 0, "message": message}
-    done = {"choices": [choice], **_CHUNK, "object": "chat.completion", "usage": _usage(len(body) // 4, 16)}
-    return _answer(done)
-
-
-FIRST = _frame({"role": "assistant", "content": ""})
-FRAMES = tuple(_frame({"content": word}) for word in WORDS)
-LAST = _frame({}, "stop")
-DONE = _chunked(b"data: [DONE]\n\n") + _END
-
-_META = {
-    "vocab_type": 2,
-    "n_vocab": 32000,
-    "n_ctx": WINDOW,
-    "n_ctx_train": WINDOW,
-    "n_embd": 4096,
-    "n_params": 7,
-    "size": 7,
-}
-_MODELS = {
-    "models": [{"name": MODEL, "model": MODEL, "capabilities": ["completion"]}],
-    "object": "list",
-    "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "llamacpp", "meta": _META}],
-}
-_PROPS = {
-    "default_generation_settings": {"n_ctx": WINDOW, "params": {}},
-    "total_slots": 64,
-    "model_alias": MODEL,
-    "model_path": "/models/bench.gguf",
-    "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
-    "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True, "supports_system_role": True},
-    "modalities": {"vision": False, "audio": False},
-    "build_info": "b0-bench",
-    "is_sleeping": False,
-}
-GET = {
-    b"/v1/models": _answer(_MODELS),
-    b"/models": _answer(_MODELS),
-    b"/props": _answer(_PROPS),
-    b"/health": _answer({"status": "ok"}),
-    b"/slots": _answer([{"id": 0, "n_ctx": WINDOW, "is_processing": False}]),
-}
-NOT_FOUND = _answer(
-    {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}, b"404 Not Found"
-)
+START_AFTER = 0.5
+"""Seconds between the last attempt's first chunk and the second ones."""
+ENDLESS = 30_000
+"""Chunks after which even an answer that was to be paused ends."""
+_ORDER = re.compile(rb'"content": ?"bench:(\d+):(\d+)(?::(hold|resume)(?::(\d+):\d+)?)?"')
+_USAGE = re.compile(rb'"include_usage": ?true')
+_CONTINUED = re.compile(rb'"continue_final_message": ?true')
+_LAST = re.compile(rb' (word\d+)"')
+"""The end of what an attempt is to go on with."""
+_TIMINGS = re.compile(rb'"timings_per_token": ?true')
 
 
 @dataclass
 class Plan:
     """One stream: what is left to send."""
 
+    frames: Sequence[bytes]
+    """Said over and over."""
     chunks: int
     pause: float
-    hold: bool
-    usage: bool
-    prompt: int
+    """Seconds between chunks."""
+    end: bytes
+    """Empty: it falls silent instead."""
     sent: int = 0
+
+
+class Gathering:
+    """Streams that wait for each other."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[bytes, list[Callable[[], None]]] = {}
+
+    def join(self, run: bytes, go: Callable[[], None], *, of: int) -> None:
+        """Call `go` START_AFTER seconds after the last one of so many has joined the run."""
+        waiting = self._waiting.setdefault(run, [])
+        waiting.append(go)
+        if len(waiting) >= of:
+            del self._waiting[run]
+            loop = asyncio.get_running_loop()
+            for each in waiting:
+                loop.call_later(START_AFTER, each)
 
 
 class Server(asyncio.Protocol):
     """One connection. Requests are not pipelined."""
 
-    def __init__(self) -> None:
+    def __init__(self, gathering: Gathering) -> None:
         self._loop = asyncio.get_running_loop()
+        self._gathering = gathering
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._waiting: Plan | None = None
@@ -157,31 +113,40 @@ class Server(asyncio.Protocol):
         method, target, _ = head.split(b" ", 2)
         path = target.partition(b"?")[0]
         if method == b"GET":
-            self._write(GET.get(path, NOT_FOUND))
+            self._write(canned.GET.get(path, canned.NOT_FOUND))
         elif path != b"/v1/chat/completions":
-            self._write(NOT_FOUND)
-        elif b'"user":"bench:' in body:
-            self._stream(body)
+            self._write(canned.NOT_FOUND)
+        elif order := _ORDER.search(body):
+            self._stream(body, order)
         else:
-            self._write(_completion(body))
+            self._write(canned.completion(body))
 
-    def _stream(self, body: bytes) -> None:
-        order = body.split(b'"user":"bench:', 1)[1].split(b'"', 1)[0].decode().split(":")
-        asked = b'"include_usage":true' in body or b'"include_usage": true' in body
-        plan = Plan(int(order[0]), int(order[1]) / 1e6, "hold" in order, asked, len(body) // 4)
-        self._write(_EVENT_STREAM)
-        self._write(FIRST)
-        self._next(plan)
+    def _stream(self, body: bytes, order: re.Match[bytes]) -> None:
+        chunks, pause, kind = int(order[1]), int(order[2]) / 1e6, order[3]
+        self._write(canned.EVENT_STREAM)
+        if kind == b"resume" and _CONTINUED.search(body):
+            timings = bool(_TIMINGS.search(body))
+            last = _LAST.search(body)
+            self._write(b"".join(canned.later_start(last[1].decode() if last else "", timings=timings)))
+            frames = canned.later_frames(chunks, timings=timings)
+            plan = Plan(frames, chunks, pause, canned.LATER_LAST + canned.DONE)
+            self._gathering.join(order[0], partial(self._next, plan), of=int(order[4]))
+            return
+        said = ENDLESS if kind == b"resume" else chunks
+        usage = canned.usage_frame(len(body) // 4, said) if _USAGE.search(body) else b""
+        end = b"" if kind == b"hold" else canned.LAST + usage + canned.DONE
+        self._write(canned.FIRST)
+        self._next(Plan(canned.FRAMES, said, 0 if kind == b"resume" else pause, end))
 
     def _next(self, plan: Plan) -> None:
         if self._transport is None:
             return
         if plan.sent < plan.chunks:
-            self._write(FRAMES[plan.sent % len(FRAMES)])
+            self._write(plan.frames[plan.sent % len(plan.frames)])
             plan.sent += 1
             self._schedule(plan)
-        elif not plan.hold:
-            self._write(LAST + (self._usage_frame(plan) if plan.usage else b"") + DONE)
+        else:
+            self._write(plan.end)
 
     def _schedule(self, plan: Plan) -> None:
         if self._paused:
@@ -202,19 +167,15 @@ class Server(asyncio.Protocol):
         if plan is not None:
             self._schedule(plan)
 
-    @staticmethod
-    def _usage_frame(plan: Plan) -> bytes:
-        return _chunked(
-            b"data: %b\n\n" % _encoded({"choices": [], **_CHUNK, "usage": _usage(plan.prompt, plan.chunks)})
-        )
-
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
 
 
 async def serve() -> None:
-    server = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0, backlog=1024)
+    server = await asyncio.get_running_loop().create_server(
+        partial(Server, Gathering()), "127.0.0.1", 0, backlog=1024
+    )
     print(f"listening on {server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
