@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +9,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.openai_npm import Missing, installed
+from tests.e2e.openai_npm import Missing, installed, run
 from tests.engine.fixtures import WINDOW
 from tests.engine.server import Engine
 from tests.engine.spillway import SharedSpillway
@@ -107,21 +104,13 @@ def npm() -> Path:
         pytest.skip(str(missing))
 
 
-def run_npm(folder: Path, **job: Any) -> list[dict[str, Any]]:
-    node = shutil.which("node") or "node"
-    command = [node, str(folder / "chat.mjs"), json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return cast("list[dict[str, Any]]", json.loads(done.stdout))
-
-
 def test_npm_conversation(walk_engine: Engine, proxy_of: SharedSpillway, npm: Path) -> None:
     proxy = proxy_of(walk_engine)
     turns = conversation(walk_engine.words, TURNS)
     asked = [
         {"content": turn.content, "max_tokens": turn.max_tokens, "stream": turn.stream} for turn in turns
     ]
-    answers = run_npm(npm, kind="turns", base=proxy.v1, key=proxy.key, model="walk", turns=asked)
+    answers = run(npm, kind="turns", base=proxy.v1, key=proxy.key, model="walk", turns=asked)
     assert [answer["text"] for answer in answers] == [turn.expected for turn in turns]
     assert {answer["action"] for answer in answers} >= {"compacted", "forwarded"}
 
@@ -130,7 +119,7 @@ def test_npm_conversation(walk_engine: Engine, proxy_of: SharedSpillway, npm: Pa
 def test_npm_long_answer(walk_engine: Engine, proxy_of: SharedSpillway, npm: Path, stream: bool) -> None:
     proxy = proxy_of(walk_engine)
     content = after(walk_engine.words[0])["content"]
-    (answer,) = run_npm(
+    (answer,) = run(
         npm,
         kind="answer",
         base=proxy.v1,

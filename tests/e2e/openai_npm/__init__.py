@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import fcntl
-import getpass
-import hashlib
+import json
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
+from typing import Any, cast
+
+from tests.e2e.clients.installing import Missing, once
+
+__all__ = ["Missing", "installed", "run"]
 
 HERE = Path(__file__).parent
-SECONDS = 60.0
 FILES = ("package.json", "chat.mjs")
-
-
-class Missing(Exception):
-    """There is no node or npm here, or the registry does not answer; the text says which."""
+INSTALL = (
+    "install",
+    "--no-audit",
+    "--no-fund",
+    "--no-package-lock",
+    "--ignore-scripts",
+    "--fetch-retries=1",
+    "--fetch-retry-mintimeout=100",
+    "--fetch-retry-maxtimeout=1000",
+    "--loglevel=error",
+)
 
 
 def installed() -> Path:
@@ -28,41 +36,19 @@ def installed() -> Path:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise Missing("node and npm are not installed")
-    content = b"".join((HERE / name).read_bytes() for name in FILES)
-    root = Path(tempfile.gettempdir()) / f"spillway-test-npm-{getpass.getuser()}"
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = root / hashlib.sha256(content).hexdigest()[:24]
-    with (root / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _install(npm, folder)
-    return folder
+
+    def build(folder: Path) -> list[str]:
+        for name in FILES:
+            shutil.copy(HERE / name, folder / name)
+        return [npm, *INSTALL]
+
+    return once("npm", b"".join((HERE / name).read_bytes() for name in FILES), build)
 
 
-def _install(npm: str, folder: Path) -> None:
-    fresh = folder.with_suffix(".installing")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
-    for name in FILES:
-        shutil.copy(HERE / name, fresh / name)
-    command = [
-        npm,
-        "install",
-        "--no-audit",
-        "--no-fund",
-        "--no-package-lock",
-        "--ignore-scripts",
-        "--fetch-retries=1",
-        "--fetch-retry-mintimeout=100",
-        "--fetch-retry-maxtimeout=1000",
-        "--loglevel=error",
-    ]
-    try:
-        done = subprocess.run(
-            command, cwd=fresh, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise Missing(f"npm install took longer than {SECONDS:.0f} s") from None
-    if done.returncode != 0:
-        raise Missing(f"npm install failed: {' '.join(done.stderr.split())[:200]}")
-    fresh.rename(folder)
+def run(folder: Path, **job: Any) -> list[dict[str, Any]]:
+    """Do a job of `chat.mjs`; a warning is as bad as an error."""
+    node = shutil.which("node") or "node"
+    command = [node, str(folder / "chat.mjs"), json.dumps(job)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return cast("list[dict[str, Any]]", json.loads(done.stdout))
