@@ -16,7 +16,7 @@ from proxy.core import summary
 from proxy.core.ladder import RUNGS, Cost, Job
 from proxy.core.ladder.trim import cut_middles, drop_oldest
 from proxy.core.request import Message
-from proxy.core.turns import bridge_needed, cut_points, first_user, newest_user
+from proxy.core.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
 
 Kind = Literal["pruned", "compacted", "trimmed"]
 
@@ -92,15 +92,22 @@ def kind_of(word: str) -> Kind:
 
 
 def head_end(messages: Sequence[Message]) -> int:
-    """Index after the pinned head: the first user message and, if there is one, the frozen summary."""
+    """Index after the pinned head: the first user message and, if there is one, the frozen summary.
+
+    Where several turns with tool results come before it, the beginning of the conversation is missing: none is pinned.
+    """
     first = first_user(messages)
-    if first is None:
+    if first is None or _beheaded(messages[:first]):
         return 0
     end = first + 1
     if end < len(messages) and summary.is_summary(messages[end]):
         end += 1
         end += summary.is_bridge(messages, end)
     return end
+
+
+def _beheaded(before: Sequence[Message]) -> bool:
+    return any(map(is_result, before)) and len(cut_points(before)) > 2
 
 
 def _prune(job: Job) -> tuple[Job, tuple[str, ...]]:
@@ -133,7 +140,7 @@ def _tail_start(job: Job, room: float) -> int | None:
     upto = [0.0, *accumulate(job.costs)]
     points = [point for point in cut_points(job.messages) if job.floor <= point < len(job.messages)]
     for point in points:
-        if point > job.floor and point - 1 != newest and job.messages[point - 1].get("role") == "user":
+        if point > job.floor and point - 1 != newest and is_user(job.messages[point - 1]):
             continue  # a question stays with its answer
         moved = newest is not None and job.floor <= newest < point
         if upto[-1] - upto[point] + (job.costs[newest or 0] if moved else 0.0) <= room:

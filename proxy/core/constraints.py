@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from proxy.core.identifiers import newest_within
 from proxy.core.request import Message, text_of
+from proxy.core.tooltext import spoken
 
 HEADING = "Rules in the user's own words:"
 """Stands before the sentences in a summary, so that they are found there when summaries are merged."""
@@ -22,7 +23,10 @@ _LONGEST_TEXT = 20_000
 
 
 def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
-    """Sentences of user messages that state a rule, in order and once each; the newest, `limit` characters together."""
+    """Sentences of users that state a rule, in order and once each; the newest, `limit` characters together.
+
+    Tool results in their messages are not their words.
+    """
     found: dict[str, None] = {}
     for message in messages:
         for sentence in _stated(message):
@@ -32,12 +36,12 @@ def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
 
 
 def _stated(message: Message) -> list[str]:
-    text = text_of(message)
     if message.get("role") == "assistant":
-        return _carried(text)
+        return _carried(text_of(message))
     if message.get("role") != "user":
         return []
-    sentences = (match.group().strip() for match in _SENTENCE.finditer(text[:_LONGEST_TEXT]))
+    said = spoken(message)[:_LONGEST_TEXT]
+    sentences = (match.group().strip() for match in _SENTENCE.finditer(said))
     return [sentence for sentence in sentences if _RULE.search(sentence)]
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
+from proxy.core.emulation import Offer, as_text
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import SYSTEM_ROLES, Message, leading_system, text_of
-from proxy.core.turns import RESULT_ROLES, calls_of
+from proxy.core.turns import RESULT_ROLES, calls_of, is_result
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
 BEGIN = "[The conversation begins here.]"
@@ -30,6 +31,7 @@ and Devstral, Gemma 2 and 3, Llama 2)."""
 _ONE_SYSTEM = re.compile(r"qwen-?(3\.[5-9]|[4-9])", re.IGNORECASE)
 """Ids of models whose templates raise "System message must be at the beginning" (Qwen from 3.5 on)."""
 _SPEAKERS = ("user", "assistant")
+_NO_TOOLS = Offer({}, "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +146,16 @@ class _Mending:
         return ids.index(None) if None in ids else None
 
     def _say(self, message: Message) -> None:
-        """Add a message; where roles must alternate, join it with the one before or put a word between."""
+        """Add a message; where roles must alternate, join it with the one before or put a word between.
+
+        What the user says is not joined with results as text: it stays as it is while those are shortened.
+        """
         role = message.get("role")
         if not self._rules.alternate or role not in _SPEAKERS:
             self.done.append(message)
             return
         before = self.done[-1] if self.done else None
-        if before is not None and before.get("role") == role:
+        if before is not None and before.get("role") == role and is_result(before) == is_result(message):
             self.kinds.add("alternation")
             self.done[-1] = _merged(before, message)
         else:
@@ -214,14 +219,15 @@ def _calls(message: Message) -> bool:
 
 
 def _as_text(message: Message, names: dict[str, str]) -> Message:
-    """A result whose call is not there, as a user message that says what it is."""
+    """A result whose call is not there, as a user message that says what it is, in the form of results as text."""
     call_id = message.get("tool_call_id")
     name = message.get("name") or names.get(str(call_id))
     which = " ".join(
         part for part in (f"of the tool {name}" if name else "", f"({call_id})" if call_id else "") if part
     )
     head = f"[Tool result {which} whose call is not in this conversation]".replace("  ", " ")
-    return {"role": "user", "content": _after(head, message.get("content"))}
+    told = {"role": "tool", "name": name, "content": _after(head, message.get("content"))}
+    return as_text([told], _NO_TOOLS)[0]
 
 
 def _marked(message: Message) -> Message:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from proxy.core.constraints import HEADING, constraints
 from proxy.core.identifiers import identifiers
 from proxy.core.request import Message, text_of
-from proxy.core.turns import calls_of
+from proxy.core.tooltext import calls_in, results_in, spoken, texts_of
+from proxy.core.turns import calls_of, is_result, is_user
 
 OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
 CLOSE = "[End of the summary. The conversation goes on below.]"
@@ -72,8 +73,8 @@ def is_summary(message: Message) -> bool:
 
 
 def transcript(messages: Sequence[Message]) -> str:
-    """A conversation as plain text for a summariser."""
-    return "\n\n".join(f"{str(m.get('role')).upper()}: {_entry(m)}" for m in messages)
+    """A conversation as plain text for a summariser; tool calls and results look the same in either form."""
+    return "\n\n".join(f"{_speaker(m)}: {_entry(m)}" for m in messages)
 
 
 def fenced(text: str, *, tokens: int, before: str = "") -> Message:
@@ -94,8 +95,10 @@ def digest(messages: Sequence[Message], *, limit: int) -> str:
     The user's requests, the assistant's last statements and the tools called, newest first in priority.
     """
     share = limit // 3
-    asked = _newest((f"- {_line(m)}" for m in messages if m.get("role") == "user"), share)
-    said = _newest((f"- {_line(m)}" for m in messages if m.get("role") == "assistant" and text_of(m)), share)
+    asked = _newest((f"- {_line(m)}" for m in messages if is_user(m)), share)
+    said = _newest(
+        (f"- {_line(m)}" for m in messages if m.get("role") == "assistant" and spoken(m).strip()), share
+    )
     called = _newest((f"- {call}" for m in messages for call in _calls(m)), share)
     parts = (("The user asked:", asked), ("The assistant said:", said), ("Tools called:", called))
     return "\n".join(f"{title}\n" + "\n".join(lines) for title, lines in parts if lines)
@@ -112,12 +115,15 @@ def _newest(lines: Iterable[str], room: int) -> list[str]:
 
 
 def _line(message: Message) -> str:
-    return " ".join(text_of(message).split())[:200]
+    return " ".join(_said(message).split())[:200]
 
 
 def _calls(message: Message) -> list[str]:
     functions = [call.get("function") for call in calls_of(message)]
-    return [f"{f.get('name')}({str(f.get('arguments'))[:120]})" for f in functions if isinstance(f, dict)]
+    called = [(f.get("name"), f.get("arguments")) for f in functions if isinstance(f, dict)]
+    if message.get("role") == "assistant":
+        called += ((call.name, call.arguments) for _, text in texts_of(message) for call in calls_in(text))
+    return [f"{name}({str(arguments)[:120]})" for name, arguments in called]
 
 
 def _entry(message: Message) -> str:
@@ -133,4 +139,20 @@ def _defanged(text: str) -> str:
 
 
 def _all_text(message: Message) -> str:
-    return "\n".join(part for part in (text_of(message), *_calls(message)) if part)
+    return "\n".join(part for part in (_said(message), *_calls(message)) if part)
+
+
+def _said(message: Message) -> str:
+    """The text without what stands for calls, and of messages that are nothing but results without their marks."""
+    if message.get("role") == "assistant":
+        return spoken(message).strip("\n")
+    if message.get("role") == "user" and is_result(message):
+        inside = ((text, result.inside) for _, text in texts_of(message) for result in results_in(text))
+        return "\n".join(text[start:end] for text, (start, end) in inside)
+    return text_of(message)
+
+
+def _speaker(message: Message) -> str:
+    return (
+        "TOOL" if is_result(message) and message.get("role") == "user" else str(message.get("role")).upper()
+    )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
 
+from proxy.core.emulation import Offer, as_text
 from proxy.core.jsontext import dumps
 from proxy.core.ladder import Job
 from proxy.core.policy import Limits
 from proxy.core.request import Message
+from proxy.core.tooltext import calls_in, only_results, texts_of
+from proxy.core.turns import cut_points
 
 RESULTS = ("tool", "function")
 
@@ -105,6 +108,35 @@ def histories(draw: st.DrawFn, *, longest: int = 10) -> list[Message]:
     return messages
 
 
+def written(messages: Sequence[Message]) -> list[Message]:
+    """The history as a model without tools of its own gets it: calls and results are text."""
+    return as_text(messages, Offer({}, "none"))
+
+
+def half_written(messages: Sequence[Message]) -> list[Message]:
+    """Every other turn as text, as if the conversation had gone from model to model."""
+    turns = [messages[start:end] for start, end in pairwise(cut_points(messages))]
+    return [m for n, turn in enumerate(turns) for m in (written(turn) if n % 2 else turn)]
+
+
+FORMS: dict[str, Callable[[Sequence[Message]], list[Message]]] = {
+    "native": list,
+    "text": written,
+    "mixed": half_written,
+}
+
+
+@st.composite
+def mixed_histories(draw: st.DrawFn, *, longest: int = 6) -> list[Message]:
+    """Turns of both forms; also agent loops in which the user speaks only once, and further messages with results."""
+    messages = [user("Do it all.")] if draw(st.booleans()) else draw(histories(longest=longest))
+    if len(messages) == 1:
+        for step in range(draw(st.integers(1, 8))):
+            messages += draw(batches(step * 10))
+    turns = [messages[start:end] for start, end in pairwise(cut_points(messages))]
+    return [m for turn in turns for m in (written(turn) if draw(st.booleans()) else turn)]
+
+
 def flaws(messages: Sequence[Message]) -> list[str]:
     """What a chat template or a strict backend would refuse in a history."""
     return [*_batch_flaws(messages), *_alternation_flaws(messages)]
@@ -131,3 +163,24 @@ def _alternation_flaws(messages: Sequence[Message]) -> list[str]:
     if "user" not in speakers:
         return ["no user message"]
     return [f"{a} twice" for a, b in pairwise(speakers) if a == b]
+
+
+def mixed_flaws(messages: Sequence[Message]) -> list[str]:
+    """The same for histories in which calls and results may be text; results in a row do not count as turns."""
+    found: list[str] = []
+    native: list[Message] = []
+    unanswered = 0
+    for index, message in enumerate(messages):
+        if message["role"] == "user" and only_results(message):
+            unanswered -= 1
+            if unanswered < 0:
+                found.append(f"{index}: a written result without its call")
+            continue
+        if unanswered > 0:
+            found.append(f"{index}: {unanswered} written calls before it without results")
+        texts = [text for _, text in texts_of(message) if message["role"] == "assistant"]
+        unanswered = sum(len(calls_in(text)) for text in texts)
+        native += [message] if not unanswered else []
+    return (
+        [*found, *flaws(native)] if unanswered <= 0 else [*found, "written calls at the end without results"]
+    )

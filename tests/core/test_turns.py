@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 
 from proxy.core.request import Message
-from proxy.core.turns import bridge_needed, calls_of, cut_points, first_user, newest_user
-from tests.core.histories import assistant, call, flaws, histories, tool, user
+from proxy.core.turns import bridge_needed, calls_of, cut_points, first_user, is_result, newest_user
+from tests.core.histories import assistant, call, flaws, histories, tool, user, written
 
 SYSTEM: Message = {"role": "system", "content": "s"}
 
@@ -25,6 +25,22 @@ def test_a_batch_is_whole_even_with_something_in_between() -> None:
     """Some clients put an image that a tool gave into a user message between two results."""
     batch = [assistant(None, tool_calls=[call(1), call(2)]), tool(1, "a"), user("image"), tool(2, "b")]
     assert cut_points([user("a"), *batch, assistant("b")]) == [0, 1, 5, 6]
+
+
+def test_a_batch_as_text_is_whole_even_with_something_in_between() -> None:
+    batch = written(
+        [assistant(None, tool_calls=[call(1), call(2)]), tool(1, "a"), user("image"), tool(2, "b")]
+    )
+    assert cut_points([user("a"), *batch, assistant("b")]) == [0, 1, 5, 6]
+    assert cut_points([user("a"), *batch[:2], assistant("b"), user("c")]) == [0, 1, 3, 4, 5]
+
+
+def test_results_as_text_are_not_what_the_user_says() -> None:
+    batch = written([assistant(None, tool_calls=[call(1)]), tool(1, "a")])
+    messages = [batch[1], user("a"), *batch, user("[TOOL_RESULT]b[/TOOL_RESULT] is what?"), *batch]
+    assert [is_result(m) for m in messages] == [True, False, False, True, False, False, True]
+    assert (first_user(messages), newest_user(messages)) == (1, 4)
+    assert newest_user(batch) is None
 
 
 def test_ids_that_are_used_again_bind_to_the_newest_call() -> None:
@@ -71,6 +87,7 @@ def test_users() -> None:
         (assistant("a"), [SYSTEM, user("b")], None),
         (assistant("a"), [], None),
         (None, [user("a")], None),
+        (None, [SYSTEM, assistant("a")], "user"),
         (tool(1, "a"), [tool(2, "b")], None),
     ],
 )

@@ -17,7 +17,7 @@ _LONGEST_NAME = 64
 _UNSAFE = re.compile(r"[^\w.:/ -]")
 """Characters that would end the field of a tag."""
 _MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
-"""What `proxy.core.ladder.results` takes for the beginning or the end of a result."""
+"""What `proxy.core.tooltext` takes for the beginning or the end of a result."""
 
 
 def as_text(messages: Sequence[Message], offer: Offer) -> list[Message]:

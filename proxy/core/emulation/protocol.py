@@ -13,7 +13,7 @@ from proxy.core.emulation.offer import Offer, Tool
 from proxy.core.jsontext import dumps
 
 RESULT = "tool_result"
-"""Tag of a result; `proxy.core.ladder.results` reads it."""
+"""Tag of a result; `proxy.core.tooltext` reads it."""
 _SEVERAL = "For several calls, write one such block after the other."
 _ONE = "Write one call per answer."
 _RESULTS = (

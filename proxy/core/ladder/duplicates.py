@@ -8,13 +8,13 @@ from proxy.core.counting.content import read_message
 from proxy.core.ladder.base import Job
 from proxy.core.ladder.results import NOTE, Result, by_message, results_of, unread_from, with_texts
 from proxy.core.request import Message
+from proxy.core.tooltext import IMAGE_LEFT_OUT
 from proxy.core.turns import RESULT_ROLES, newest_user
 
 IMAGES_KEPT = 3
 """The newest images, which stay."""
 _SAME = NOTE + ": a later call of {} returned the same, see there.]"
 _SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
-_IMAGE = "[An image{} was here and was left out to save room.]"
 
 
 class Duplicates:
@@ -89,5 +89,5 @@ def _without_images(message: Message, parts: list[int]) -> Message:
     for at in parts:
         size = _images(content[at])[0]
         pixels = f" of {size[0]}x{size[1]} pixels" if size is not None else ""
-        content[at] = {"type": "text", "text": _IMAGE.format(pixels)}
+        content[at] = {"type": "text", "text": IMAGE_LEFT_OUT.format(pixels)}
     return {**message, "content": content}

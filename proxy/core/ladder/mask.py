@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proxy.core.ladder.base import Job
 from proxy.core.ladder.results import NOTE, Result, by_message, results_of, unread_from, with_texts
-from proxy.core.turns import RESULT_ROLES, newest_user
+from proxy.core.turns import is_result, newest_user
 
 _OPEN = f"{NOTE} to save room: "
 _SHOWN = 120
@@ -47,7 +47,7 @@ def _maskable(job: Job) -> dict[int, list[Result]]:
 
 def _size(job: Job, index: int, results: list[Result]) -> float:
     """Tokens of the results of a message, without the user's words around them."""
-    if job.messages[index].get("role") in RESULT_ROLES:
+    if is_result(job.messages[index]):
         return job.costs[index]
     return sum(job.cost([{"role": "tool", "content": result.text} for result in results]))
 

@@ -1,13 +1,12 @@
 """Tool results wherever they stand in a history, and their replacement without touching what is around them.
 
 Forms: messages of role `tool` and `function` (OpenAI API, "Create chat completion"), and in user messages, for
-models without tools of their own, `[TOOL_RESULT]…[/TOOL_RESULT]` and `<tool_result tool_name='…'>…</tool_result>`.
+models without tools of their own, the forms of `proxy.core.tooltext`.
 Content is a string or a list of parts, of which each text part is a result of its own.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,20 +14,14 @@ from typing import Any
 
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
-from proxy.core.turns import RESULT_ROLES, calls_of
+from proxy.core.tooltext import WrittenResult, calls_in, results_in, texts_of
+from proxy.core.turns import RESULT_ROLES, calls_of, is_result
 
 NOTE = "[Tool result left out"
 """How every note begins that stands in place of a result."""
 _LONGEST_NOTE = 600
 _LONGEST_NAME = 64
 _UNNAMED = "tool"
-# Nothing here can run over a `<` or a bracket, so that no text is read twice.
-_MARKS = re.compile(
-    r"(?P<bracket>\[TOOL_RESULT\])|(?P<tag><tool_result(?P<fields>\s[^<>]*)?>)"
-    r"|(?P<bracket_end>\[/TOOL_RESULT\])|(?P<tag_end></tool_result>)"
-)
-_NAME = re.compile(r"""\b(?:tool_name|name)=(?:'([^'<>]*)'|"([^"<>]*)")""")
-_ARGUMENTS = re.compile(r"""\b(?:arguments|args|parameters)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +51,13 @@ class _Calls:
     """The calls so far. Ids and names may be used again: the newest call is the one that is answered."""
 
     known: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    written: list[tuple[str, str]] = field(default_factory=list)
+    """Those that the assistant wrote last as text and that have no result yet: results as text have no ids."""
 
     def read(self, message: Message) -> None:
+        self.written = [
+            (call.name, call.arguments) for _, text in texts_of(message) for call in calls_in(text)
+        ]
         for call in calls_of(message):
             self._add(f"id {call.get('id')}", call.get("function"))
         function = message.get("function_call")
@@ -70,6 +68,12 @@ class _Calls:
         if isinstance(function, dict):
             arguments = function.get("arguments")
             self.known[key] = (str(function.get("name")), _written(arguments))
+
+    def answered_by_text(self, result: WrittenResult) -> tuple[str, str | None]:
+        """The first open call of that name; of any name if the result has none."""
+        at = next((i for i, (name, _) in enumerate(self.written) if result.name in (name, None)), None)
+        name, arguments = self.written.pop(at) if at is not None else (result.name or _UNNAMED, None)
+        return name[:_LONGEST_NAME], result.arguments or arguments
 
     def answered_by(self, message: Message) -> tuple[str, str | None]:
         name = message.get("name")
@@ -83,14 +87,15 @@ def results_of(messages: Sequence[Message]) -> list[Result]:
     calls = _Calls()
     found: list[Result] = []
     for index, message in enumerate(messages):
-        if message.get("role") in RESULT_ROLES:
+        role = message.get("role")
+        if role in RESULT_ROLES:
             name, arguments = calls.answered_by(message)
             found += (
-                Result(index, part, 0, len(text), text, name, arguments) for part, text in _texts(message)
+                Result(index, part, 0, len(text), text, name, arguments) for part, text in texts_of(message)
             )
-        elif message.get("role") == "user":
-            found += (r for part, text in _texts(message) for r in _embedded(index, part, text))
-        else:
+        elif role == "user":
+            found += _embedded(index, message, calls)
+        elif role == "assistant":
             calls.read(message)
     return found
 
@@ -103,7 +108,7 @@ def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
 def unread_from(messages: Sequence[Message]) -> int:
     """Index from which on there are only results: the model's next reading, which it has not seen yet."""
     end = len(messages)
-    while end > 0 and messages[end - 1].get("role") in RESULT_ROLES:
+    while end > 0 and is_result(messages[end - 1]):
         end -= 1
     return end
 
@@ -130,34 +135,22 @@ def _spliced(text: str, changes: Mapping[Result, str]) -> str:
     return "".join((*pieces, text[after:]))
 
 
-def _texts(message: Message) -> Iterator[tuple[int | None, str]]:
-    content = message.get("content")
-    if isinstance(content, str):
-        yield None, content
-    elif isinstance(content, list):
-        for index, part in enumerate(content):
-            if isinstance(part, dict) and isinstance(part.get("text"), str):
-                yield index, part["text"]
+def _embedded(index: int, message: Message, calls: _Calls) -> Iterator[Result]:
+    """Results between marks. Several parts in a row are one result, like those of a tool, if the tool is the same.
 
-
-def _embedded(index: int, part: int | None, text: str) -> Iterator[Result]:
-    """Results between marks. Of several openings the last one counts: what is before it may be the user's words."""
-    opened: dict[str, re.Match[str]] = {}
-    for mark in _MARKS.finditer(text):
-        kind = str(mark.lastgroup).removesuffix("_end") if mark["fields"] is None else "tag"
-        if not mark.group().startswith(("[/", "</")):
-            opened[kind] = mark
-        elif kind in opened:
-            start, end = opened[kind].end(), mark.start()
-            fields = opened[kind]["fields"] or ""
-            name = (_value(_NAME, fields) or _UNNAMED)[:_LONGEST_NAME]
-            yield Result(index, part, start, end, text[start:end], name, _value(_ARGUMENTS, fields))
-            opened.clear()
-
-
-def _value(pattern: re.Pattern[str], fields: str) -> str | None:
-    found = pattern.search(fields)
-    return found[found.lastindex] if found is not None and found.lastindex is not None else None
+    What `proxy.core.repair` joins has an empty part in between.
+    """
+    before: tuple[int | None, str | None] | None = None
+    answer: tuple[str, str | None] = _UNNAMED, None
+    for part, text in texts_of(message):
+        if not text.strip():
+            before = None
+        for found in results_in(text):
+            if before is None or before[0] == part or before[1] != found.name:
+                answer = calls.answered_by_text(found)
+            before = part, found.name
+            start, end = found.inside
+            yield Result(index, part, start, end, text[start:end], *answer)
 
 
 def _written(arguments: Any) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from proxy.core.ladder.base import Job
 from proxy.core.request import Message
+from proxy.core.tooltext import Span, calls_in, results_in
 from proxy.core.turns import bridge_needed, cut_points, newest_user
 
 LEFT_OUT = "[Earlier messages were left out here to fit the context window.]"
@@ -55,7 +56,8 @@ def _without(job: Job, end: int, marks: list[Message]) -> Job:
 def cut_middles(job: Job) -> Job:
     """Cut the middle out of the largest texts until the budget is kept; pinned messages last.
 
-    Pinned are the head and the newest user message. Tool calls stay whole: half of their JSON is none.
+    Pinned are the head and the newest user message. Tool calls stay whole: half of their JSON is none. So do the marks
+    of results as text.
     """
     messages = list(job.messages)
     costs = list(job.costs)
@@ -93,23 +95,47 @@ def _middle_cut(text: str, *, keep: int) -> str:
     return text[: keep // 2] + mark + text[len(text) - (keep - keep // 2) :]
 
 
+def _pieces(role: Any, text: str) -> list[Span]:
+    """Where a text may be cut, each for itself: around calls and inside of results that are text."""
+    edges: list[int] = [0]
+    if role == "assistant":
+        for call in calls_in(text):
+            edges += call.span
+    elif role == "user":
+        for result in results_in(text):
+            edges += (result.span[0], *result.inside, result.span[1])
+    edges.append(len(text))
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
 def _texts(message: Message) -> list[str]:
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
-    return [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
+    texts = [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
+    role = message.get("role")
+    return [text[start:end] for text in texts for start, end in _pieces(role, text)]
 
 
 def _with_texts(message: Message, change: Callable[[str], str]) -> Message:
     """The message with other texts: its content, or those of the parts of its content."""
-    content = message.get("content")
+    content, role = message.get("content"), message.get("role")
     if isinstance(content, str):
-        return {**message, "content": change(content)}
+        return {**message, "content": _changed(role, content, change)}
     if isinstance(content, list):
-        return {**message, "content": [_with_text(part, change) for part in content]}
+        return {**message, "content": [_with_text(role, part, change) for part in content]}
     return message
 
 
-def _with_text(part: Any, change: Callable[[str], str]) -> Any:
+def _with_text(role: Any, part: Any, change: Callable[[str], str]) -> Any:
     if not isinstance(part, dict) or not isinstance(part.get("text"), str):
         return part
-    return {**part, "text": change(part["text"])}
+    return {**part, "text": _changed(role, part["text"], change)}
+
+
+def _changed(role: Any, text: str, change: Callable[[str], str]) -> str:
+    done: list[str] = []
+    after = 0
+    for start, end in _pieces(role, text):
+        done += (text[after:start], change(text[start:end]))
+        after = end
+    return "".join(done)

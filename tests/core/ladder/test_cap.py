@@ -156,12 +156,12 @@ def test_what_the_model_has_not_read_is_capped_only_if_it_must_be() -> None:
 
 
 def test_pinned_messages_and_the_newest_question_stay() -> None:
-    embedded = "<tool_result tool_name='x'>" + "\n".join(numbered(400)) + "</tool_result>"
+    embedded = "See <tool_result tool_name='x'>" + "\n".join(numbered(400)) + "</tool_result>"
     messages = [user(embedded), assistant("b"), user(embedded), assistant("c"), user(embedded)]
     done = Cap().shorten(job(messages))
     assert [a is b for a, b in zip(messages, done.messages, strict=True)] == [True, True, False, True, True]
     content = done.messages[2]["content"]
-    assert content.startswith("<tool_result tool_name='x'>line 0 of the file\n")
+    assert content.startswith("See <tool_result tool_name='x'>line 0 of the file\n")
     assert content.endswith("line 399 of the file</tool_result>")
 
 

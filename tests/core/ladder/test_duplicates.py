@@ -88,7 +88,7 @@ def test_results_without_known_arguments_are_superseded_by_equals_only() -> None
 
 
 def test_the_newest_user_message_and_the_pinned_ones_stay() -> None:
-    text = f"[TOOL_RESULT]{LONG}[/TOOL_RESULT]"
+    text = f"See [TOOL_RESULT]{LONG}[/TOOL_RESULT]"
     messages = [user(text), assistant("b"), user(text), assistant("c"), user(text), *read(1, LONG)]
     assert changed(messages) == [2]
 

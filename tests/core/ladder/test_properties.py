@@ -130,7 +130,6 @@ def test_every_ladder_keeps_the_invariants(job: Job, rungs: list[Rung]) -> None:
     assert done.total < job.total or after == messages
     assert done.total == pytest.approx(sum(job.cost(after)))
     newest = newest_user(messages)
-    assert newest is not None
     for index, (old, new) in enumerate(zip(messages, after, strict=True)):
         assert old is new or (job.floor <= index != newest), "head and newest question stay"
         assert {**old, "content": 0} == {**new, "content": 0}, "unknown fields stay"
