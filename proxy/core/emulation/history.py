@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.core.emulation.offer import Offer
 from proxy.core.emulation.protocol import RESULT, call_text, protocol
@@ -14,6 +14,8 @@ from proxy.core.turns import RESULT_ROLES, calls_of
 
 _UNNAMED = "tool"
 _LONGEST_NAME = 64
+_LONGEST_ARGUMENTS = 200
+_MARKUP = re.compile(r"[<>'\n]")
 _UNSAFE = re.compile(r"[^\w.:/ -]")
 """Characters that would end the field of a tag."""
 _MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
@@ -26,7 +28,7 @@ def as_text(messages: Sequence[Message], offer: Offer) -> list[Message]:
     Where there is none, a system message comes first. Messages without calls and results stay the same objects, and a
     history that was rewritten already stays as it is.
     """
-    names: dict[str, str] = {}
+    names: dict[str, _Called] = {}
     done: list[Message] = []
     for message in messages:
         if message.get("role") in RESULT_ROLES:
@@ -66,16 +68,24 @@ def _with_text(message: Message, text: str, between: str) -> Message:
     }
 
 
-def _called(message: Message, names: dict[str, str]) -> Message:
+class _Called(NamedTuple):
+    """A call that a result may belong to; `arguments` only where the name does not tell which one it was."""
+
+    name: str
+    arguments: str = ""
+
+
+def _called(message: Message, names: dict[str, _Called]) -> Message:
     """An assistant message whose calls are text behind its content."""
     calls = [(str(call.get("id")), call.get("function")) for call in calls_of(message)]
     if not calls:
         calls = [("", message["function_call"])]
+    named = [str(function.get("name")) if isinstance(function, dict) else _UNNAMED for _, function in calls]
     written = []
-    for call_id, function in calls:
-        name = str(function.get("name")) if isinstance(function, dict) else _UNNAMED
-        names[call_id] = name
-        written.append(call_text(name, _arguments(function)))
+    for name, (call_id, function) in zip(named, calls, strict=True):
+        arguments = _arguments(function)
+        names[call_id] = _Called(name, arguments if named.count(name) > 1 else "")
+        written.append(call_text(name, arguments))
     rest = {key: value for key, value in message.items() if key not in {"tool_calls", "function_call"}}
     return _with_text(rest, "\n".join(written), "\n")
 
@@ -93,21 +103,23 @@ def _arguments(function: Any) -> str:
     return text if valid else dumps(arguments).decode()
 
 
-def _result(message: Message, names: dict[str, str]) -> Message:
+def _result(message: Message, names: dict[str, _Called]) -> Message:
     """A result as a user message. Each part that is text becomes a result of its own; images stay what they are."""
-    name = message.get("name") or names.get(str(message.get("tool_call_id"))) or _UNNAMED
+    known = names.get(str(message.get("tool_call_id")), _Called(_UNNAMED))
+    name, arguments = message.get("name") or known.name, known.arguments
     rest = {key: value for key, value in message.items() if key not in {"tool_call_id", "name"}}
     content = message.get("content")
     tagged: Any
     if isinstance(content, list):
         tagged = [
-            {**part, "text": _tagged(part["text"], name)} if _is_text(part) else part for part in content
+            {**part, "text": _tagged(part["text"], name, arguments)} if _is_text(part) else part
+            for part in content
         ]
         if not any(map(_is_text, content)):
-            tagged.insert(0, {"type": "text", "text": _tagged("", name)})
+            tagged.insert(0, {"type": "text", "text": _tagged("", name, arguments)})
     else:
         text = content if isinstance(content, str) or content is None else dumps(content).decode()
-        tagged = _tagged(text or "", name)
+        tagged = _tagged(text or "", name, arguments)
     return {**rest, "role": "user", "content": tagged}
 
 
@@ -115,7 +127,9 @@ def _is_text(part: Any) -> bool:
     return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
-def _tagged(text: str, name: Any) -> str:
+def _tagged(text: str, name: Any, arguments: str) -> str:
     """A result between its tags, in which there is nothing that looks like one of them."""
     safe = _UNSAFE.sub("_", str(name))[:_LONGEST_NAME]
-    return f"<{RESULT} tool_name='{safe}'>" + _MARK.sub(r"\1\\\2", text) + f"</{RESULT}>"
+    plain = len(arguments) <= _LONGEST_ARGUMENTS and not _MARKUP.search(arguments)
+    which = f" arguments='{arguments}'" if arguments and plain else ""
+    return f"<{RESULT} tool_name='{safe}'{which}>" + _MARK.sub(r"\1\\\2", text) + f"</{RESULT}>"

@@ -190,3 +190,31 @@ def test_one_message_for_each_and_the_same_when_done_again(messages: list[dict[s
     assert all(not m.get("tool_calls") and m["role"] in {"system", "user", "assistant"} for m in done)
     plain = [m for m in messages if m["role"] in {"user", "assistant"} and "tool_calls" not in m]
     assert [m for m in done if any(m is p for p in plain)] == plain
+
+
+def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> None:
+    calls = [
+        {
+            "id": city,
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": f'{{"city": "{city}"}}'},
+        }
+        for city in ("Paris", "Rome")
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": city, "content": weather}
+        for city, weather in (("Rome", "Hot."), ("Paris", "Wet."))
+    ]
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *results,
+    ]
+    *_, rome, paris = as_text(history, offer())
+    assert 'arguments=\'{"city": "Rome"}\'' in rome["content"]
+    assert 'arguments=\'{"city": "Paris"}\'' in paris["content"]
+    found = results_of([*as_text(history, offer())][1:])
+    assert [(one.arguments, one.text) for one in found] == [
+        ('{"city": "Rome"}', "Hot."),
+        ('{"city": "Paris"}', "Wet."),
+    ]
