@@ -71,5 +71,17 @@ def test_what_is_written_into_an_answer_is_taken_out_of_the_history(
     assert strip_status(text) == "onetwo"
 
 
+@pytest.mark.parametrize("tokens", [0, 1, 999, 1000, 1050, 41_234, 999_949, 1_048_576, 10_000_000])
+@pytest.mark.parametrize("form", ["content", "reasoning"])
+def test_whatever_the_figures_are_it_is_taken_out_again(form: str, tokens: int) -> None:
+    for notice in (Notice(done=True, before=tokens, after=0), Notice(done=True, before=0, after=tokens)):
+        (chunk,) = chunks(form, notice)
+        choices = chunk["choices"]
+        assert isinstance(choices, list)
+        ((name, text),) = choices[0]["delta"].items()
+        sent_back = assistant("", **{name: f"so{text}on"})
+        assert clean_history([sent_back])[0][name] == "soon"
+
+
 def test_off_says_nothing() -> None:
     assert FORMS["off"] == ()
