@@ -39,7 +39,7 @@ bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and sim
 
 e2e-openwebui: $(VENV)/.browser ## use a real Open WebUI in a real browser (needs chromium; fetches 2.6 GB of packages)
 	@$(PY) -m tests.openwebui --check
-	@$(MAKE) --no-print-directory $(WEBUI)/.ready
+	@$(MAKE) --no-print-directory --silent $(WEBUI)/.ready
 	@$(PY) -m tests.openwebui $(ARGS)
 
 clean: ## remove the environment and what tests left

@@ -28,6 +28,7 @@ from proxy.settings import BackendSetting, Settings
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger
+from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
@@ -135,7 +136,7 @@ def _surface(
     meter = counting.meter
     compactor = Compactor(meter=meter, store=store, router=router, telemetry=telemetry, clock=clock)
     preparer = Preparer(counting=counting, store=store, options=options, telemetry=telemetry)
-    sender = Sender(preparer=preparer, compactor=compactor, telemetry=telemetry)
+    sender = Sender(preparer=preparer, compactor=compactor, pool=SharedPool(), telemetry=telemetry)
     resumer = Resumer(compactor=compactor, sender=sender, meter=meter, telemetry=telemetry)
     ledger = CallLedger(telemetry)
     relay = Relay(

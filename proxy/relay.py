@@ -29,6 +29,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.passing import pass_by_model, pass_through, relay_response, upstream_of
+from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Router
 from proxy.stages.sending import RETRIES, Sender, is_event_stream
@@ -65,10 +66,10 @@ class Relay:
                 await pass_through(exchange, await upstream_of(wire, self.router), wire)
                 return
             turn = await self._turn(exchange, wire)
-            if turn.request.stream:
-                await self._stream(turn)
-            else:
-                await self._whole(turn)
+            try:
+                await (self._stream(turn) if turn.request.stream else self._whole(turn))
+            finally:
+                leave(turn)
             budget = turn.budget
             self.telemetry.request(
                 turn.key, turn.action, budget.fill(turn.estimate.tokens) if budget else None

@@ -15,7 +15,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 50
-OTHER_TESTS = {"benchmarks", "contracts", "e2e", "engine", "fakes", "fixtures", "properties"}
+OTHER_TESTS = {"benchmarks", "contracts", "e2e", "engine", "fakes", "fixtures", "openwebui", "properties"}
 """Test folders that mirror no folder of the source: they look at the whole, or help the others."""
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

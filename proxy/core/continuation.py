@@ -76,9 +76,9 @@ def continuation(
     if not partial.text or (partial.in_thought and how is Continuation.QUOTE):
         return _from_notes(history, partial.text or partial.thought)
     said = {"role": "assistant", "content": partial.text}
-    if how is Continuation.TRAILING:
-        return ContinuationRequest([*history, said], {}, echo=partial.text)
     tail = partial.text[-_QUOTED:]
+    if how is Continuation.TRAILING:
+        return ContinuationRequest([*history, said], {}, echo=partial.text, quote=tail)
     ask: Message = {"role": "user", "content": _GO_ON.format(tail=tail)}
     return ContinuationRequest([*history, said, ask], {}, quote=tail)
 

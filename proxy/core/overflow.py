@@ -29,6 +29,7 @@ _HINTS = (b"context", b"token", b"exceed", b"too long", b"too_long", b"too_large
 
 N = r"(\d[\d,]{0,14})"
 P = r"(?P<prompt>\d[\d,]{0,14})"
+_SHARED = "llama.cpp or LM Studio"
 W = r"(?P<window>\d[\d,]{0,14})"
 
 
@@ -58,7 +59,7 @@ _FINGERPRINTS = _rules(
     ("gateway", rf"tokens?\b[^\n]{{0,80}}?exceeds the limit of {W}"),
     ("gateway", rf"exceeds the limit of {W} (?:input )?tokens"),
     ("llama.cpp", r"exceed_context_size_error|the request exceeds the available context size"),
-    ("llama.cpp or LM Studio", r"context size has been exceeded"),
+    (_SHARED, r"context size has been exceeded"),
     ("Ollama", r"prompt is longer than the context length|input length exceeds the context length"),
     ("Ollama cloud", r"prompt too long; exceeded (?:max )?context length"),
     ("vLLM", r"max_(?:completion_)?tokens' is too large"),
@@ -108,6 +109,11 @@ class Overflow:
     window: int | None
     prompt_tokens: int | None
     origin: str
+
+    @property
+    def shared(self) -> bool:
+        """Whether it may be the memory of all slots together that is full, rather than this one's."""
+        return self.origin == _SHARED
 
 
 _TOO_LARGE = Overflow(None, None, "gateway")

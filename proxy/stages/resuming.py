@@ -21,6 +21,7 @@ from proxy.net.headers import uncompressed
 from proxy.net.inflate import readable
 from proxy.stages.compacting import Compactor
 from proxy.stages.emulating import Correction
+from proxy.stages.pooling import was_cleared
 from proxy.stages.sending import Sender, bounded_answer, buffered, is_event_stream
 from proxy.stages.summarising import drive
 from proxy.stages.turn import Turn
@@ -81,19 +82,8 @@ class Resumer:
             await self._refuse(turn, progress.how, "began its answer anew")
             if progress.how is Continuation.QUOTE:
                 return None
-        ways = self._ways(turn)
-        if progress.hidden and not answer.attempt.calling and not _goes_on_exactly(turn, answer, ways[0]):
-            progress.gap = answer.cut_back()
-        partial = await self._shortened(turn, answer, progress, budget.window * SAID_SHARE)
-        said = sum(self._cost(turn)([{"role": "assistant", "content": partial.text or partial.thought}]))
-        if turn.estimate.tokens + said > budget.goal:
-            await self._compactor.compact(turn, goal=max(1, int(budget.goal - said)))
-        for how in ways:
-            request = continuation(turn.messages, partial, how, thoughts=_thinks_on(turn))
-            tried = await self._try(turn, answer, request)
-            if isinstance(tried, Overflow) and await self._sender.shorten(turn, tried, 1):
-                request = continuation(turn.messages, partial, how, thoughts=_thinks_on(turn))
-                tried = await self._try(turn, answer, request)
+        for how in self._ways(turn):
+            tried = await self._go_on(turn, answer, progress, how)
             if isinstance(tried, Attempted):
                 self._telemetry.resumed(turn.key, how.value)
                 progress.how = how
@@ -102,6 +92,32 @@ class Resumer:
                 return None
             await self._refuse(turn, how, "refused to go on")
         return None
+
+    async def _go_on(
+        self, turn: Turn, answer: Answer, progress: Progress, how: Continuation
+    ) -> Attempted | Overflow | None:
+        """Ask in one way; None if it is not understood."""
+        budget = turn.budget
+        assert budget is not None
+        if progress.hidden and not answer.attempt.calling and not _goes_on_exactly(turn, answer, how):
+            progress.gap = answer.cut_back()
+        partial = await self._shortened(turn, answer, progress, budget.window * SAID_SHARE)
+        said = sum(self._cost(turn)([{"role": "assistant", "content": partial.text or partial.thought}]))
+        if turn.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
+            await self._compactor.compact(turn, goal=max(1, int(budget.goal - said)))
+        shortened = False
+        while True:
+            request = continuation(turn.messages, partial, how, thoughts=_thinks_on(turn))
+            tried = await self._try(turn, answer, request)
+            if not isinstance(tried, Overflow):
+                return tried
+            if was_cleared(turn, tried):
+                if not await self._sender.pool.wait(turn):
+                    return tried
+            elif shortened or not await self._sender.shorten(turn, tried, 1):
+                return tried
+            else:
+                shortened = True
 
     async def correct(self, turn: Turn, answer: Answer, correction: Correction) -> Attempted | None:
         """Ask once more for a tool call that could not be made; None if the backend does not take that.

@@ -13,6 +13,7 @@ from proxy.core.refusals import refuses_tools
 from proxy.net.headers import uncompressed
 from proxy.net.upstream import Upstream
 from proxy.stages.compacting import Compactor
+from proxy.stages.pooling import SharedPool, was_cleared
 from proxy.stages.preparing import Preparer
 from proxy.stages.turn import Turn
 from proxy.telemetry import Telemetry
@@ -32,8 +33,11 @@ _LONG_ANSWER = 16384
 class Sender:
     """Opens the first attempt of a turn."""
 
-    def __init__(self, *, preparer: Preparer, compactor: Compactor, telemetry: Telemetry) -> None:
+    def __init__(
+        self, *, preparer: Preparer, compactor: Compactor, pool: SharedPool, telemetry: Telemetry
+    ) -> None:
         self._preparer = preparer
+        self.pool = pool
         self._compactor = compactor
         self._telemetry = telemetry
 
@@ -73,16 +77,22 @@ class Sender:
             _lower_bound(turn, budget.window)
         if budget is not None and turn.request.stream and not turn.cancels:
             _stop_by_bound(turn, budget)
-        for retry in range(RETRIES + 1):
+        retry = 0
+        while True:
             response = await self._send(turn)
             if response.status_code < 400 and response.status_code != 0:
                 return response
             response, body = await buffered(response)
             overflow = recognise(response.status_code, body)
-            if overflow is None or retry == RETRIES or not await self.shorten(turn, overflow, retry):
+            if overflow is None:
                 return response
-        msg = "unreachable: the last retry returns"
-        raise AssertionError(msg)
+            if was_cleared(turn, overflow):
+                if not await self.pool.wait(turn):
+                    return response
+            elif retry == RETRIES or not await self.shorten(turn, overflow, retry):
+                return response
+            else:
+                retry += 1
 
     async def shorten(self, turn: Turn, overflow: Overflow, retry: int) -> bool:
         """Learn from a refusal and make the turn fit; False: there is nothing to shorten."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from proxy.core.overflow import Overflow
 from proxy.core.status import Notice
 from proxy.core.stream.answer import Answer
 from proxy.core.stream.events import (
@@ -28,6 +29,7 @@ from proxy.net.tasks import spawn
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger, Correction, Reader
+from proxy.stages.pooling import was_cleared
 from proxy.stages.resuming import Attempted, Progress, Resumer
 from proxy.stages.sending import RETRIES, Sender, is_event_stream
 from proxy.stages.turn import Turn
@@ -114,10 +116,11 @@ class StreamDriver:
             if isinstance(stopped, Correction):
                 stopped = await self._correct(run, stopped)
                 continue
-            to, session = run.to, run.session
-            before = session.answer.attempt.used
-            to.identity = to.identity or session.answer.identity
-            await to.tell(Notice(done=False))
+            to, attempt = run.to, run.session.answer.attempt
+            before = attempt.used
+            to.identity = to.identity or run.session.answer.identity
+            if not attempt.cleared:
+                await to.tell(Notice(done=False))
             response = await self._next(run, stopped)
             after = run.estimates[-1].tokens
             await to.tell(Notice(done=True, before=before, after=after, failed=response is None))
@@ -128,20 +131,14 @@ class StreamDriver:
         self._observe(run)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
+        """Open the next attempt; None if there can be none."""
         turn, session = run.turn, run.session
         try:
             if isinstance(stopped, Retry):
-                attempt = len(run.estimates) - 1
-                if attempt >= RETRIES or not await self._sender.shorten(turn, stopped.overflow, attempt):
-                    return None
-                response = await self._sender.open(turn)
-                if not is_event_stream(response):
-                    await response.aclose()
-                    return None
-                run.estimates.append(turn.estimate)
-                session.handle(Resumed(turn.estimate.tokens))
-                return response
+                return await self._again(run, stopped.overflow)
             self._telemetry.paused(turn.key, stopped.reason)
+            if session.answer.attempt.cleared and not await self._sender.pool.wait(turn):
+                return None
             attempted = await self._resumer.resume(turn, session.answer, run.progress)
         except UpstreamUnavailable:
             return None
@@ -150,6 +147,24 @@ class StreamDriver:
         run.estimates.append(attempted.estimate)
         _resumed(session, attempted, run.progress)
         return attempted.response
+
+    async def _again(self, run: Run, overflow: Overflow) -> httpx.Response | None:
+        """Send a prompt that was refused inside the stream, shortened if it was too long."""
+        turn = run.turn
+        retry = len(run.estimates) - 1
+        if was_cleared(turn, overflow):
+            ready = await self._sender.pool.wait(turn)
+        else:
+            ready = retry < RETRIES and await self._sender.shorten(turn, overflow, retry)
+        if not ready:
+            return None
+        response = await self._sender.open(turn)
+        if not is_event_stream(response):
+            await response.aclose()
+            return None
+        run.estimates.append(turn.estimate)
+        run.session.handle(Resumed(turn.estimate.tokens))
+        return response
 
     async def _correct(self, run: Run, correction: Correction) -> Stopped:
         """Have the model write its tool call once more, or deliver what it wrote as text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -53,13 +54,18 @@ class Turn:
     """Tokens by which the prompt was shortened, over all compactions of this turn."""
     offer: Offer | None = None
     """Tools that the model is told of in its prompt, because it has none of its own."""
+    cleared: int = 0
+    """How many times the backend cleared its slot because all slots together had filled the memory."""
+    alone: asyncio.Lock | None = None
+    """Held by the one such turn that may go on."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the body that differ from the client's."""
 
     def become(self, other: Turn) -> None:
         """Start over as another turn, which was prepared from the same request in another way."""
         for each in fields(Turn):
-            setattr(self, each.name, getattr(other, each.name))
+            if each.name not in ("cleared", "alone"):
+                setattr(self, each.name, getattr(other, each.name))
 
     @property
     def key(self) -> tuple[str, str]:

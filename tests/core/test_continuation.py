@@ -46,7 +46,8 @@ def test_a_backend_that_knows_flags_gets_them() -> None:
 def test_a_trailing_message_may_be_repeated_whole() -> None:
     made = continuation(HISTORY, Partial(TEXT), Continuation.TRAILING)
     assert made.messages == [*HISTORY, assistant(TEXT)]
-    assert (made.fields, made.echo, made.quote, made.exact) == ({}, TEXT, "", False)
+    assert (made.fields, made.echo, made.exact) == ({}, TEXT, False)
+    assert TEXT.endswith(made.quote), "or its end, where a new turn is begun"
 
 
 def test_a_user_turn_quotes_the_end() -> None:

@@ -74,9 +74,6 @@ def test_twenty_clients_over_slots_of_their_own(engine: StartEngine, proxy_of: S
     assert crowd(proxy_of(slots), slots, 2 * SMALL) == []
 
 
-@pytest.mark.xfail(
-    reason="a full pool is taken for a prompt that is too long; a whole answer is lost with it"
-)
 def test_twenty_clients_over_slots_that_share_a_window(engine: StartEngine, proxy_of: SharedSpillway) -> None:
     """llama-server's default: every slot tells the whole window, and all that run are ended when it is full."""
     slots = engine(ModelSpec(mode="walk"), ctx=2 * SMALL, parallel=SLOTS, unified=True)

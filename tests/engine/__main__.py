@@ -20,6 +20,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("f16", "q8_0", "f32"))
     parser.add_argument("--order", type=int, choices=(4, 6, 8))
     parser.add_argument("--think", action="store_true", default=None)
+    parser.add_argument("--no-tools", dest="tools", action="store_false", default=None)
     parser.add_argument("--name")
     parser.add_argument("--sharpness", type=float)
     for option in ("--vocab", "--template"):

@@ -89,7 +89,8 @@ def write_model(spec: ModelSpec, path: Path) -> list[str]:
 def _template(spec: ModelSpec) -> str:
     if spec.template is not None:
         return spec.template.read_text("utf-8")
-    return chat_template(marks=spec.order if spec.mode == "echo" else 0, think=spec.think)
+    marks = spec.order if spec.mode == "echo" else 0
+    return chat_template(marks=marks, think=spec.think, tools=spec.tools)
 
 
 def write_words(words: list[str], path: Path) -> None:

@@ -41,6 +41,8 @@ class ModelSpec:
     name: str | None = None
     think: bool = False
     """Whether the chat template knows `<think>` blocks."""
+    tools: bool = True
+    """Whether the chat template knows tools, calls and results."""
     template: Path | None = None
     """Another chat template (Jinja)."""
     seed: int = 1

@@ -69,6 +69,13 @@ def test_think_template_knows_reasoning(tmp_path: Path) -> None:
     )
 
 
+def test_a_template_may_know_nothing_of_tools(tmp_path: Path) -> None:
+    write_model(ModelSpec(mode="echo", tools=False, vocab_size=512), tmp_path / "plain.gguf")
+    template = cast("str", read_metadata(tmp_path / "plain.gguf")["tokenizer.chat_template"])
+    assert "tool" not in template
+    assert template.count("ns.turn % 128") == 3 * 6
+
+
 def test_a_template_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text("{{ messages[0].content }}")
     write_model(ModelSpec(vocab_size=1024, template=tmp_path / "chat.jinja"), tmp_path / "own.gguf")

@@ -93,6 +93,17 @@ def test_echo_makes_a_tool_call_when_told_to(echo_engine: Engine) -> None:
     assert reply["choices"][0]["finish_reason"] == "tool_calls"
 
 
+def test_tools_that_the_template_does_not_show_are_dropped_in_silence(engine: StartEngine) -> None:
+    untooled = engine(ModelSpec(mode="echo", tools=False), alias="untooled")
+    caps = untooled.get("/props")["chat_template_caps"]
+    assert (caps["supports_tools"], caps["supports_tool_calls"]) == (False, False)
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    with_tools, without = (
+        untooled.chat([user("Good morning.")], **fields) for fields in ({"tools": [tool]}, {})
+    )
+    assert with_tools["usage"]["prompt_tokens"] == without["usage"]["prompt_tokens"]
+
+
 def test_echo_thinks_when_told_to(engine: StartEngine) -> None:
     thinking = engine(ModelSpec(mode="echo", think=True), alias="think")
     reply = thinking.chat([user("<think>\nTwo and two.\n</think>\n\nFour.")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -76,29 +75,14 @@ PREFILLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", {"template_drops_last": True}, {}),
     ("vllm", {}, {"strips_prefix": False}),
 ]
-HALF_A_WORD = (
-    "Resumer.resume: whether to take back half a word is decided by the first way, also when that is refused"
-)
 
 
-def prefills() -> Iterator[Any]:
-    for kind, model, options in PREFILLS:
-        for stream in (True, False):
-            fails = model == {"template_drops_last": True} and not stream
-            marks = [pytest.mark.xfail(reason=HALF_A_WORD)] if fails else []
-            yield pytest.param(kind, model, options, stream, marks=marks)
-
-
-@pytest.mark.parametrize(("kind", "model", "options", "stream"), list(prefills()))
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("kind", "model", "options"), PREFILLS)
 def test_every_prefill(kind: str, model: dict[str, Any], options: dict[str, Any], stream: bool) -> None:
     with build(kind, walk(last=1200), model, **options) as fake, in_front_of(fake) as proxy:
         assert said(proxy.chat(body(stream)), stream) == words(1, 1200)
         assert attempts(fake) > 3
-
-
-NEW_TURN = (
-    "continuation: the end of a trailing message that begins a new turn is not looked for in what comes"
-)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -107,10 +91,7 @@ NEW_TURN = (
     [
         ("generic", None),
         ("lmstudio", "refuse"),
-        *(
-            pytest.param(kind, "new", marks=pytest.mark.xfail(reason=NEW_TURN))
-            for kind in ("lmstudio", "ollama", "openrouter")
-        ),
+        *((kind, "new") for kind in ("lmstudio", "ollama", "openrouter")),
     ],
 )
 def test_a_model_that_repeats_its_last_words_in_a_new_turn(
@@ -199,9 +180,6 @@ def test_a_failure_of_a_later_attempt_keeps_what_was_said_of_a_whole_answer(kind
         assert choice["finish_reason"] == "length"
 
 
-@pytest.mark.xfail(
-    reason="Watch._resumes: an attempt whose call is discarded counts as one that said something"
-)
 def test_a_call_that_never_fits_is_not_asked_for_without_end() -> None:
     """Under a bound of the client's, what is discarded uses up neither that nor the resumes: it went on for ever."""
     asked: list[Turn] = []

@@ -10,6 +10,7 @@ import pytest
 from proxy.core.jsontext import dumps
 from tests.fakes import (
     FAKES,
+    FakeBackend,
     FakeModel,
     LlamaCppFake,
     OllamaFake,
@@ -85,11 +86,13 @@ def test_a_call_that_is_written_becomes_a_call(kind: str, stream: bool) -> None:
 @pytest.mark.parametrize("kind", ["ollama", "openrouter", "vllm"])
 def test_a_refusal_is_answered_at_once_and_remembered(kind: str, stream: bool) -> None:
     model = FakeModel("m", 8192, tools=False)
-    fake = {
-        "ollama": lambda: OllamaFake([model], says(CALL), lists_capabilities=False),
-        "openrouter": lambda: OpenRouterFake([model], says(CALL)),
-        "vllm": lambda: VllmFake([FakeModel("m", 8192)], says(CALL), tool_parser=False),
-    }[kind]()
+    fake: FakeBackend
+    if kind == "ollama":
+        fake = OllamaFake([model], says(CALL), lists_capabilities=False)
+    elif kind == "openrouter":
+        fake = OpenRouterFake([model], says(CALL))
+    else:
+        fake = VllmFake([FakeModel("m", 8192)], says(CALL), tool_parser=False)
     with fake, running_proxy(fake) as proxy:
         for _ in range(2):
             assert calls_of(proxy, stream=stream) == (None, [PARIS], "tool_calls")

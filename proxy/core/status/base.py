@@ -38,12 +38,28 @@ class Notice:
 Form: TypeAlias = Callable[[Notice, Identity], bytes]
 """Makes the frame that carries a notice."""
 
-# Clients trim the ends of a text, and some drop the selector that makes a sign an emoji.
-_LINES = re.compile(
-    r"\n{0,2}> \*(?:⚙\ufe0f? Compacting conversation history…"
-    r"|⚠\ufe0f? Compacting did not help, continuing as it is"
-    r"|✅ Context compacted, continuing…(?: \([\d.]+k? → [\d.]+k? tokens\))?)\*\n{0,2}"
+_TEXTS = (
+    "⚙ Compacting conversation history…",
+    "⚠ Compacting did not help, continuing as it is",
+    "✅ Context compacted, continuing…",
 )
+_FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
+_SELECTOR = "\ufe0f"
+_SHORTEST = 12
+"""Characters of a notice by which half of one is recognised."""
+
+
+def _pattern() -> re.Pattern[str]:
+    """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
+    bodies = [r"\s+".join(map(re.escape, text.split())) for text in _TEXTS]
+    bodies = [f"{body[0]}{_SELECTOR}?{body[1:]}" for body in bodies]
+    line = r"(?:[^\S\r\n]*\r?\n){0,2}"
+    return re.compile(rf"{line}[^\S\r\n]*>\s+\*(?:{'|'.join(bodies)}){_FIGURES}\*{line}")
+
+
+_NOTICE = _pattern()
+_REST = re.compile(r"[ (\d.k→tokens)]*\*?")
+_MARK = re.compile(r"\s*>\s+\*[⚙⚠✅]")
 
 
 def quoted(notice: Notice) -> str:
@@ -53,7 +69,34 @@ def quoted(notice: Notice) -> str:
 
 def strip_status(text: str) -> str:
     """The text without notices that an earlier answer carried."""
-    return _LINES.sub("", text) if "> *" in text else text
+    kept, at = [], 0
+    for start, end in status_spans(text):
+        kept.append(text[at:start])
+        at = end
+    return "".join((*kept, text[at:])) if at else text
+
+
+def status_spans(text: str) -> list[tuple[int, int]]:
+    """Where notices stand in a text, with the white space around them; at its end maybe the beginning of one."""
+    if ">" not in text or not any(sign in text for sign in "⚙⚠✅"):
+        return []
+    spans = [found.span() for found in _NOTICE.finditer(text)]
+    starts = [found.start() for found in _MARK.finditer(text, spans[-1][1] if spans else 0)]
+    if starts and _begun(text[starts[-1] :]):
+        spans.append((starts[-1], len(text)))
+    return spans
+
+
+def _begun(tail: str) -> bool:
+    """Whether a text is the beginning of a notice, cut off by the client."""
+    tail = " ".join(tail.replace(_SELECTOR, "").split())
+    if len(tail) < _SHORTEST:
+        return False
+    lines = [f"> *{text}*" for text in _TEXTS]
+    told = lines[-1].removesuffix("*")
+    return any(line.startswith(tail) for line in lines) or (
+        tail.startswith(told) and _REST.fullmatch(tail.removeprefix(told)) is not None
+    )
 
 
 def _short(tokens: int) -> str:

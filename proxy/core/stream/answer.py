@@ -73,6 +73,10 @@ class Attempt:
     """Tokens of it that may be a tool call written as text, which nobody has read to its end yet."""
     dropped: int = 0
     """Tokens of it that the client never gets: an unfinished tool call, a second version of the answer."""
+    in_vain: bool = False
+    """Whether it was left for a tool call that did not fit."""
+    cleared: bool = False
+    """Whether the backend cleared its slot, because all slots together had filled the memory."""
     restarted: bool = False
     """Whether the model began its answer anew instead of going on."""
     counted: bool = False
@@ -152,7 +156,12 @@ class Answer:
     @property
     def resumes(self) -> int:
         """How many times it was gone on with; an attempt that added nothing to it is none."""
-        return sum(1 for attempt in self.attempts[:-1] if attempt.spoke and not attempt.restarted)
+        return sum(1 for a in self.attempts[:-1] if a.spoke and not a.restarted and not a.cleared)
+
+    @property
+    def in_vain(self) -> int:
+        """How many attempts were left for a tool call that did not fit."""
+        return sum(attempt.in_vain for attempt in self.attempts)
 
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""

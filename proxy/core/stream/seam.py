@@ -9,7 +9,7 @@ from proxy.core.stream.thinking import ThoughtFilter, open_thought
 
 _LONGEST_OVERLAP = 400
 _SHORTEST_OVERLAP = 16
-_STOPS, _CLOSING = ",.;:!?…", ")]}%»”’"
+_STOPS, _CLOSING = ",.;:!?…", ")]}%»\u201d\u2019"
 """What follows a word without white space; on a line of its own a bracket may stand alone."""
 _CONTEXT = 8
 """Characters by which a place in a text is recognised."""
@@ -57,7 +57,10 @@ def seam_for(resumed: Resumed, said: str, gap: str) -> Seam:
         EchoFilter(said if said == resumed.echo else _long(said)),
         ThoughtFilter(open_thought(said)),
         EchoFilter("" if said == resumed.echo else resumed.echo),
-        OverlapFilter(resumed.quote, said),
+        # What begins with the white space that belongs here goes on; what does not is most likely a new turn.
+        OverlapFilter(resumed.quote, said, unless_spaced=bool(resumed.echo))
+        if gap or not resumed.echo
+        else Joint(),
         SpacedFilter(gap),
     )
 
@@ -154,8 +157,12 @@ class OverlapFilter:
     overlap.
     """
 
-    def __init__(self, before: str, said: str = "") -> None:
-        """`before` is the text that the model was shown as the end of its answer, `said` more of that answer."""
+    def __init__(self, before: str, said: str = "", *, unless_spaced: bool = False) -> None:
+        """`before` is the text that the model was shown as the end of its answer, `said` more of that answer.
+
+        `unless_spaced`: what begins with white space is no repetition.
+        """
+        self._unless_spaced = unless_spaced
         self._said = (said or before)[-_PRECEDENTS_IN:]
         self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._said)
         """Beginnings of the continuation that would be repetitions, longest first."""
@@ -169,6 +176,8 @@ class OverlapFilter:
             return text
         self._held += text
         held = self._held
+        if self._unless_spaced and held[:1].isspace():
+            return self._release(0)
         self._candidates = [c for c in self._candidates if held.startswith(c) or c.startswith(held)]
         if not self._candidates:
             return self._release(0)

@@ -231,8 +231,13 @@ class StreamSession:
 
     def _error(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Pause | Retry | None:
         overflow = recognise(200, sse.data_of(frame) or b"")
-        if overflow is not None and self.answer.begun and self.watch.may_go_on(self.answer):
-            return self._pause("window full", out)  # slots that share their memory fill up together
+        attempt = self.answer.attempt
+        if overflow is not None and self.answer.begun:
+            # Slots that share their memory fill up together, and are cleared together.
+            attempt.cleared = overflow.shared and attempt.used < self.watch.pause_point
+            if self.watch.may_go_on(self.answer):
+                return self._pause("cleared" if attempt.cleared else "window full", out)
+            attempt.cleared = False
         if overflow is not None and not self.answer.begun:
             self.state = State.PAUSED
             self._refusal = clean(frame, chunk)
@@ -262,6 +267,8 @@ class StreamSession:
         return None
 
     def _pause(self, reason: str, out: list[bytes]) -> Pause:
+        attempt = self.answer.attempt
+        attempt.in_vain = (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
             self._gap = _margin(word)
         self._outlet.flush(out)

@@ -112,6 +112,6 @@ class Watch:
         attempt, resumes = answer.attempts[-1], answer.resumes
         if not self.resumable or not self.window:
             return False
-        if resumes >= self.max_resumes and self.max_tokens is None:
+        if resumes >= self.max_resumes and (self.max_tokens is None or answer.in_vain >= self.max_resumes):
             return False
-        return resumes == 0 or attempt.completion_tokens >= self.window // _GAIN_SHARE
+        return attempt.cleared or resumes == 0 or attempt.completion_tokens >= self.window // _GAIN_SHARE

@@ -1,0 +1,118 @@
+"""The model that speaks: a travel guide whose every word is known beforehand, whatever prompt reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+import orjson
+
+from tests.fakes import Gate, Reply, ToolCall, Turn, asks_summary
+
+TITLE = "🚲 Riding to the Algarve"
+TAGS = ["travel", "portugal"]
+FOLLOW_UPS = ["Which day is the hardest?", "Where can I swim on the way?", "What does the whole ride cost?"]
+TASKS = {"follow_ups": FOLLOW_UPS, "tags": TAGS, "title": TITLE}
+"""What each background task of Open WebUI asks for in its JSON, and what it gets."""
+
+QUESTION = "What do my notes say about ferries?"
+FERRIES = """The same **ferry** comes up every seven days, and it takes only two bicycles at a time:
+
+- with four of you, plan two crossings;
+- be at the landing early, before the market opens;
+- on days of more than 60 km cross first and rest afterwards.
+
+Nothing in the notes says what it costs."""
+
+_TOWNS = (
+    "Lisbon",
+    "Setúbal",
+    "Évora",
+    "Beja",
+    "Mértola",
+    "Serpa",
+    "Alcoutim",
+    "Tavira",
+    "Faro",
+    "Silves",
+    "Lagos",
+)
+_SIGHTS = (
+    "a Roman temple with fourteen columns",
+    "the salt pans, white as snow",
+    "a market that opens before the sun is up",
+    "cork oaks with numbers painted on them",
+    "storks on every chimney",
+    "a ferry that takes two bicycles at a time",
+    "a bakery with cakes of almonds and figs",
+)
+_SUMMARY = (
+    "## Goal and constraints\nThe user plans a bicycle ride from Lisbon to the Algarve in spring, at most 70 km a day, "
+    "without motorways.\n\n## Decisions and reasons\nThey start in Lisbon, because the train takes bicycles there.\n\n"
+    "## State of the work\nThe notes of the first days were read and commented.\n\n"
+    "## Open items and next step\nAnswer the next question about the route."
+)
+
+
+def day(number: int) -> str:
+    """What the plan says of one day."""
+    here, there = _TOWNS[number % len(_TOWNS)], _TOWNS[(number * 3 + 1) % len(_TOWNS)]
+    length = 31 + number * 17 % 40
+    sight = _SIGHTS[number % len(_SIGHTS)]
+    return f"**Day {number}.** From {here} towards {there}: {length} km. On the way: {sight}."
+
+
+def plan(days: int) -> str:
+    """A plan of so many days, no two of them alike."""
+    return "\n\n".join(day(number) for number in range(1, days + 1))
+
+
+def notes(title: str, tokens: int, count_tokens: Callable[[str], int]) -> str:
+    """A user's own notes of about so many tokens."""
+    lines = [title]
+    for number in count(1):
+        lines.append(f"Note {number}: {day(number + 100).replace('**', '')}")
+        if count_tokens("\n".join(lines)) >= tokens:
+            break
+    return "\n".join(lines)
+
+
+class Guide:
+    """A brain for the fake backend. What it says next is set by the scene.
+
+    A partial answer is continued wherever it ends; background tasks get the JSON they ask for.
+    """
+
+    def __init__(self) -> None:
+        self.answer = Reply(text="Noted.")
+        """The next answers; its text is a whole string."""
+        self.call: ToolCall | None = None
+        """Made once, before the next answer to a user who offers tools."""
+        self.summaries: Gate | None = None
+        """Holds the summaries."""
+        self.summarised = 0
+        """How many summaries were asked for."""
+        self.rides = count(1)
+        """Numbers for chats, so that no two begin alike: what is compacted in one would be in the other."""
+
+    def __call__(self, turn: Turn) -> Reply:
+        """Speak."""
+        asked = turn.last_user
+        if asked.startswith("### Task:"):
+            task = next(name for name in TASKS if f'"{name}"' in asked)
+            return Reply(text=orjson.dumps({task: TASKS[task]}).decode())
+        if asks_summary(turn):
+            self.summarised += 1
+            return Reply(text=_SUMMARY, gate=self.summaries)
+        if self.call is not None and turn.tools and turn.messages[-1].get("role") == "user":
+            call, self.call = self.call, None
+            return Reply(tool_calls=[call])
+        assert isinstance(self.answer.text, str)
+        return replace(self.answer, text=_rest(self.answer.text, turn.prefix))
+
+
+def _rest(text: str, prefix: str) -> str:
+    """What follows a partial answer, of which only the end need be there."""
+    tail = prefix[-150:]  # more than a day, so that its number is there
+    return text[text.index(tail) + len(tail) :] if tail else text
