@@ -126,7 +126,7 @@ class Compactor:
         name = f"{turn.scope}|{turn.links[-1].hex()}"
         if not await self._store.claim(name, CLAIM):
             await self._store.wait(name, CLAIM)
-            stored = await self._store.find(turn.scope, turn.links[::-1])
+            stored = await self._store.find(turn.scope, turn.links[-2::-1])
             if stored is not None and (turn.checkpoint is None or stored.covered > turn.checkpoint.covered):
                 return self._taken_over(turn, stored)
         try:

@@ -48,7 +48,8 @@ class Preparer:
         system, sent = messages[:lead], messages[lead:]
         links = chain(sent)
         scope = "|".join((tenant(exchange), *key))
-        checkpoint = await self._store.find(scope, links[::-1]) if links else None
+        # The newest message is never covered, not even where the same loop has been run before.
+        checkpoint = await self._store.find(scope, links[-2::-1]) if links else None
         history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
         turn = Turn(
             exchange=exchange,

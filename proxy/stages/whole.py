@@ -58,11 +58,12 @@ async def answer_whole(turn: Turn, response: httpx.Response, driver: StreamDrive
     read = None
     if turn.offer is not None:
         read = read_whole(turn.offer, parsed)
-        for stats in read.stats:
-            driver.ledger.add(turn, stats)
         parsed = read.parsed
         whole = _with_body(whole, parsed)
     stopped, session = _stopped(turn, parsed, read, driver)
+    if read is not None and not isinstance(stopped, Pause):
+        for stats in read.stats:
+            driver.ledger.add(turn, stats)
     if stopped is None or session is None:
         return _noted(turn, whole, parsed)
     await driver.go_on(Run.of(turn, session, Nobody()), stopped)

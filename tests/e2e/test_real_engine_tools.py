@@ -226,7 +226,6 @@ def test_a_loop_of_several_windows(either: Engine, proxy_of: SharedSpillway) -> 
     assert len(whole) > 2 * WINDOW
 
 
-@pytest.mark.xfail(reason="a checkpoint that covers the whole history hides its newest result", strict=True)
 def test_a_loop_that_goes_back_a_round(untooled: Engine, proxy_of: SharedSpillway) -> None:
     """What was compacted for a later round is no reason to hide the newest result of an earlier one."""
     proxy = proxy_of(untooled)
@@ -289,7 +288,6 @@ def pauses(proxy: Spillway) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("spillway_pauses_total{"))
 
 
-@pytest.mark.xfail(reason="tokens that are no longer held stay counted beside those of the call", strict=True)
 def test_a_call_that_fits_is_written_once(untooled: Engine, proxy_of: SharedSpillway) -> None:
     history, wanted = nearly_full(440)
     proxy = proxy_of(untooled)

@@ -124,7 +124,7 @@ class Stage:
         try:
             expect(self.chat.follow_ups).to_have_text(FOLLOW_UPS)
         except AssertionError:
-            # Open WebUI has been seen to lose them on a busy machine, one time in fifty.
+            # On a busy machine they have been seen to stay away once; why was not found.
             say("        no follow-ups; one more question")
             self.chat.ask("And then?")
             expect(self.chat.follow_ups).to_have_text(FOLLOW_UPS)

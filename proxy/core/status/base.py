@@ -53,13 +53,15 @@ def _pattern() -> re.Pattern[str]:
     """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
     bodies = [r"\s+".join(map(re.escape, text.split())) for text in _TEXTS]
     bodies = [f"{body[0]}{_SELECTOR}?{body[1:]}" for body in bodies]
-    line = r"(?:[^\S\r\n]*\r?\n){0,2}"
-    return re.compile(rf"{line}[^\S\r\n]*>\s+\*(?:{'|'.join(bodies)}){_FIGURES}\*{line}")
+    blank = r"[^\S\r\n]*"
+    before = rf"(?:\r?\n(?:{blank}\r?\n)?{blank})?"
+    after = rf"(?:{blank}\r?\n){{0,2}}"
+    return re.compile(rf"{before}>\s+\*(?:{'|'.join(bodies)}){_FIGURES}\*{after}")
 
 
 _NOTICE = _pattern()
 _REST = re.compile(r"[ (\d.k→tokens)]*\*?")
-_MARK = re.compile(r"\s*>\s+\*[⚙⚠✅]")
+_MARK = re.compile(r"(?:\r?\n[^\S\r\n]*){0,2}>\s+\*[⚙⚠✅]")
 
 
 def quoted(notice: Notice) -> str:

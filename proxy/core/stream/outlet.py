@@ -17,7 +17,7 @@ from proxy.core.stream.rewriting import (
     with_content,
     with_thought,
 )
-from proxy.core.stream.seam import Joint, Seam, seam_for
+from proxy.core.stream.seam import Joint, Seam, SpacedFilter, seam_for
 from proxy.core.stream.template import Template
 from proxy.core.stream.watch import Watch
 
@@ -60,6 +60,10 @@ class Outlet:
         self.template.forget()
         self.ending = []
         self.ending_said = b""
+
+    def begin_paragraph(self) -> None:
+        """What the attempt says is no continuation of what was said before."""
+        self._seam = SpacedFilter("\n\n" if self._answer.text else "")
 
     # -- frames
 

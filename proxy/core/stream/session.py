@@ -127,7 +127,8 @@ class StreamSession:
             raise ValueError(msg)
         match event:
             case ChunkReceived(data, unseen):
-                return self._received_with(data, unseen) if unseen else self._received(data)
+                plain = not (unseen or self.answer.attempt.unseen)
+                return self._received(data) if plain else self._received_with(data, unseen)
             case UpstreamEnded():
                 return self._ended()
             case UpstreamFailed(message):
@@ -135,7 +136,9 @@ class StreamSession:
             case Resumed():
                 return self._resumed(event)
             case Corrected(prompt_tokens, bound):
-                return self._resumed(Resumed(prompt_tokens, bound))
+                commands = self._resumed(Resumed(prompt_tokens, bound))
+                self._outlet.begin_paragraph()
+                return commands
             case ResumeFailed():
                 return self._not_resumed()
         assert_never(event)

@@ -1,0 +1,80 @@
+"""Counting while a call is read from text, and loops that go back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.core import sse
+from proxy.core.emulation import offer_of
+from proxy.core.stream.answer import Answer
+from proxy.core.stream.events import Pause
+from proxy.core.stream.session import StreamSession, Watch
+from proxy.stages.emulating import Reader
+from tests.fakes import FakeModel, LlamaCppFake, Reply, Turn, summariser
+from tests.proxying import running_proxy
+from tests.stages.test_tools import EMULATED, WEATHER, calls_of, loop_turn
+
+
+def drive(pieces: list[str], prompt: int) -> tuple[StreamSession, bool]:
+    """A session that was fed these deltas through a reader, and whether it paused."""
+    session = StreamSession(
+        Watch(window=2048, pause_point=1843, resumable=True), Answer(prompt, lambda text: len(text) // 4)
+    )
+    offer = offer_of({"tools": [WEATHER]})
+    assert offer is not None
+    reader = Reader(offer, 0, lambda text: len(text) // 4)
+    for piece in pieces:
+        chunk = {"id": "a", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
+        if any(isinstance(command, Pause) for command in session.handle(reader.read(sse.encode(chunk)))):
+            return session, True
+    return session, False
+
+
+def test_a_call_that_fits_is_not_counted_twice() -> None:
+    """1,467 tokens of prompt and a call of 320: 1,787 of 2,048."""
+    arguments = f'{{"city": "{"abc " * 300}"}}'
+    written = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+    session, paused = drive([written[at : at + 4] for at in range(0, len(written), 4)], 1467)
+    assert session.answer.attempt.unseen == 0
+    assert not paused
+
+
+def test_what_is_no_longer_held_is_no_longer_counted() -> None:
+    session, _ = drive(["One ", "two", " <", "b> three"], 100)
+    assert session.answer.attempt.unseen == 0
+
+
+def test_a_pause_is_due_at_the_pause_point_after_a_line_break() -> None:
+    """What follows a line break is plain text, whatever it might have become."""
+    _, paused = drive(["One\n", *[" word"] * 190], 1700)
+    assert paused
+
+
+@pytest.mark.parametrize("summaries", [True, False])
+def test_a_loop_that_goes_back_keeps_its_newest_result(summaries: bool) -> None:
+    """The same calls once more, without ids to tell them apart: an older checkpoint must not cover all of it."""
+
+    def brain(turn: Turn) -> Reply:
+        return Reply(text=str(turn.messages[-1]["content"]).removeprefix(turn.prefix))
+
+    with (
+        LlamaCppFake([FakeModel("m", 2048)], summariser(brain) if summaries else brain) as fake,
+        running_proxy(fake, **EMULATED) as proxy,
+    ):
+        messages: list[dict[str, Any]] = [{"role": "user", "content": f"Go. {_call(1)}"}]
+        histories = []
+        for number in range(1, 26):
+            histories.append(list(messages))
+            text, made, _ = calls_of(proxy, stream=True, messages=messages)
+            filler = " ".join(f"n{number * 60 + n}" for n in range(40))
+            messages += loop_turn(made, f"round {number} {filler}{_call(number + 1)}")
+            messages[-2]["content"] = text
+        for number, history in enumerate(histories[1:], start=1):
+            proxy.chat({"model": "m", "messages": history, "tools": [WEATHER], "stream": True})
+            assert f"round {number} " in str(fake.chats()[-1].json["messages"][-1]["content"])
+
+
+def _call(number: int) -> str:
+    return f'<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "city {number}"}}}}\n</tool_call>'
