@@ -65,6 +65,8 @@ class Backend(Protocol):
     """Whether a window that fills up loses its beginning without a word, instead of ending the answer."""
     fixed_windows: bool
     """Whether windows stay as they are while the server runs, so that they may be believed for longer."""
+    drops_functions: bool
+    """Whether the older form of tools (`functions`, `function_call`) is left out without a word."""
     continues_reasoning: bool
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
 

@@ -24,6 +24,7 @@ class Generic:
     shifts_silently = False
     fixed_windows = False
     continues_reasoning = False
+    drops_functions = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a model list in OpenAI's shape."""

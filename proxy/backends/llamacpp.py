@@ -46,6 +46,7 @@ class LlamaCpp:
     shifts_silently = False
     fixed_windows = False
     continues_reasoning = True
+    drops_functions = True
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for server properties; while it loads, every path answers with the same error."""

@@ -44,6 +44,7 @@ class LmStudio:
     shifts_silently = True
     fixed_windows = False
     continues_reasoning = False
+    drops_functions = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for either native model list."""

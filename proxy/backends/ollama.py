@@ -35,6 +35,7 @@ class Ollama:
     shifts_silently = True
     fixed_windows = False
     continues_reasoning = False
+    drops_functions = True
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a version and a tag list: other applications have `/api/version` too."""

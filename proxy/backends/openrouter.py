@@ -95,6 +95,7 @@ class OpenRouter:
     shifts_silently = False
     fixed_windows = True
     continues_reasoning = False
+    drops_functions = False
 
     def detect(self, url: str) -> Flow[bool]:
         """By host; else by the catalogue's entries, which no other list looks like."""

@@ -34,6 +34,7 @@ class Vllm:
     shifts_silently = False
     fixed_windows = True
     continues_reasoning = False
+    drops_functions = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for vLLM as the owner of a model; forks that renamed it still tell length and version."""

@@ -35,13 +35,16 @@ _NO_TOOLS = Offer({}, "none")
 
 
 def offer_to_emulate(
-    request: ChatRequest, profile: ModelProfile, options: Options, *, now: bool
+    request: ChatRequest, profile: ModelProfile, options: Options, *, now: bool, drops_functions: bool = False
 ) -> Offer | None:
     """What a request offers to a model that has no tools of its own; None where nothing is to be emulated.
 
-    `now`: the backend has just refused them. A history of calls is rewritten although none is offered any more.
+    `now`: the backend has just refused them. `drops_functions`: it does not know their older form. A history of calls is rewritten although none is offered any more.
     """
     lacks = profile.tools is not None and not profile.tools.value
+    lacks = lacks or (
+        drops_functions and bool(request.body.get("functions")) and not request.body.get("tools")
+    )
     if not options.emulate_tools or not (lacks or now):
         return None
     offer = offer_of(request.body)

@@ -40,7 +40,9 @@ class Preparer:
         key = (route.upstream.name, route.model)
         options = self._options.for_model(route.model)
         request = shape(asked, options, profile.window.value if profile.window is not None else None)
-        offer = offer_to_emulate(request, profile, options, now=emulate)
+        backend = route.upstream.prober.known_backend
+        drops = backend is not None and backend.drops_functions
+        offer = offer_to_emulate(request, profile, options, now=emulate, drops_functions=drops)
         if offer is not None:
             request = emulated(request, offer)
         messages = self._valid(key, request)
