@@ -32,7 +32,7 @@ from proxy.stages.passing import pass_by_model, pass_through, relay_response, up
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Router
-from proxy.stages.sending import RETRIES, Sender, is_event_stream
+from proxy.stages.sending import RETRIES, Sender, buffered, is_event_stream
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.turn import Turn
 from proxy.stages.whole import answer_whole
@@ -109,7 +109,7 @@ class Relay:
         client = self._client_stream(turn)
         try:
             await self._make_room(turn, client)
-            response = await self.sender.open(turn)
+            response = await self._open_stream(turn)
             if not is_event_stream(response):
                 await self._other_than_stream(turn, client, response)
                 return
@@ -130,6 +130,18 @@ class Relay:
             await _end_with_error(client, error.body())
         finally:
             client.stop()
+
+    async def _open_stream(self, turn: Turn) -> httpx.Response:
+        """Send the turn; a refusal that comes as JSON with status 200 is answered like any other."""
+        retry = 0
+        while True:
+            response = await self.sender.open(turn)
+            if response.status_code != 200 or is_event_stream(response):
+                return response
+            response, body = await buffered(response)
+            if retry == RETRIES or not await self._answered(turn, body, retry):
+                return response
+            retry += 1
 
     async def _other_than_stream(self, turn: Turn, client: ClientStream, response: httpx.Response) -> None:
         """An error, most likely: as it came, or inside the stream if that is already open."""
@@ -178,7 +190,7 @@ class Relay:
         overflow = recognise(200, refusal)
         if overflow is not None:
             return await self.sender.shorten(turn, overflow, retry)
-        return turn.offer is None and turn.offers_tools and await self.sender.emulate(turn, 200, refusal)
+        return turn.may_emulate and await self.sender.emulate(turn, 200, refusal)
 
     # -- room
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from proxy.core.constraints import HEADING, constraints
 from proxy.core.identifiers import identifiers
 from proxy.core.request import Message, text_of
-from proxy.core.tooltext import calls_in, results_in, spoken, texts_of
+from proxy.core.tooltext import calls_in, results_in, spoken, texts_of, without
 from proxy.core.turns import calls_of, is_result, is_user
 
 OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
@@ -41,7 +41,8 @@ def instruction(*, tokens: int, what: str = "so far") -> str:
 
 def acceptable(text: str) -> bool:
     """Whether a reply says something: not empty, not a refusal, not the instruction repeated."""
-    stripped = text.strip()
+    # A model that writes its calls as text may write one here too.
+    stripped = _without_calls(text).strip()
     if len(stripped) < _SHORTEST or stripped.startswith("Summarise the conversation"):
         return False
     return not (len(stripped) < 300 and _REFUSAL.match(stripped))
@@ -52,13 +53,17 @@ def block(text: str, covered: Sequence[Message], *, limit: int) -> str:
 
     `limit` bounds each of the two, in characters.
     """
-    text = text.replace(OPEN, "").replace(CLOSE, "").replace(HEADING, "").strip()
+    text = _without_calls(text).replace(OPEN, "").replace(CLOSE, "").replace(HEADING, "").strip()
     rules = [rule for rule in constraints(covered, limit=limit) if rule not in text]
     stated = "".join(f"\n- {rule}" for rule in rules)
     said = f"\n{HEADING}{stated}" if rules else ""
     names = [n for n in identifiers(map(_all_text, covered), limit=limit) if n not in text]
     listed = f"\nIdentifiers: {', '.join(names)}" if names else ""
     return f"{OPEN}\n{text}{said}{listed}\n{CLOSE}"
+
+
+def _without_calls(text: str) -> str:
+    return without(text, [call.span for call in calls_in(text)])
 
 
 def is_bridge(messages: Sequence[Message], at: int) -> bool:

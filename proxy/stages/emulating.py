@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
@@ -21,7 +21,7 @@ from proxy.core.emulation import (
 )
 from proxy.core.options import Options
 from proxy.core.profile import ModelProfile
-from proxy.core.request import ChatRequest
+from proxy.core.request import ChatRequest, Message
 from proxy.core.stream.answer import first_choice
 from proxy.core.stream.events import ChunkReceived
 from proxy.core.stream.frames import encoded, object_of
@@ -56,10 +56,10 @@ def offer_to_emulate(
     return offer
 
 
-def emulated(request: ChatRequest, offer: Offer) -> ChatRequest:
-    """The request with its tools, calls and results as text."""
+def emulated(request: ChatRequest, offer: Offer, messages: Sequence[Message]) -> ChatRequest:
+    """The request with its tools, and the calls and results in these messages, as text."""
     gone = {name: None for name in _FIELDS if name in request.body}
-    return request.changed(messages=as_text(request.messages, offer), **gone)
+    return request.changed(messages=as_text(messages, offer), **gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,14 @@ def read_whole(offer: Offer, parsed: dict[str, Any]) -> WholeRead:
     text = wrong[0][0].text if wrong and wrong[0] else ""
     at = len(first[: first.find(text)].rstrip()) if text else len(first)
     return WholeRead({**parsed, "choices": choices}, stats, wrong[0] if wrong else (), first[:at], first[at:])
+
+
+def ended_in_calls(read: WholeRead) -> dict[str, Any]:
+    """A whole answer that the window ended after calls were made: they stand, what came after them goes."""
+    first, *others = read.parsed["choices"]
+    message = {**first["message"], "content": read.before or None}
+    finish = "function_call" if message.get("function_call") else "tool_calls"
+    return {**read.parsed, "choices": [{**first, "message": message, "finish_reason": finish}, *others]}
 
 
 def correction_of(read: WholeRead) -> Correction:

@@ -10,7 +10,7 @@ from proxy.core.chain import chain
 from proxy.core.checkpoint import CheckpointStore
 from proxy.core.clean import clean_history
 from proxy.core.options import Options
-from proxy.core.repair import repair, rules_for
+from proxy.core.repair import RepairRules, repair, rules_for
 from proxy.core.request import ChatRequest, Message, leading_system
 from proxy.core.shaping import shape
 from proxy.exchange import Exchange
@@ -44,7 +44,10 @@ class Preparer:
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, options, now=emulate, drops_functions=drops)
         if offer is not None:
-            request = emulated(request, offer)
+            # Calls and results are mended while they can be told apart, roles once they are text.
+            mended, kinds = repair(clean_history(request.messages), RepairRules())
+            self._telemetry.repaired(key, kinds)
+            request = emulated(request, offer, mended)
         messages = self._valid(key, request)
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]

@@ -163,10 +163,10 @@ class Resumer:
     ) -> Attempted | Overflow | None:
         body = _body(turn, request)
         estimate = await self._meter.measure(turn.key, body)
-        budget = turn.budget
-        assert budget is not None
-        end = budget.window if turn.cancels else budget.pause_point
-        bound = bounded_answer(turn, end - estimate.upper, answer.said_tokens) or {}
+        bound: dict[str, int] = {}
+        if (budget := turn.budget) is not None:
+            end = budget.window if turn.cancels else budget.pause_point
+            bound = bounded_answer(turn, end - estimate.upper, answer.said_tokens) or {}
         body |= bound
         upstream, exchange = turn.route.upstream, turn.exchange
         headers = uncompressed(exchange.headers)

@@ -50,7 +50,7 @@ class Sender:
             UpstreamUnavailable: the backend can't be reached.
         """
         response = await self._open(turn)
-        if response.status_code >= 400 and turn.offer is None and turn.offers_tools:
+        if response.status_code >= 400 and turn.may_emulate:
             response, body = await buffered(response)
             if await self.emulate(turn, response.status_code, body):
                 return await self._open(turn)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import httpx
 
-from proxy.core.overflow import Overflow
 from proxy.core.status import Notice
 from proxy.core.stream.answer import Answer
 from proxy.core.stream.events import (
@@ -91,6 +90,7 @@ class StreamDriver:
             strip_usage=turn.usage_asked,
             show_usage=request.usage_wish is True,
             cancels=turn.cancels,
+            calls_whole=turn.offer is not None,
             resumable=budget is not None and _resumable(turn),
             max_resumes=turn.options.max_resumes,
         )
@@ -135,7 +135,7 @@ class StreamDriver:
         turn, session = run.turn, run.session
         try:
             if isinstance(stopped, Retry):
-                return await self._again(run, stopped.overflow)
+                return await self._again(run, stopped)
             self._telemetry.paused(turn.key, stopped.reason)
             if session.answer.attempt.cleared and not await self._sender.pool.wait(turn):
                 return None
@@ -148,11 +148,13 @@ class StreamDriver:
         _resumed(session, attempted, run.progress)
         return attempted.response
 
-    async def _again(self, run: Run, overflow: Overflow) -> httpx.Response | None:
+    async def _again(self, run: Run, stopped: Retry) -> httpx.Response | None:
         """Send a prompt that was refused inside the stream, shortened if it was too long."""
-        turn = run.turn
+        turn, overflow = run.turn, stopped.overflow
         retry = len(run.estimates) - 1
-        if was_cleared(turn, overflow):
+        if overflow is None:
+            ready = turn.may_emulate and await self._sender.emulate(turn, 200, stopped.refusal)
+        elif was_cleared(turn, overflow):
             ready = await self._sender.pool.wait(turn)
         else:
             ready = retry < RETRIES and await self._sender.shorten(turn, overflow, retry)
@@ -204,8 +206,8 @@ class StreamDriver:
                 for command in session.handle(event):
                     if isinstance(command, Send):
                         await to.write(command.data)
-                    elif isinstance(command, Pause | Retry):
-                        return command
+                    else:
+                        return None if isinstance(command, Finish) else command
                 if first:
                     first = False
                     self.read_again(turn)

@@ -84,6 +84,11 @@ class Turn:
         return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))
 
     @property
+    def may_emulate(self) -> bool:
+        """Whether there is anything to emulate, and it is not done yet."""
+        return self.offer is None and self.offers_tools and self.options.emulate_tools
+
+    @property
     def background(self) -> bool:
         """Whether it is a chore of the client's own (a title, tags), into which nothing may be written.
 

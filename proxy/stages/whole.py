@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 
 from proxy.core.jsontext import dumps, loads
-from proxy.core.stream.answer import REASONING_FIELDS, Answer, first_choice
+from proxy.core.stream.answer import REASONING_FIELDS, Answer, first_choice, whole_number
 from proxy.core.stream.events import Pause
 from proxy.core.stream.session import StreamSession
 from proxy.net.headers import response_headers
 from proxy.stages.client_stream import Nobody
-from proxy.stages.emulating import WholeRead, correction_of, read_whole
+from proxy.stages.emulating import WholeRead, correction_of, ended_in_calls, read_whole
 from proxy.stages.sending import raw_body
 from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.stages.turn import Turn
@@ -58,7 +58,7 @@ async def answer_whole(turn: Turn, response: httpx.Response, driver: StreamDrive
     read = None
     if turn.offer is not None:
         read = read_whole(turn.offer, parsed)
-        parsed = read.parsed
+        parsed = ended_in_calls(read) if _cut_after_calls(turn, read.parsed) else read.parsed
         whole = _with_body(whole, parsed)
     stopped, session = _stopped(turn, parsed, read, driver)
     if read is not None and not isinstance(stopped, Pause):
@@ -68,6 +68,15 @@ async def answer_whole(turn: Turn, response: httpx.Response, driver: StreamDrive
         return _noted(turn, whole, parsed)
     await driver.go_on(Run.of(turn, session, Nobody()), stopped)
     return _with_body(whole, _join(turn, parsed, session.answer))
+
+
+def _cut_after_calls(turn: Turn, parsed: dict[str, Any]) -> bool:
+    """Whether the window, and not the client's bound, ended an answer that has made calls."""
+    choice = first_choice(parsed) or {}
+    made = any((choice.get("message") or {}).get(name) for name in _CALLS)
+    said = whole_number((parsed.get("usage") or {}).get("completion_tokens"))
+    bound = turn.request.max_tokens
+    return made and choice.get("finish_reason") == "length" and (bound is None or said < bound)
 
 
 def _stopped(

@@ -27,6 +27,11 @@ class CallCollector:
         """How many there are."""
         return len(self._calls)
 
+    @property
+    def finish(self) -> str:
+        """The finish reason of an answer that ends in them."""
+        return "tool_calls" if self._calls else "function_call"
+
     def message(self) -> dict[str, Any]:
         """The fields of a message that hold the calls; empty if there are none."""
         if self._calls:

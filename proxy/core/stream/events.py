@@ -81,9 +81,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The backend refused the prompt although it had answered 200: compact and send it again."""
+    """The backend refused the prompt although it had answered 200: compact and send it again.
 
-    overflow: Overflow
+    Without an `overflow` it was refused for its tools, in these words.
+    """
+
+    overflow: Overflow | None
+    refusal: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

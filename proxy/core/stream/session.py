@@ -23,6 +23,7 @@ from typing import Any, assert_never
 
 from proxy.core import sse
 from proxy.core.overflow import Overflow, recognise
+from proxy.core.refusals import refuses_tools
 from proxy.core.stream.answer import Answer, Attempt, Identity
 from proxy.core.stream.events import (
     ChunkReceived,
@@ -47,6 +48,7 @@ from proxy.core.stream.watch import Watch
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
 
 Commands = tuple[StreamCommand, ...]
+Stop = Pause | Retry | Finish
 
 
 class State(Enum):
@@ -155,7 +157,7 @@ class StreamSession:
         for frame in sse.frames(ending):
             if (chunk := object_of(sse.data_of(frame))) is not None:
                 self.answer.add(chunk)
-        return self.watch.is_full(self.answer)
+        return self.watch.is_full(self.answer) or self.watch.cut_after_calls(self.answer)
 
     # -- relaying: every method below appends what is to be sent to `out`
 
@@ -189,7 +191,7 @@ class StreamSession:
             commands = (*commands, *_commands(out, stop))
         return commands
 
-    def _frame(self, frame: bytes, out: list[bytes]) -> Pause | Retry | None:
+    def _frame(self, frame: bytes, out: list[bytes]) -> Stop | None:
         text = self._outlet.template.read(frame)
         if text is not None:
             return self._text_frame(frame, text, out)
@@ -204,14 +206,14 @@ class StreamSession:
             self._outlet.template.forget()
         return None
 
-    def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Pause | None:
+    def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
         """A frame like one that was parsed before."""
         if self._due and text[0].isspace() and (stop := self._word(text, out)) is not None:
             return stop
         self._outlet.text_frame(frame, text, out)
         return self._pause_if_due(out)
 
-    def _chunk(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Pause | Retry | None:
+    def _chunk(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Stop | None:
         if self._done_seen:
             # No part of the answer any more.
             self._outlet.other(b"" if self._outlet.rewriting else clean(frame, chunk), out)
@@ -241,17 +243,22 @@ class StreamSession:
             if self.watch.may_go_on(self.answer):
                 return self._pause("cleared" if attempt.cleared else "window full", out)
             attempt.cleared = False
-        if overflow is not None and not self.answer.begun:
+        if not self.answer.begun and (overflow is not None or refuses_tools(200, sse.data_of(frame) or b"")):
             self.state = State.PAUSED
             self._refusal = clean(frame, chunk)
-            return Retry(overflow)
+            return Retry(overflow, sse.data_of(frame) or b"")
         self.answer.attempt.errored = True
         self._outlet.error(frame, chunk, out)
         return None
 
     # -- pausing
 
-    def _pause_if_due(self, out: list[bytes]) -> Pause | None:
+    def _pause_if_due(self, out: list[bytes]) -> Pause | Finish | None:
+        if self.watch.called_enough(self.answer):
+            # The calls can be made; what a model says after them is most often made up.
+            out.append(self._final_frames(self.answer.calls.finish))
+            self.state = State.DONE
+            return Finish()
         self._due = self.watch.pause_due(self.answer)
         overdue = self._due and self.watch.cancels and self.watch.overdue(self.answer)
         return self._pause("pause point", out) if overdue else None
@@ -294,7 +301,7 @@ class StreamSession:
     def _ended(self) -> Commands:
         out: list[bytes] = []
         torn = b""
-        stop: Pause | Retry | None = None
+        stop: Stop | None = None
         for frame in sse.frames(self._splitter.flush()):
             if is_torn(frame):
                 torn = frame
@@ -328,6 +335,8 @@ class StreamSession:
             outlet.take_back()  # half a call, and no more room for a whole one
             return self._close(out, self._final_frames("length"))
         outlet.release(out)
+        if self.watch.cut_after_calls(self.answer):
+            return self._close(out, self._final_frames(self.answer.calls.finish))
         if outlet.rewriting:
             return self._close(out, self._final_frames(attempt.finish or "stop"))
         end = b"".join(outlet.ending) + torn

@@ -36,6 +36,8 @@ class Watch:
     """The client wants usage, so a joined answer ends with a usage chunk."""
     cancels: bool = True
     """Whether an attempt may be left before its end; False: it is paid for to the end, so a bound has to stop it."""
+    calls_whole: bool = False
+    """Whether tool calls come whole, because they are read from text."""
     resumable: bool = False
     max_resumes: int = 3
 
@@ -71,8 +73,20 @@ class Watch:
         """Whether a tool call that begins now might not fit: then it is withheld until it is whole."""
         attempt = answer.attempts[-1]
         reserve = max(_DANGER, self.window // _DANGER_SHARE)
-        managed = self.resumable and self.window > 0
+        managed = self.resumable and self.window > 0 and not self.calls_whole
         return managed and not attempt.calling and attempt.used >= self.pause_point - reserve
+
+    def called_enough(self, answer: Answer) -> bool:
+        """Whether whole calls were made and the window is nearly full of what the model says after them."""
+        attempt = answer.attempts[-1]
+        made = self.calls_whole and attempt.calling and self.resumable and self.window > 0
+        return made and not attempt.finish and attempt.used >= self.pause_point
+
+    def cut_after_calls(self, answer: Answer) -> bool:
+        """Whether the window ended an answer that has made whole calls."""
+        attempt = answer.attempts[-1]
+        made = self.calls_whole and attempt.calling and attempt.finish == "length"
+        return made and self.tokens_left(answer) != 0
 
     def may_be_full(self, answer: Answer) -> bool:
         """Whether an end for its length may have been the window's doing: usage may tell later."""
