@@ -29,13 +29,13 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.passing import pass_by_model, pass_through, relay_response, upstream_of
-from proxy.stages.pooling import leave
+from proxy.stages.pooling import leave, was_cleared
 from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Router
 from proxy.stages.sending import RETRIES, Sender, buffered, is_event_stream
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.turn import Turn
-from proxy.stages.whole import answer_whole
+from proxy.stages.whole import answer_whole, as_stream
 from proxy.telemetry import Telemetry
 
 
@@ -146,9 +146,19 @@ class Relay:
     async def _other_than_stream(self, turn: Turn, client: ClientStream, response: httpx.Response) -> None:
         """An error, most likely: as it came, or inside the stream if that is already open."""
         client.stop()
-        whole = await answer_whole(turn, response, self.driver)
+        try:
+            whole = await answer_whole(turn, response, self.driver)
+        except httpx.TransportError as broken:
+            raise UpstreamUnavailable(
+                f"The backend broke off the answer ({type(broken).__name__})."
+            ) from None
         if not exchange_started(turn):
             await turn.exchange.reply(whole.status, [*whole.headers, *turn.spillway_headers()], whole.body)
+            return
+        if (frames := as_stream(whole)) is not None:
+            await client.close_notice()
+            await client.write(frames)
+            await client.end()
             return
         error = BadRequest(
             f"The backend answered {whole.status}: {whole.body[:2000].decode('utf-8', 'replace')}"
@@ -188,6 +198,9 @@ class Relay:
     async def _answered(self, turn: Turn, refusal: bytes, retry: int) -> bool:
         """Whether something was done about a refusal, so that the turn is worth sending again."""
         overflow = recognise(200, refusal)
+        if overflow is not None and was_cleared(turn, overflow):
+            await self.sender.pool.wait(turn)
+            return True
         if overflow is not None:
             return await self.sender.shorten(turn, overflow, retry)
         return turn.may_emulate and await self.sender.emulate(turn, 200, refusal)

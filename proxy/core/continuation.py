@@ -11,7 +11,7 @@ from proxy.core import summary
 from proxy.core.compaction import Summariser, SummaryAsk
 from proxy.core.ladder import Cost
 from proxy.core.profile import Continuation
-from proxy.core.request import Message
+from proxy.core.request import Message, text_of
 from proxy.core.stream.thinking import open_thought
 
 _QUOTED = 300
@@ -62,6 +62,11 @@ def continuation(
 
     `thoughts`: with flags the backend goes on with reasoning as well (llama.cpp).
     """
+    if history and history[-1].get("role") == "assistant" and (partial.text or partial.thought):
+        # The client began the answer itself: what was said goes on with that.
+        begun = text_of(history[-1])
+        history = history[:-1]
+        partial = Partial(begun + partial.text, partial.thought)
     if not partial.text and not partial.thought:
         return ContinuationRequest(
             list(history), {}, exact=True
@@ -122,7 +127,8 @@ def shorten_said(
         known = said.summary or text[:200].strip()
         digest = answer.strip() if summary.acceptable(answer) else f"{known.removesuffix(_LOST)}{_LOST}"
         said.summary, said.upto = digest, start
-    return _LEFT_OUT.format(said.summary) + text[start:]
+    tag = open_thought(text)
+    return (f"<{tag}>" if tag else "") + _LEFT_OUT.format(said.summary) + text[start:]
 
 
 def _fitting(text: str, by: Summariser, cost: Cost) -> str:

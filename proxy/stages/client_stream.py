@@ -143,7 +143,12 @@ class ClientStream:
             self.identity = self._own
             self._opening = sse.encode(self._own.chunk({"role": "assistant", "content": ""}))
 
+    async def _beat(self) -> None:
+        # The answer may have ended, or something else may own the response, since the timer went off.
+        if self._timer is not None:
+            await self.write(sse.comment("spillway"))
+
     def _tick(self) -> None:
         if not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9:
-            spawn(self.write(sse.comment("spillway")), name="heartbeat")
+            spawn(self._beat(), name="heartbeat")
         self._timer = self._loop.call_later(self._heartbeat, self._tick)

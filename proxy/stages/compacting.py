@@ -100,14 +100,20 @@ class Compactor:
         if flight is None:
             flight = _Flight(spawn(self._alone(turn, budget, goal, limit), name="compaction"))
             self._flights[key] = flight
-            flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
+            flight.task.add_done_callback(lambda _: self._land(key, flight))
         flight.waiting += 1
         try:
             return await asyncio.shield(flight.task)
         finally:
             flight.waiting -= 1
             if not flight.waiting and not flight.task.done():
+                # Who comes now must not be cancelled with it.
+                self._land(key, flight)
                 flight.task.cancel()
+
+    def _land(self, key: tuple[str, bytes, int, int, int], flight: _Flight) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
 
     async def rehearse(self, turn: Turn) -> Compaction | None:
         """What compacting the turn would do, with a stand-in for a summary; nothing is asked, sent or kept."""

@@ -14,7 +14,7 @@ from proxy.stages.turn import Turn
 from proxy.telemetry import Key
 
 MOST = 12
-"""How many times a turn is cleared before it is given up."""
+"""How many times a turn is cleared before the refusal is taken for its own."""
 BREATH = 0.1
 """Seconds that a turn which is the only one of its kind waits before it tries again, times the tries."""
 
@@ -25,18 +25,15 @@ class SharedPool:
     def __init__(self) -> None:
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def wait(self, turn: Turn) -> bool:
-        """Wait until the turn may be sent again; False when it was cleared too often."""
+    async def wait(self, turn: Turn) -> None:
+        """Wait until the turn may be sent again."""
         turn.cleared += 1
-        if turn.cleared > MOST:
-            return False
         if turn.alone is None:
             lock = self._locks[turn.key]
             await lock.acquire()
             turn.alone = lock
         else:
             await asyncio.sleep(BREATH * turn.cleared)
-        return True
 
 
 def leave(turn: Turn) -> None:
@@ -49,6 +46,6 @@ def leave(turn: Turn) -> None:
 def was_cleared(turn: Turn, overflow: Overflow) -> bool:
     """Whether a refusal is not about this prompt: it names no figures, and the prompt fits by far."""
     budget = turn.budget
-    if budget is None or overflow.window is not None or not overflow.shared:
+    if budget is None or overflow.window is not None or not overflow.shared or turn.cleared >= MOST:
         return False
     return turn.estimate.upper < budget.pause_point

@@ -32,7 +32,10 @@ _log = logging.getLogger("spillway.resume")
 
 SAID_SHARE = 0.15
 """Fraction of the window that what was said so far may take in the next prompt."""
-_NOT_COPIED = ("max_tokens", "max_completion_tokens", "n_predict", "stream_options", "stream")
+_NOT_COPIED = (
+    *("max_tokens", "max_completion_tokens", "n_predict", "stream_options", "stream"),
+    *("continue_final_message", "add_generation_prompt"),
+)
 
 
 @dataclass(slots=True)
@@ -112,8 +115,7 @@ class Resumer:
             if not isinstance(tried, Overflow):
                 return tried
             if was_cleared(turn, tried):
-                if not await self._sender.pool.wait(turn):
-                    return tried
+                await self._sender.pool.wait(turn)
             elif shortened or not await self._sender.shorten(turn, tried, 1):
                 return tried
             else:

@@ -10,6 +10,7 @@ from proxy.core.budget import ContextBudget
 from proxy.core.overflow import Overflow, recognise
 from proxy.core.profile import Fact, Trust
 from proxy.core.refusals import refuses_tools
+from proxy.errors import UpstreamUnavailable
 from proxy.net.headers import uncompressed
 from proxy.net.upstream import Upstream
 from proxy.stages.compacting import Compactor
@@ -75,7 +76,7 @@ class Sender:
         budget = turn.budget
         if budget is not None and _must_fit_whole(turn):
             _lower_bound(turn, budget.window)
-        if budget is not None and turn.request.stream and not turn.cancels:
+        if budget is not None and turn.request.stream and turn.resumable and not turn.cancels:
             _stop_by_bound(turn, budget)
         retry = 0
         while True:
@@ -87,8 +88,7 @@ class Sender:
             if overflow is None:
                 return response
             if was_cleared(turn, overflow):
-                if not await self.pool.wait(turn):
-                    return response
+                await self.pool.wait(turn)
             elif retry == RETRIES or not await self.shorten(turn, overflow, retry):
                 return response
             else:
@@ -178,12 +178,18 @@ def bounded_answer(turn: Turn, room: int, said: int) -> dict[str, int] | None:
 
 
 async def buffered(response: httpx.Response) -> tuple[httpx.Response, bytes]:
-    """The same response with its body read, and that body; a very long body stays unread."""
+    """The same response with its body read, and that body; a very long body stays unread.
+
+    Raises:
+        UpstreamUnavailable: the body broke off.
+    """
     length = int(response.headers.get("content-length") or 0)
     if length > ERROR_BYTES:
         return response, b""
     try:
         body = await raw_body(response)
+    except httpx.TransportError as error:
+        raise UpstreamUnavailable(f"The backend broke off its answer ({type(error).__name__}).") from None
     finally:
         await response.aclose()
     copy = httpx.Response(response.status_code, headers=response.headers.raw, stream=httpx.ByteStream(body))

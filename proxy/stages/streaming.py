@@ -91,7 +91,7 @@ class StreamDriver:
             show_usage=request.usage_wish is True,
             cancels=turn.cancels,
             calls_whole=turn.offer is not None,
-            resumable=budget is not None and _resumable(turn),
+            resumable=budget is not None and turn.resumable,
             max_resumes=turn.options.max_resumes,
         )
         return StreamSession(watch, answer or self.answer(turn))
@@ -121,6 +121,8 @@ class StreamDriver:
             to.identity = to.identity or run.session.answer.identity
             if not attempt.cleared:
                 await to.tell(Notice(done=False))
+                if run.session.answer.identity is None and to.identity is not None:
+                    run.session.adopt(to.identity)
             response = await self._next(run, stopped)
             after = run.estimates[-1].tokens
             await to.tell(Notice(done=True, before=before, after=after, failed=response is None))
@@ -137,8 +139,8 @@ class StreamDriver:
             if isinstance(stopped, Retry):
                 return await self._again(run, stopped)
             self._telemetry.paused(turn.key, stopped.reason)
-            if session.answer.attempt.cleared and not await self._sender.pool.wait(turn):
-                return None
+            if session.answer.attempt.cleared:
+                await self._sender.pool.wait(turn)
             attempted = await self._resumer.resume(turn, session.answer, run.progress)
         except UpstreamUnavailable:
             return None
@@ -155,7 +157,8 @@ class StreamDriver:
         if overflow is None:
             ready = turn.may_emulate and await self._sender.emulate(turn, 200, stopped.refusal)
         elif was_cleared(turn, overflow):
-            ready = await self._sender.pool.wait(turn)
+            await self._sender.pool.wait(turn)
+            ready = True
         else:
             ready = retry < RETRIES and await self._sender.shorten(turn, overflow, retry)
         if not ready:
@@ -165,7 +168,7 @@ class StreamDriver:
             await response.aclose()
             return None
         run.estimates.append(turn.estimate)
-        run.session.handle(Resumed(turn.estimate.tokens))
+        run.session.handle(Resumed(turn.estimate.tokens, bound=turn.answer_bound))
         return response
 
     async def _correct(self, run: Run, correction: Correction) -> Stopped:
@@ -173,11 +176,7 @@ class StreamDriver:
         turn, session = run.turn, run.session
         attempted = None
         if correction.ending:
-            full = session.ends_full(correction.ending)
-            stopped = await self._carry_out(
-                run, ChunkReceived(correction.ending if full else correction.instead)
-            )
-            return stopped or await self._carry_out(run, UpstreamEnded())
+            return await self._cut_off(run, correction)
         if not run.corrected:
             run.corrected = True
             with suppress(UpstreamUnavailable):
@@ -189,6 +188,18 @@ class StreamDriver:
         run.estimates.append(attempted.estimate)
         session.handle(Corrected(attempted.estimate.tokens, attempted.bound))
         return await self._pump(run, attempted.response)
+
+    async def _cut_off(self, run: Run, correction: Correction) -> Stopped:
+        """An attempt that ended for its length in the middle of a call: by the client's bound, or for want of room."""
+        turn, session = run.turn, run.session
+        session.take_ending(correction.ending)
+        ended = correction.instead
+        if session.watch.tokens_left(session.answer) != 0:
+            attempt = session.answer.attempt
+            attempt.in_vain = True
+            attempt.dropped += self.counting.meter.count_text(turn.key, correction.written)
+            ended = correction.ending
+        return await self._carry_out(run, ChunkReceived(ended)) or await self._carry_out(run, UpstreamEnded())
 
     async def _pump(self, run: Run, response: httpx.Response) -> Stopped:
         """Read one attempt until it ends or is to be left."""
@@ -278,14 +289,3 @@ def _resumed(session: StreamSession, attempted: Attempted, progress: Progress) -
         gap=progress.gap,
     )
     session.handle(event)
-
-
-def _resumable(turn: Turn) -> bool:
-    """What can't be joined without a seam isn't paused: it runs to the window's end and ends honestly.
-
-    Several choices share one window; a format and log-probabilities hold for one generation only; a client's own
-    chores are left as they are.
-    """
-    request = turn.request
-    whole = request.choices == 1 and not request.structured and not request.body.get("logprobs")
-    return whole and not turn.background

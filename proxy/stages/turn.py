@@ -84,6 +84,17 @@ class Turn:
         return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))
 
     @property
+    def resumable(self) -> bool:
+        """What can't be joined without a seam isn't paused: it runs to the window's end and ends honestly.
+
+        Several choices share one window; a format and log-probabilities hold for one generation only; a client's own
+        chores are left as they are.
+        """
+        request = self.request
+        single = request.choices == 1 and not request.structured and not request.body.get("logprobs")
+        return single and not self.background
+
+    @property
     def may_emulate(self) -> bool:
         """Whether there is anything to emulate, and it is not done yet."""
         return self.offer is None and self.offers_tools and self.options.emulate_tools

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from proxy.core import sse
 from proxy.core.jsontext import dumps, loads
 from proxy.core.stream.answer import REASONING_FIELDS, Answer, first_choice, whole_number
 from proxy.core.stream.events import Pause
@@ -77,6 +78,23 @@ def _cut_after_calls(turn: Turn, parsed: dict[str, Any]) -> bool:
     said = whole_number((parsed.get("usage") or {}).get("completion_tokens"))
     bound = turn.request.max_tokens
     return made and choice.get("finish_reason") == "length" and (bound is None or said < bound)
+
+
+def as_stream(whole: Whole) -> bytes | None:
+    """A whole answer as a stream that says it in one piece, for a backend that can't stream; None for an error."""
+    parsed = _parsed(whole.body, None)
+    if whole.status != 200 or parsed is None or not isinstance(parsed.get("choices"), list):
+        return None
+    head = {name: value for name, value in parsed.items() if name not in ("choices", "usage")}
+    head["object"] = "chat.completion.chunk"
+    chunks = []
+    for choice in parsed["choices"]:
+        said = dict(choice.get("message") or {}) if isinstance(choice, dict) else {}
+        if isinstance(calls := said.get("tool_calls"), list):
+            said["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls)]
+        rest = {name: choice.get(name) for name in ("index", "finish_reason")}
+        chunks.append({**head, "choices": [{**rest, "delta": said}]})
+    return b"".join(map(sse.encode, chunks)) + sse.DONE
 
 
 def _stopped(

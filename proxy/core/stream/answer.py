@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +93,7 @@ class Attempt:
     @property
     def spoke(self) -> bool:
         """Whether the model said anything in it."""
-        return self.deltas > 0 or self.unseen > 0
+        return self.deltas > 0 or self.unseen > 0 or self.completion_tokens > 0
 
 
 class Answer:
@@ -109,7 +110,7 @@ class Answer:
         self._count = count
         self._text = _Pieces()
         self._reasoning = _Pieces()
-        self._mark: tuple[str, str, int] | None = None
+        self._mark: tuple[str, str, int, CallCollector] | None = None
         self.calls = CallCollector()
         self.thinking = False
         """Whether the last that was said was reasoning."""
@@ -165,24 +166,25 @@ class Answer:
 
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
-        self._mark = (self.text, self.reasoning, self.attempt.completion_tokens)
+        self._mark = (self.text, self.reasoning, self.attempt.completion_tokens, deepcopy(self.calls))
 
     def rewind(self) -> str:
         """Take back what was said since the mark, which nobody has seen; the text that was taken back."""
         if self._mark is None:
             return ""
-        text, reasoning, tokens = self._mark
+        text, reasoning, tokens, self.calls = self._mark
         back = self.text[len(text) :]
         self._text.replace(text)
         self._reasoning.replace(reasoning)
-        self.calls.clear()
         self.attempt.dropped += max(0, self.attempt.completion_tokens - tokens)
         self._mark = None
         return back
 
     def add_text(self, text: str) -> None:
         """Content that was held back when its chunk came, and is said now."""
-        self._text.add(text)
+        if text:
+            self.thinking = False
+            self._text.add(text)
 
     def skip(self, text: str) -> None:
         """Something that was generated and is not said, or not yet."""
@@ -242,14 +244,12 @@ class Answer:
         elif isinstance(timings := chunk.get("timings"), dict):
             self._take_timings(timings)
 
-    def usage(self) -> dict[str, Any] | None:
-        """Usage of the whole answer: the last prompt, all completion tokens; None if nobody reported."""
-        last = self.attempt.usage
-        if last is None:
-            return None
-        prompt, completion = whole_number(last.get("prompt_tokens")), self.completion_tokens
+    def usage(self) -> dict[str, Any]:
+        """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""
+        reported = next((a.usage for a in reversed(self.attempts) if a.usage is not None), {})
+        prompt, completion = self.attempt.prompt_tokens, self.completion_tokens
         return {
-            **last,
+            **reported,
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,

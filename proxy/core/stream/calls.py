@@ -10,7 +10,7 @@ class CallCollector:
 
     def __init__(self) -> None:
         self._calls: list[dict[str, Any]] = []
-        self._places: dict[Any, int] = {}
+        self._places: dict[int | None, int] = {}
         self._legacy: dict[str, Any] | None = None
 
     def add(self, delta: dict[str, Any]) -> None:
@@ -38,13 +38,10 @@ class CallCollector:
             return {"tool_calls": list(self._calls)}
         return {"function_call": self._legacy} if self._legacy is not None else {}
 
-    def clear(self) -> None:
-        """Forget all calls."""
-        self._calls, self._places, self._legacy = [], {}, None
-
     def _add_call(self, piece: dict[str, Any]) -> None:
         """Pieces belong to a call by its index; where that is always the same, a new id is a new call (Ollama)."""
         index, made = piece.get("index"), piece.get("id")
+        index = index if isinstance(index, int) else None
         at = self._places.get(index)
         if at is None or (made and made != self._calls[at]["id"] and self._calls[at]["id"]):
             at = self._places[index] = len(self._calls)

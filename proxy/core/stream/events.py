@@ -96,3 +96,13 @@ class Finish:
 
 
 StreamCommand: TypeAlias = Send | Pause | Retry | Finish
+Stop: TypeAlias = Pause | Retry | Finish
+Commands: TypeAlias = tuple[StreamCommand, ...]
+
+
+def sending(out: list[bytes], stop: Stop | None = None) -> Commands:
+    """Commands to send these pieces, if there is anything in them, and then to stop."""
+    data = b"".join(out)
+    if stop is None:
+        return (Send(data),) if data else ()
+    return (Send(data), stop) if data else (stop,)

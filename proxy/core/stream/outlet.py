@@ -102,7 +102,10 @@ class Outlet:
         choice = first_choice(chunk)
         cut = choice is not None and choice.get("finish_reason") == "length"
         ends = watch.strip_usage and answer.attempt.finish is not None
-        if self.ending or ends or (cut and (self._withheld is not None or watch.may_be_full(answer))):
+        other = choice is not None and bool(choice.get("index"))  # the end of the first does not hold it up
+        if not other and (
+            self.ending or ends or (cut and (self._withheld is not None or watch.may_be_full(answer)))
+        ):
             self.ending.append(sent)
             self.ending_said += self._part(chunk, role_said=role_said)
             self.template.forget()
@@ -120,11 +123,16 @@ class Outlet:
                 self._answer.skip(thought)
             chunk = with_thought(chunk, None if self._thought is None else self._thought + thought)
             self._thought = self._thought and ""
-        if content:
-            untouched = not self._seam.open
+        if content and self._seam.open:
+            # Counted as it comes, said when it is no repetition.
+            untouched = False
+            self._answer.skip(content)
+            self._answer.add(with_content(chunk, ""))
             said = self._seam.feed(content)
-            chunk = chunk if said == content else with_content(chunk, said)
-        self._answer.add(chunk)
+            self._answer.add_text(said)
+            chunk = with_content(chunk, said)
+        else:
+            self._answer.add(chunk)
         part = self._part(chunk, role_said=role_said)
         self._sink(out).append(part)
         if untouched:
@@ -156,6 +164,7 @@ class Outlet:
 
     def withhold_call(self, out: list[bytes]) -> None:
         """The same for a tool call: what comes from now on is looked at frame by frame."""
+        self.release(out)
         self.withhold(out)
         self.template.forget()
         self._answer.attempt.withheld = True
@@ -186,12 +195,18 @@ class Outlet:
         """Whether anything is withheld."""
         return self._withheld is not None
 
-    def flush(self, out: list[bytes]) -> None:
-        """Text that was held back at the seam turns out to be no repetition."""
-        rest, identity = self._seam.flush(), self._answer.identity
+    def flush(self, out: list[bytes], *, left: bool = False) -> bool:
+        """Text that was held back at the seam turns out to be no repetition; False: it is the answer begun anew."""
+        rest, identity = self._seam.flush(left=left), self._answer.identity
         if rest and identity is not None:
             self._answer.add_text(rest)
             out.append(encoded(identity.chunk({"content": rest})))
+        return not self._seam.restarted
+
+    def finish(self, out: list[bytes]) -> None:
+        """The end of the first attempt is that of the answer: it need not wait for the connection to close."""
+        out += self.ending
+        self.ending = []
 
     def _sink(self, out: list[bytes]) -> list[bytes]:
         return out if self._withheld is None else self._withheld

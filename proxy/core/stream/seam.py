@@ -38,8 +38,8 @@ class Seam(Protocol):
         """New text in, text for the client out."""
         ...
 
-    def flush(self) -> str:
-        """What is held when the attempt ends; nothing is held after it."""
+    def flush(self, *, left: bool = False) -> str:
+        """What is held when the attempt ends, or was `left` before its end; nothing is held after it."""
         ...
 
 
@@ -55,7 +55,7 @@ def seam_for(resumed: Resumed, said: str, gap: str) -> Seam:
         return EchoFilter(resumed.echo) if resumed.echo else EchoFilter(_long(said), at_once=True)
     return Joint(
         EchoFilter(said if said == resumed.echo else _long(said)),
-        ThoughtFilter(open_thought(said)),
+        ThoughtFilter(open_thought(said), closes=not resumed.echo),
         EchoFilter("" if said == resumed.echo else resumed.echo),
         # What begins with the white space that belongs here goes on; what does not is most likely a new turn.
         OverlapFilter(resumed.quote, said, unless_spaced=bool(resumed.echo))
@@ -109,12 +109,13 @@ class EchoFilter:
             return ""
         return self._release(text[same:])
 
-    def flush(self) -> str:
-        """What is held when the attempt ends: the beginning of a copy is real text, a whole one is not."""
+    def flush(self, *, left: bool = False) -> str:
+        """What is held: the beginning of a copy is the end of a real text, or of one that was begun anew."""
         if not self.open:
             return ""
         whole = self._at >= self._core
-        self._at = len(self._copy) if whole else 0
+        if not (left and not whole and self._at >= _RESTART):
+            self._at = len(self._copy) if whole else 0
         if whole:
             self._held.clear()
         return self._release("")
@@ -184,8 +185,9 @@ class OverlapFilter:
         longest = self._candidates[0]
         return self._release(len(longest)) if held.startswith(longest) else ""
 
-    def flush(self) -> str:
+    def flush(self, *, left: bool = False) -> str:
         """What is held when the attempt ends, less a whole repetition."""
+        del left
         whole = [c for c in self._candidates if self._held.startswith(c)]
         return self._release(len(whole[0]) if whole else 0)
 
@@ -222,8 +224,9 @@ class SpacedFilter:
         joins = text[0].isspace() or text[0] in (_STOPS if "\n" in gap else _STOPS + _CLOSING)
         return text if joins else gap + text
 
-    def flush(self) -> str:
+    def flush(self, *, left: bool = False) -> str:
         """Nothing is ever held."""
+        del left
         return ""
 
 
@@ -250,12 +253,17 @@ class Joint:
             text = each.feed(text)
         return text
 
-    def flush(self) -> str:
+    def flush(self, *, left: bool = False) -> str:
         """What is held when the attempt ends."""
         text = ""
         for each in self._filters:
-            text = each.feed(text) + each.flush()
+            text = each.feed(text) + each.flush(left=left)
         return text
+
+
+def margin(text: str) -> str:
+    """The white space that a text begins with."""
+    return text[: len(text) - len(text.lstrip())]
 
 
 def _repeats(said: str, length: int) -> bool:

@@ -27,6 +27,7 @@ from proxy.core.refusals import refuses_tools
 from proxy.core.stream.answer import Answer, Attempt, Identity
 from proxy.core.stream.events import (
     ChunkReceived,
+    Commands,
     Corrected,
     Finish,
     Pause,
@@ -34,21 +35,20 @@ from proxy.core.stream.events import (
     ResumeFailed,
     Retry,
     Send,
-    StreamCommand,
+    Stop,
     StreamEvent,
     UpstreamEnded,
     UpstreamFailed,
+    sending,
 )
 from proxy.core.stream.frames import clean, is_done, is_open, is_torn, object_of
 from proxy.core.stream.outlet import Outlet
 from proxy.core.stream.privileged import smuggles
 from proxy.core.stream.rewriting import calls_of, content_of, thought_of
+from proxy.core.stream.seam import margin
 from proxy.core.stream.watch import Watch
 
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
-
-Commands = tuple[StreamCommand, ...]
-Stop = Pause | Retry | Finish
 
 
 class State(Enum):
@@ -70,6 +70,8 @@ LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
 }
 """Every legal event and the states it may lead to; anything else is a mistake of the driver."""
 
+_SILENT = 3
+"""Attempts that are refused inside the stream before they said a word, until the answer is ended."""
 _EARLY = "The backend ended the answer early."
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 
@@ -91,6 +93,8 @@ class StreamSession:
         """White space before the word that was not taken: a quoted answer goes on without it."""
         self._gap_before = ""
         """The same for the running attempt, in case it adds nothing to the answer."""
+        self._said_before = -1
+        """Characters of the answer before the running attempt."""
 
     @property
     def resumes(self) -> int:
@@ -138,9 +142,11 @@ class StreamSession:
             case Resumed():
                 return self._resumed(event)
             case Corrected(prompt_tokens, bound):
-                commands = self._resumed(Resumed(prompt_tokens, bound))
+                out: list[bytes] = []
+                self._outlet.release(out)
+                self._resumed(Resumed(prompt_tokens, bound))
                 self._outlet.begin_paragraph()
-                return commands
+                return sending(out)
             case ResumeFailed():
                 return self._not_resumed()
         assert_never(event)
@@ -152,12 +158,11 @@ class StreamSession:
             return True
         return False
 
-    def ends_full(self, ending: bytes) -> bool:
-        """Whether these frames, the end of an attempt, say that the window ended it."""
+    def take_ending(self, ending: bytes) -> None:
+        """Take in the finish reason and the usage of frames that are yet to be handled."""
         for frame in sse.frames(ending):
             if (chunk := object_of(sse.data_of(frame))) is not None:
                 self.answer.add(chunk)
-        return self.watch.is_full(self.answer) or self.watch.cut_after_calls(self.answer)
 
     # -- relaying: every method below appends what is to be sent to `out`
 
@@ -169,7 +174,7 @@ class StreamSession:
         template = self._outlet.template
         text = template.read(block)
         if text is not None:
-            return _commands(out, self._text_frame(block, text, out))
+            return sending(out, self._text_frame(block, text, out))
         # Many frames in one read, far from the pause point: at most a token a byte.
         if self.watch.far(self.answer, len(block)) and (texts := template.read_all(block)) is not None:
             self.answer.add_all(template.name, texts)
@@ -177,8 +182,8 @@ class StreamSession:
         for frame in sse.frames(block):
             stop = self._frame(frame, out)
             if stop is not None:
-                return _commands(out, stop)
-        return _commands(out)
+                return sending(out, stop)
+        return sending(out)
 
     def _received_with(self, data: bytes, unseen: int) -> Commands:
         """What comes is counted together with what a reader of tool calls still keeps to itself."""
@@ -188,7 +193,7 @@ class StreamSession:
         if self.state is State.RELAYING and attempt is self.answer.attempt:
             out: list[bytes] = []
             stop = self._pause_if_due(out)
-            commands = (*commands, *_commands(out, stop))
+            commands = (*commands, *sending(out, stop))
         return commands
 
     def _frame(self, frame: bytes, out: list[bytes]) -> Stop | None:
@@ -204,6 +209,9 @@ class StreamSession:
         if is_done(data):
             self._done_seen = True
             self._outlet.template.forget()
+            cut = self.answer.attempt.finish == "length" and self.watch.may_be_full(self.answer)
+            if not (cut or self._outlet.rewriting or self._outlet.withholding):
+                self._outlet.finish(out)
         return None
 
     def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
@@ -228,20 +236,24 @@ class StreamSession:
         if not self._outlet.chunk(frame, chunk, out):
             attempt = self.answer.attempt
             attempt.restarted, attempt.dropped = True, attempt.completion_tokens
-            self._gap = self._gap_before
             return self._pause("restarted", out)
         if self.answer.attempt.finish not in (None, "length"):
             self._outlet.release(out)
         return self._pause_if_due(out)
 
-    def _error(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Pause | Retry | None:
+    def _error(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Stop | None:
         overflow = recognise(200, sse.data_of(frame) or b"")
         attempt = self.answer.attempt
         if overflow is not None and self.answer.begun:
             # Slots that share their memory fill up together, and are cleared together.
             attempt.cleared = overflow.shared and attempt.used < self.watch.pause_point
-            if self.watch.may_go_on(self.answer):
+            silent = not attempt.spoke and sum(not a.spoke for a in self.answer.attempts) < _SILENT
+            if silent or self.watch.may_go_on(self.answer):
                 return self._pause("cleared" if attempt.cleared else "window full", out)
+            if not attempt.spoke:
+                out.append(self._final_frames("length"))
+                self.state = State.DONE
+                return Finish()
             attempt.cleared = False
         if not self.answer.begun and (overflow is not None or refuses_tools(200, sse.data_of(frame) or b"")):
             self.state = State.PAUSED
@@ -269,7 +281,7 @@ class StreamSession:
         The backend will say it again; or, where it can't be stopped, a bound may cut it, and it is withheld.
         """
         if self.watch.cancels:
-            self._gap = "" if self.answer.thinking else _margin(text)
+            self._gap = "" if self.answer.thinking else margin(text)
             return self._pause("pause point", out)
         if not self.answer.attempt.withheld:
             self._outlet.release(out)
@@ -278,16 +290,20 @@ class StreamSession:
 
     def _pause(self, reason: str, out: list[bytes]) -> Pause:
         attempt = self.answer.attempt
-        attempt.in_vain = (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
+        attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
-            self._gap = _margin(word)
-        self._outlet.flush(out)
+            self._gap = margin(word)
+        if not self._outlet.flush(out, left=True):
+            attempt.restarted, attempt.dropped = True, attempt.completion_tokens
+        if len(self.answer.text) == self._said_before:
+            self._gap = self._gap_before  # the word is still to come
         self._due = False
         self.state = State.PAUSED
         return Pause(reason)
 
     def _resumed(self, event: Resumed) -> Commands:
         self._gap_before = event.gap or self._gap
+        self._said_before = len(self.answer.text)
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
         self._splitter = sse.FrameSplitter()
@@ -310,7 +326,7 @@ class StreamSession:
         if stop is None:
             stop = self._stop_at_end(out)
         if stop is not None:
-            return _commands([*out, b"\n\n"] if is_open(out) else out, stop)
+            return sending([*out, b"\n\n"] if is_open(out) else out, stop)
         answered = self.answer.attempt.finish is not None or self._done_seen or self.answer.attempt.errored
         if not answered:
             return self._failed(_EARLY, out)
@@ -371,23 +387,11 @@ class StreamSession:
         out: list[bytes] = []
         self._outlet.flush(out)
         out.append(sse.encode(identity.chunk({}, finish)))
-        if self.watch.show_usage and (usage := self.answer.usage()) is not None:
-            out.append(sse.encode({**identity.chunk({}), "choices": [], "usage": usage}))
+        if self.watch.show_usage:
+            out.append(sse.encode({**identity.chunk({}), "choices": [], "usage": self.answer.usage()}))
         return b"".join(out) + sse.DONE
 
     def _close(self, out: list[bytes], end: bytes) -> Commands:
         self.state = State.DONE
         gap = b"\n\n" if end and is_open(out) else b""
-        return (*_commands([*out, gap, end]), Finish())
-
-
-def _margin(text: str) -> str:
-    """The white space that a text begins with."""
-    return text[: len(text) - len(text.lstrip())]
-
-
-def _commands(out: list[bytes], stop: StreamCommand | None = None) -> Commands:
-    data = b"".join(out)
-    if stop is None:
-        return (Send(data),) if data else ()
-    return (Send(data), stop) if data else (stop,)
+        return (*sending([*out, gap, end]), Finish())

@@ -28,9 +28,13 @@ class ThoughtFilter:
 
     restarted = False
 
-    def __init__(self, inside: str | None) -> None:
-        """`inside` is the tag of the thought in which the answer was interrupted, None: in none."""
+    def __init__(self, inside: str | None, *, closes: bool = True) -> None:
+        """`inside` is the tag of the thought in which the answer was interrupted, None: in none.
+
+        `closes`: what does not begin with a tag is the answer, rather than the rest of the thought.
+        """
         self._inside = inside
+        self._closes = closes
         self._held = ""
         self._until = ""
         """The closing tag up to which text is left out."""
@@ -52,8 +56,9 @@ class ThoughtFilter:
         self._until = f"</{found[1]}>"
         return self._skip()
 
-    def flush(self) -> str:
+    def flush(self, *, left: bool = False) -> str:
         """What is held when the attempt ends: a thought that never ended is left out."""
+        del left
         return self._release("" if self._until else self._answering(self._held))
 
     def _skip(self) -> str:
@@ -68,7 +73,7 @@ class ThoughtFilter:
         return self._release(rest.lstrip("\n"))
 
     def _answering(self, text: str) -> str:
-        if self._inside is None or not text.strip():
+        if self._inside is None or not self._closes or not text.strip():
             return text
         return _CLOSED.format(self._inside) + text.lstrip()
 

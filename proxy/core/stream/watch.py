@@ -128,4 +128,5 @@ class Watch:
             return False
         if resumes >= self.max_resumes and (self.max_tokens is None or answer.in_vain >= self.max_resumes):
             return False
-        return attempt.cleared or resumes == 0 or attempt.completion_tokens >= self.window // _GAIN_SHARE
+        first = resumes == 0 and attempt.spoke
+        return attempt.cleared or first or attempt.completion_tokens >= self.window // _GAIN_SHARE

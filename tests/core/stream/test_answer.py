@@ -107,7 +107,8 @@ def test_usage_is_believed_and_summed_over_attempts() -> None:
     )
     assert made.attempt.prompt_tokens == 90
     made.attempts.append(type(made.attempt)(50))
-    assert made.usage() is None
+    counted = {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57}
+    assert made.usage() == counted, "where nobody reported yet"
     made.add({"usage": {"prompt_tokens": 40, "completion_tokens": 3, "cost": 1}})
     assert made.usage() == {"prompt_tokens": 40, "completion_tokens": 10, "total_tokens": 50, "cost": 1}
 

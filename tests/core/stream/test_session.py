@@ -167,7 +167,7 @@ def test_zeros_are_no_report() -> None:
     commands(of, opening() + frame(chunk({"content": "a"}, usage=zero)) * 5)
     assert of.answer.attempt.prompt_tokens == 100
     assert of.answer.completion_tokens == 5
-    assert of.answer.usage() is None
+    assert of.answer.attempt.usage is None
 
 
 def test_an_answer_that_its_own_bound_ends_before_the_window_is_left_alone() -> None:
