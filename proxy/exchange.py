@@ -96,9 +96,9 @@ class Exchange:
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def write(self, data: bytes) -> None:
-        """Send a piece of the body."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Send a piece of the body. No coroutine of its own: this runs for every chunk."""
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """End the body."""

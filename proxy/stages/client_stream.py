@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from proxy.core import sse
@@ -25,7 +25,7 @@ class Audience(Protocol):
         """Show a notice."""
         ...
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Take bytes of the stream."""
         ...
 
@@ -95,11 +95,13 @@ class ClientStream:
         else:
             self._queued.append(notice)
 
-    async def write(self, data: bytes) -> None:
-        """Send bytes of the answer."""
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
         self._last = self._loop.time()
-        if not self.exchange.started:
-            await self._open()
+        return self.exchange.write(data) if self.exchange.started else self._open_with(data)
+
+    async def _open_with(self, data: bytes) -> None:
+        await self._open()
         await self.exchange.write(data)
 
     async def end(self) -> None:
