@@ -17,6 +17,8 @@ from proxy.core.request import Message
 
 IMAGE_LEFT_OUT = "[An image{} was here and was left out to save room.]"
 """Stands in place of an old image; in a message with results it is no word of the user's."""
+RULE = "[For this answer: {}.]"
+"""What a request demands of one answer, behind the last message: no word of the user's either."""
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _MISSES = 64
 """Openings without a call behind them after which no more calls are looked for: each may cost the length of the text."""
@@ -33,7 +35,9 @@ _BEGINS = re.compile(r"\s*(?:\[TOOL_RESULT\]|<tool_result[\s>])")
 _NAME = re.compile(r"""\b(?:tool_name|name)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 _ARGUMENTS_FIELD = re.compile(r"""\b(?:arguments|args|parameters)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 _SPACE = re.compile(r"\s*")
-_NO_WORDS = re.compile(r"\s*(?:\[An image[^\[\]]* was here and was left out to save room\.\]\s*)?")
+_NO_WORDS = re.compile(
+    r"\s*(?:\[(?:An image[^\[\]]* was here and was left out to save room|For this answer: [^\[\]]*)\.\]\s*)*"
+)
 _VALUE = json.JSONDecoder().raw_decode
 
 Span = tuple[int, int]
@@ -115,7 +119,7 @@ def only_results(message: Message) -> bool:
         if _NO_WORDS.fullmatch(text):
             continue
         results = [result.span for result in results_in(text)] if _BEGINS.match(text) else []
-        if not results or without(text, results).strip():
+        if not results or not _NO_WORDS.fullmatch(without(text, results)):
             return False
         found = True
     return found

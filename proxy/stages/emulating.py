@@ -19,6 +19,7 @@ from proxy.core.emulation import (
     emulated_message,
     offer_of,
 )
+from proxy.core.emulation.protocol import call_text
 from proxy.core.options import Options
 from proxy.core.profile import ModelProfile
 from proxy.core.request import ChatRequest, Message
@@ -56,10 +57,13 @@ def offer_to_emulate(
     return offer
 
 
-def emulated(request: ChatRequest, offer: Offer, messages: Sequence[Message]) -> ChatRequest:
-    """The request with its tools, and the calls and results in these messages, as text."""
+def emulated(request: ChatRequest, offer: Offer, messages: Sequence[Message], *, system: bool) -> ChatRequest:
+    """The request with its tools, and the calls and results in these messages, as text.
+
+    `system`: the model's template may know the role, so that a system message may be added.
+    """
     gone = {name: None for name in _FIELDS if name in request.body}
-    return request.changed(messages=as_text(messages, offer), **gone)
+    return request.changed(messages=as_text(messages, offer, system=system), **gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,11 @@ class Correction:
 class Reader:
     """Reads the calls in one attempt at an answer."""
 
-    def __init__(self, offer: Offer, calls_before: int, count: Callable[[str], int]) -> None:
-        """`calls_before` counts the calls of earlier attempts, `count` tokens of a text."""
-        self._stream = EmulatedStream(offer, _make_id, calls_before=calls_before)
+    def __init__(
+        self, offer: Offer, count: Callable[[str], int], *, calls_before: int = 0, said: str = ""
+    ) -> None:
+        """`count` counts tokens of a text; `calls_before` calls were made, and `said` was said, by earlier attempts."""
+        self._stream = EmulatedStream(offer, _make_id, calls_before=calls_before, said=said)
         self._count = count
         self._measured = (0, 0)
 
@@ -94,7 +100,7 @@ class Reader:
         rest, stream = self._stream.close(), self._stream
         if not stream.malformed:
             return rest, None
-        written = stream.held
+        written = "\n".join(filter(None, (stream.written_calls, stream.held)))
         calls = tuple(stream.malformed)
         instead = stream.give_up()
         return rest, Correction(calls, written, complaint(calls), instead, _ending(instead))
@@ -162,10 +168,13 @@ def ended_in_calls(read: WholeRead) -> dict[str, Any]:
 def correction_of(read: WholeRead) -> Correction:
     """What has to be corrected in a whole answer."""
     choice = read.parsed["choices"][0]
+    made = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+    shown = [call_text(function["name"], function["arguments"]) for function in made]
     instead = {"index": 0, "delta": {"content": read.written}, "finish_reason": choice.get("finish_reason")}
     chunk = {name: read.parsed.get(name) for name in ("id", "created", "model")}
     frame = sse.encode({**chunk, "choices": [instead]})
-    return Correction(read.malformed, read.written, complaint(read.malformed), frame)
+    written = "\n".join(filter(None, (*shown, read.written)))
+    return Correction(read.malformed, written, complaint(read.malformed), frame)
 
 
 def _ending(frames: bytes) -> bytes:

@@ -47,7 +47,7 @@ class Preparer:
             # Calls and results are mended while they can be told apart, roles once they are text.
             mended, kinds = repair(clean_history(request.messages), RepairRules())
             self._telemetry.repaired(key, kinds)
-            request = emulated(request, offer, mended)
+            request = emulated(request, offer, mended, system=not rules_for(route.model).alternate)
         messages = self._valid(key, request)
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]

@@ -252,7 +252,8 @@ class StreamDriver:
         if turn.offer is None:
             return None
         key, meter = turn.key, self.counting.meter
-        return Reader(turn.offer, answer.calls.count, lambda text: meter.count_text(key, text))
+        said, made = answer.text, answer.calls.count
+        return Reader(turn.offer, lambda text: meter.count_text(key, text), calls_before=made, said=said)
 
     async def _carry_out(self, run: Run, event: StreamEvent) -> Pause | Retry | None:
         for command in run.session.handle(event):

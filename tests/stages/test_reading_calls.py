@@ -24,7 +24,7 @@ def drive(pieces: list[str], prompt: int) -> tuple[StreamSession, bool]:
     )
     offer = offer_of({"tools": [WEATHER]})
     assert offer is not None
-    reader = Reader(offer, 0, lambda text: len(text) // 4)
+    reader = Reader(offer, lambda text: len(text) // 4)
     for piece in pieces:
         chunk = {"id": "a", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
         if any(isinstance(command, Pause) for command in session.handle(reader.read(sse.encode(chunk)))):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from proxy.core.emulation.offer import Offer
-from proxy.core.emulation.protocol import RESULT, call_text, protocol
+from proxy.core.emulation.protocol import RESULT, call_text, protocol, rule
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, leading_system
 from proxy.core.turns import RESULT_ROLES, calls_of
@@ -22,11 +22,13 @@ _MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
 """What `proxy.core.tooltext` takes for the beginning or the end of a result."""
 
 
-def as_text(messages: Sequence[Message], offer: Offer) -> list[Message]:
+def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -> list[Message]:
     """One message out for each in, in order, with the protocol in the last of the leading system messages.
 
-    Where there is none, a system message comes first. Messages without calls and results stay the same objects, and a
-    history that was rewritten already stays as it is.
+    Where there is none, a system message comes first; without `system`, for templates that have no such role, the
+    protocol stands at the beginning of the first user message. What holds for this answer only ends the last message if
+    that is the user's or a result, else the protocol. Messages without calls and results stay the same objects but for
+    that, and a history that was rewritten already stays as it is.
     """
     names: dict[str, _Called] = {}
     done: list[Message] = []
@@ -37,24 +39,54 @@ def as_text(messages: Sequence[Message], offer: Offer) -> list[Message]:
             done.append(_called(message, names))
         else:
             done.append(message)
-    return _instructed(done, protocol(offer))
+    return _instructed(done, offer, system=system)
 
 
-def _instructed(messages: list[Message], text: str) -> list[Message]:
+def _instructed(messages: list[Message], offer: Offer, *, system: bool) -> list[Message]:
+    text, now = protocol(offer), rule(offer)
     if not text:
         return messages
+    if now and messages and _is_users(messages[-1]):
+        messages[-1] = _ending_with(messages[-1], now)
+    elif now:
+        text = f"{text}\n\n{now}"
     last = leading_system(messages) - 1
-    if last < 0:
-        return [{"role": "system", "content": text}, *messages]
-    if not _ends_with(messages[last].get("content"), text):
-        messages[last] = _with_text(messages[last], text, "\n\n")
+    if last >= 0:
+        messages[last] = _ending_with(messages[last], text)
+        return messages
+    first = None if system else next((i for i, m in enumerate(messages) if _is_users(m)), None)
+    if first is None:
+        return [{"role": "system" if system else "user", "content": text}, *messages]
+    messages[first] = _beginning_with(messages[first], text)
     return messages
 
 
-def _ends_with(content: Any, text: str) -> bool:
+def _is_users(message: Message) -> bool:
+    """Whether it is a user message to which text can be added."""
+    content = message.get("content")
+    return message.get("role") == "user" and (content is None or isinstance(content, str | list))
+
+
+def _ending_with(message: Message, text: str) -> Message:
+    """The message with a text behind what it says; the same object if it ends with it."""
+    content = message.get("content")
     if isinstance(content, list):
         content = content[-1].get("text") if content and isinstance(content[-1], dict) else None
-    return isinstance(content, str) and content.endswith(text)
+    done = isinstance(content, str) and content.endswith(text)
+    return message if done else _with_text(message, text, "\n\n")
+
+
+def _beginning_with(message: Message, text: str) -> Message:
+    """The message with a text before what it says; the same object if it begins with it."""
+    content = message.get("content")
+    begins = content
+    if isinstance(content, list):
+        begins = content[0].get("text") if content and isinstance(content[0], dict) else None
+    if isinstance(begins, str) and begins.startswith(text):
+        return message
+    if isinstance(content, list) and content:
+        return {**message, "content": [{"type": "text", "text": f"{text}\n\n"}, *content]}
+    return {**message, "content": f"{text}\n\n{content}" if content else text}
 
 
 def _with_text(message: Message, text: str, between: str) -> Message:

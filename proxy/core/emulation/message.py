@@ -9,7 +9,7 @@ from proxy.core.emulation.arguments import CUT
 from proxy.core.emulation.offer import Offer
 from proxy.core.emulation.protocol import EXAMPLE
 from proxy.core.emulation.scanner import Call, CallScanner, Malformed
-from proxy.core.emulation.stream import NO_CALL, FormCount, count, missing
+from proxy.core.emulation.stream import NO_CALL, UNFINISHED, FormCount, count, ended_with, has_ended, missing
 
 _TOLD = 3
 _LONGEST = 400
@@ -26,8 +26,8 @@ def emulated_message(
     if not isinstance(content, str):
         return dict(message), finish, [], {}
     scanner = CallScanner(offer)
-    pieces = [*scanner.feed(content), *scanner.close(cut=finish == "length")]
-    if finish == "stop" and missing(offer, pieces):
+    pieces = [*scanner.feed(content), *scanner.close(cut=finish in UNFINISHED)]
+    if has_ended(finish) and missing(offer, pieces):
         pieces.append(NO_CALL)
     stats: dict[str, FormCount] = {}
     for piece in pieces:
@@ -43,9 +43,7 @@ def emulated_message(
         made["function_call"] = functions[0]
     else:
         made["tool_calls"] = [{"id": make_id(), "type": "function", "function": f} for f in functions]
-    if finish == "stop":
-        finish = "function_call" if offer.legacy else "tool_calls"
-    return made, finish, malformed, stats
+    return made, ended_with(finish, offer), malformed, stats
 
 
 def complaint(malformed: Sequence[Malformed]) -> str:

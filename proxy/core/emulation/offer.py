@@ -12,6 +12,7 @@ from proxy.core.emulation.forms.base import Words, Written
 from proxy.core.emulation.schema import Checker
 from proxy.core.emulation.tolerant import CUT
 
+_MISPLACED = 'its parameters must be put into an object under "arguments"'
 Choice = Literal["auto", "none", "required", "named"]
 
 
@@ -55,12 +56,14 @@ class Offer:
             Unreadable: it can't be called like that; `cut` if its end is missing.
         """
         tool = self.tools.get(written.name) if written.name in self.callable else None
-        if not written.closed and (cut or tool is None):
+        if not written.closed and (cut or tool is None or written.misplaced):
             raise Unreadable(CUT)
         if tool is None:
             raise Unreadable(f"there is no tool {written.name!r}")
         if written.broken:
             raise Unreadable("it is not valid JSON")
+        if written.misplaced:
+            raise Unreadable(_MISPLACED)
         if written.parameters is not None:
             if not written.closed:
                 raise Unreadable(CUT)

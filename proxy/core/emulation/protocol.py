@@ -1,6 +1,7 @@
 """What a model is told of tools: how to write a call, and each tool as a signature, in fewer words than its JSON schema.
 
-Deterministic, so that the prompt begins with the same bytes on every turn and the backend's prefix cache keeps working.
+Deterministic, so that the prompt begins with the same bytes on every turn and the backend's prefix cache keeps working. What
+holds for one answer only, such as a `tool_choice`, is told apart from it, at the end of the prompt.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any
 from proxy.core.emulation.forms.tool_call import CLOSING, OPENING
 from proxy.core.emulation.offer import Offer, Tool
 from proxy.core.jsontext import dumps
+from proxy.core.tooltext import RULE
 
 RESULT = "tool_result"
 """Tag of a result; `proxy.core.tooltext` reads it."""
 _SEVERAL = "For several calls, write one such block after the other."
-_ONE = "Write one call per answer."
 _RESULTS = (
     f"Results come in the next message as <{RESULT} tool_name='NAME'>...</{RESULT}>: never write one yourself. "
     "If no tool is needed, answer in plain text."
@@ -38,24 +39,37 @@ EXAMPLE = call_text("NAME", '{"PARAMETER": VALUE}')
 
 
 def protocol(offer: Offer) -> str:
-    """The text for the system prompt; empty where no tool may be called."""
-    if offer.choice == "none" or not offer.callable:
+    """The text for the system prompt: the same whichever of the tools may be called; empty where there are none."""
+    if not offer.tools:
         return ""
-    must = ""
-    if offer.choice == "required":
-        must = "In this answer you must call a tool.\n"
-    elif offer.choice == "named":
-        must = f"In this answer you must call {next(iter(offer.callable))}.\n"
-    several = _SEVERAL if offer.parallel else _ONE
-    listed = (_Signature(tool).render() for name, tool in offer.tools.items() if name in offer.callable)
+    listed = (_Signature(tool).render() for tool in offer.tools.values())
     return "\n".join(
         (
             f"# Tools\n\nTo call a tool, write exactly this and stop:\n{EXAMPLE}",
-            f"Arguments are strict JSON. {several} {_RESULTS}\n{must}",
+            f"Arguments are strict JSON. {_SEVERAL} {_RESULTS}\n",
             "Tools (? marks optional parameters):",
             *listed,
         )
     )
+
+
+def rule(offer: Offer) -> str:
+    """What holds for this answer only, for the end of the prompt; empty where nothing does."""
+    if not offer.tools:
+        return ""
+    if not offer.callable:
+        return RULE.format("do not call a tool")
+    told: list[str] = []
+    names = [name for name in offer.tools if name in offer.callable]
+    if offer.choice == "named":
+        told.append(f"you must call {names[0]}")
+    elif offer.choice == "required":
+        told.append("you must call a tool")
+    if offer.choice != "named" and len(names) < len(offer.tools):
+        told.append(f"call none but {', '.join(names)}")
+    if not offer.parallel:
+        told.append("write at most one call")
+    return RULE.format("; ".join(told)) if told else ""
 
 
 class _Signature:

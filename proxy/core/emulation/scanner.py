@@ -7,7 +7,11 @@ White space before a call is held back too. It is sent when text follows the cal
 none does; white space behind a call is left out, but where there was none before it. So of an answer that holds nothing
 but calls no text remains.
 
-Where one answer may hold one call only, later calls are left out; text around them stays.
+Where one answer may hold one call only, later calls are left out; text around them stays. An object or an array at the beginning
+of a line that turns out to be no call is text up to its end, whatever it holds.
+
+An answer that comes in several attempts is read on by `resume`: the same calls are found, and the same text is handed out, as
+if it had come in one. Only what was sent already can't be taken back: white space before a call, or the beginning of its mark.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import TypeAlias
 from proxy.core.emulation.arguments import CUT, Unreadable
 from proxy.core.emulation.forms import FORMS
 from proxy.core.emulation.forms.base import Form, Found, Words, Written
+from proxy.core.emulation.nesting import Nesting
 from proxy.core.emulation.offer import Offer
 from proxy.core.emulation.reader import SPACE, Reader, Step
 
@@ -74,6 +79,7 @@ _LINE = re.compile(r"[^\n`]*")
 _WHOLE_LINE = re.compile(r"[^\n]*")
 _BLANKS = re.compile(r"[ \t]*")
 _THOUGHT = re.compile(r"[^<]*")
+_WORDS = re.compile(r"\S+")
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>"}
 _FENCE = 3
 """Backticks that a code block begins with, at least."""
@@ -104,17 +110,32 @@ class CallScanner:
         self._indent: int | None = 0
         """Blanks on this line, if there is nothing else on it yet."""
         self._cut = False
+        self._sent = 0
+        """Characters at the beginning of what is held that were sent already, by an earlier attempt."""
         self._scan = self._answer()
 
     @property
     def held(self) -> str:
         """Text that came and was not handed out yet. Costs its length."""
-        return (self._before or "") + "".join(self._gap) + self._reader.kept
+        return ((self._before or "") + "".join(self._gap) + self._reader.kept)[self._sent :]
 
     @property
     def held_size(self) -> int:
         """Characters of that text."""
-        return len(self._before or "") + sum(map(len, self._gap)) + self._reader.size
+        return len(self._before or "") + sum(map(len, self._gap)) + self._reader.size - self._sent
+
+    def resume(self, said: str, *, called: bool = False) -> None:
+        """Go on behind a text that earlier attempts at the answer have sent, before anything is fed.
+
+        None of it is handed out again, nor is a call that it may hold; one that begins at its end is found. `called`: those
+        attempts made a call, so that there is to be no other where one is allowed.
+        """
+        self.feed(said)
+        self._called = called
+        if self._before is not None:
+            # White space behind a call that was sent as text: all of it was sent.
+            self._before, self._gap = None, []
+        self._sent = self.held_size
 
     def feed(self, text: str) -> list[Piece]:
         """Take in the next text of the answer; what is certain now."""
@@ -133,8 +154,8 @@ class CallScanner:
         self._reader.ended = True
         next(self._scan, None)
         if self._before is None and self._gap:
-            self._out.append(Text("".join(self._gap)))
-        self._before, self._gap = None, []
+            self._say("")
+        self._before, self._gap, self._sent = None, [], 0
         return self._taken()
 
     def _taken(self) -> list[Piece]:
@@ -173,7 +194,10 @@ class CallScanner:
         else:
             if not opening:
                 reader.skip()
-            self._reject(reader.release())
+            text = reader.release()
+            self._reject(text)
+            if at_line_start and text[0] in "{[":
+                yield from self._structure(text)
 
     def _form(self, form: Form) -> Step[bool]:
         """Read on behind an opening, which is marked. False if it is text, which is said then, but for a fence."""
@@ -185,6 +209,8 @@ class CallScanner:
                 reader.unread(text)
             else:
                 self._reject(text)
+            if form.at_line_start:
+                yield from self._structure(text)
             return False
         if found.rest:
             reader.unread(found.rest)
@@ -204,7 +230,7 @@ class CallScanner:
         except Unreadable as wrong:
             # What was not understood may have to be shown after all, just as it was written.
             self._say("")
-            self._out.append(Malformed(text, form.name, str(wrong)))
+            self._out.append(Malformed(self._unsent(text), form.name, str(wrong)))
             self._indent = 0
         else:
             self._called = True
@@ -222,6 +248,8 @@ class CallScanner:
     def _separate(self) -> None:
         if self._before is None:
             self._before, self._gap = "".join(self._gap), []
+        # What was sent of the call itself stays where it is; white space before an answer's first text is left out.
+        self._sent = min(self._sent, len(self._before)) if self._spoke else 0
         self._indent = 0
 
     # -- what is no call
@@ -240,11 +268,33 @@ class CallScanner:
         if self._before is not None:
             gap = (self._before or gap) if self._spoke else ""
         self._before, self._gap = None, []
-        if gap or text:
-            self._out.append(Text(gap + text))
+        if unsent := self._unsent(gap + text):
+            self._out.append(Text(unsent))
         if text:
             self._spoke = True
             self._indent = None
+
+    def _unsent(self, text: str) -> str:
+        """The text without what of it was sent already."""
+        sent = min(self._sent, len(text))
+        self._sent -= sent
+        return text[sent:]
+
+    def _structure(self, begun: str) -> Step[None]:
+        """Hand out the rest of an object or an array as it comes: nothing inside of it is a call."""
+        reader, nesting = self._reader, Nesting()
+        nesting.take(begun)
+        while not nesting.over and (character := (yield from reader.peek())):
+            if character.isspace():
+                space = reader.now(SPACE)
+                nesting.take(space)
+                self._space(space)
+                continue
+            words = reader.now(_WORDS)
+            inside = nesting.take(words)
+            if inside < len(words):
+                reader.unread(words[inside:])
+            self._pass(words[:inside])
 
     def _reject(self, text: str) -> None:
         """Hand out what was held and is no call after all."""

@@ -13,13 +13,15 @@ DEEPEST = 64
 """Levels of nesting that are read."""
 TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 CUT = "cut"
-"""The reason of what ends in the middle of a string, or where a value is missing."""
+"""The reason of what ends in the middle of a string, where a value is missing, or where a number or a word may go on."""
 
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z]+")
 _LITERALS = {"true": True, "false": False, "null": None}
 _PYTHON = {"True": True, "False": False, "None": None}
+_LAST = re.compile(r"[\w.+-]+\s*\Z")
+"""A number or a word that nothing follows."""
 _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f]*")}
 _ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/"} | dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
 _UNICODE = re.compile(r"u([0-9a-fA-F]{4})(?:\\u([0-9a-fA-F]{4}))?")
@@ -70,7 +72,11 @@ class _Parser:
             return self._object(depth)
         if begins == "[":
             return self._array(depth)
-        return self._string() if begins in _PLAIN else self._scalar()
+        if begins in _PLAIN:
+            return self._string()
+        if depth and _LAST.match(self._text, self._at):
+            raise Unreadable(CUT)
+        return self._scalar()
 
     def _object(self, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -6,7 +6,7 @@ pause point, between two chunks of text. After a pause the frames of the next at
 the first one's identity, so the client sees one answer. How the bytes were cut into reads makes no difference.
 
     RELAYING --ChunkReceived--> RELAYING, or PAUSED at the pause point, on a refused prompt, or when a later
-                                attempt begins the answer anew
+                                attempt begins the answer anew; DONE when calls that came whole are enough
     RELAYING --Corrected------> RELAYING, with another attempt
     RELAYING --UpstreamEnded--> DONE, or PAUSED when the window filled up
     PAUSED   --Resumed--------> RELAYING
@@ -60,7 +60,7 @@ class State(Enum):
 
 
 LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
-    (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED}),
+    (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
     (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
     (State.RELAYING, Corrected): frozenset({State.RELAYING}),

@@ -14,7 +14,10 @@ def tag(body: str) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
+PUT = 'now: its parameters must be put into an object under "arguments"'
+
 REPAIRED = [
+    row("name alone without its brace", '{"name": "now"', Call("now", "{}", "bare", ("missing_brackets",))),
     row("trailing commas", tag(weather('{"city": "Paris",},')), paris("tool_call", "trailing_commas", arguments='{"city":"Paris"}')),
     row("single quotes", "{'name': 'get_weather', 'arguments': {'city': 'Paris'}}", paris("bare", "single_quotes", arguments='{"city":"Paris"}')),
     row("escaped single quote", r"{'name': 'get_weather', 'arguments': {'city': 'L\'Aquila'}}", paris("bare", "single_quotes", arguments='{"city":"L\'Aquila"}')),
@@ -59,7 +62,18 @@ MALFORMED = [
     row("malformed behind a call", f"{TAGGED}\n{weather('{}')}\nB.", paris("tool_call"), Malformed(weather("{}"), "bare", 'get_weather: "city" is missing'), "\nB."),
     row("an apostrophe opens no string", tag(weather('{"city": don\'t}')) + "\nB.", Malformed(tag(weather('{"city": don\'t}')), "tool_call", "get_weather: it is not valid JSON: a value was expected at \"don't}\""), "\nB."),
     row("a bracket that fits nothing", tag('{"name": "search", "arguments": {"tags": [1]]}}') + "B.", Malformed(tag('{"name": "search", "arguments": {"tags": [1]]}}'), "tool_call", "search: it is not valid JSON: \",\" or \"}\" was expected at ']}'"), "B."),
-    # cut off by the window
+    broken("parameters in another place", tag('{"name": "now", "zone": "UTC"}'), "tool_call", PUT),
+    broken("parameters in another place, with an id", '[TOOL_CALLS][{"name": "now", "id": "1", "zone": "UTC"}]', "mistral", PUT),
+    broken("parameters in another place in the second", tag('[{"name": "now"}, {"name": "now", "zone": 1}]'), "tool_call", PUT),
+    broken("parameters in another place inside", tag('{"type": "function", "function": {"name": "now", "zone": 1}}'), "tool_call", PUT),
+    row("text behind a list that is open", f"[x and y\n{weather('{}')}", "[x and y\n", Malformed(weather("{}"), "bare", 'get_weather: "city" is missing')),
+    # cut off by the window, or by a stop sequence
+    broken("stopped in a number", weather('{"city": "Paris", "days": 1')[:-1], "bare", "cut"),
+    broken("stopped in a number in a tag", f"<tool_call>{weather('[1')[:-1]}", "tool_call", "cut"),
+    broken("stopped behind a comma", '{"name": "now",', "bare", "cut"),
+    broken("stopped in a key", '{"name": "now", "argu', "bare", "cut"),
+    broken("stopped before the arguments", '{"name": "now", "arguments":', "bare", "cut"),
+    broken("stopped in another key's value", '<tool_call>{"name": "now", "zone": "U', "tool_call", "cut"),
     broken("cut in a string", weather('{"city": "Par')[:-1], "bare", "cut", cut=True),
     broken("stopped in a string", weather('{"city": "Par')[:-1], "bare", "cut"),
     broken("stopped behind a colon", weather('{"city":')[:-1], "bare", "cut"),
@@ -83,6 +97,21 @@ UNTOUCHED = [
     " leading and trailing \n\n",
     "{",
     '{"a": 1}',
+    '{"name": "now", "color": "red"}',
+    '{"color": "red", "name": "now"}',
+    '{"type": "function", "function": {"name": "now", "zone": "UTC"}}',
+    '{"function": {"name": "now"}, "zone": "UTC"}',
+    '```json\n{"name": "now", "zone": "UTC"}\n```',
+    '[{"name": "now"}, {"name": "later"}]',
+    '[{"name": "now"}, {"name": "search", "size": 3}]',
+    '[{"name": "now"}, {"id": 3}]',
+    '[{"name": "now"}, 5]',
+    '[{"id": 1, "name": "home"},\n{"id": 2, "name": "now"}]',
+    '[1,\n{"name": "now"}]',
+    f'{{"plan":\n{P}\n}}',
+    f'{{"plan": {{\n"steps": [\n{P},\n{P}\n]\n}}\n}}',
+    f"{{'plan':\n{P},}}",
+    f'{{plan: true, "n": -1.5e3,\n"call":\n{P}}}',
     '{"name": "John", "arguments": {}}',
     '{"name": "get_weathers", "arguments": {}}',
     '{"name": "get_weather", "description": "Get the weather.", "parameters": {"type": "object"}}',
@@ -125,6 +154,9 @@ UNTOUCHED = [
     f"<think>\n{P}\n</thinking>\n{P}\n{FENCED}",
     f"<thinking>{P}</thinking> done",
     "{\\bf x} and {name} and {'a': 1}",
+    "[T, 1,\n" + P + "\n]",
+    f"<tool_call>[{P}, 5]</tool_call>",
+    '{"a": "x \\\\", "b": "\\"{", "c":\n' + P + "}",
     "a < b, c <t d, <<tool_call, <think",
     "1. `a\n2. b",
     f"`a`` <tool_call>{P}</tool_call>`",

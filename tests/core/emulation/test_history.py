@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.emulation import Call, CallScanner, Text, as_text, protocol
+from proxy.core.emulation import Call, CallScanner, Offer, Text, as_text, protocol
+from proxy.core.emulation.protocol import rule
 from proxy.core.ladder.results import results_of
+from proxy.core.turns import is_result, is_user
 from tests.core.emulation.outputs import TAGGED, offer
 from tests.core.emulation.test_tolerant import values
 
 OFFER = offer()
-SILENT = offer(tool_choice="none")
+SILENT = Offer({}, "none")
 PROTOCOL = protocol(OFFER)
 
 
@@ -66,7 +68,7 @@ def test_without_a_system_message_one_comes_first() -> None:
     assert as_text(done, OFFER) == done
 
 
-def test_where_no_tool_may_be_called_the_history_is_rewritten_all_the_same() -> None:
+def test_where_no_tool_is_offered_the_history_is_rewritten_all_the_same() -> None:
     assert rewritten(asked(None, call())) == [{"role": "assistant", "content": TAGGED}]
 
 
@@ -180,16 +182,93 @@ def messages_of_any_kind(draw: st.DrawFn) -> list[dict[str, Any]]:
     return made
 
 
-@given(messages_of_any_kind())
-def test_one_message_for_each_and_the_same_when_done_again(messages: list[dict[str, Any]]) -> None:
-    done = as_text(messages, OFFER)
-    assert len(done) == len(messages) + (not messages or messages[0]["role"] != "system")
-    again = as_text(done, OFFER)
+OFFERS = [OFFER, *(offer(tool_choice=c) for c in ("none", "required")), offer(parallel_tool_calls=False)]
+
+
+@given(messages_of_any_kind(), st.sampled_from(OFFERS), st.booleans())
+def test_one_message_for_each_and_the_same_when_done_again(
+    messages: list[dict[str, Any]], of: Offer, system: bool
+) -> None:
+    done = as_text(messages, of, system=system)
+    leads = bool(messages) and messages[0]["role"] == "system"
+    speaks = any(m["role"] in {"user", "tool", "function"} for m in messages)
+    assert len(done) == len(messages) + (not leads and (system or not speaks))
+    again = as_text(done, of, system=system)
     assert again == done
     assert all(new is old for new, old in zip(again, done, strict=True))
     assert all(not m.get("tool_calls") and m["role"] in {"system", "user", "assistant"} for m in done)
     plain = [m for m in messages if m["role"] in {"user", "assistant"} and "tool_calls" not in m]
-    assert [m for m in done if any(m is p for p in plain)] == plain
+    kept = [m for m in done if any(m is p for p in plain)]
+    if system and not rule(of):
+        assert kept == plain
+    assert len(kept) >= len(plain) - bool(rule(of)) - (not system)
+    said = str(done)
+    assert said.count("# Tools") == 1
+    assert said.count("[For this answer") == bool(rule(of))
+
+
+REQUIRED = offer(tool_choice="required")
+RULE = "[For this answer: you must call a tool.]"
+HISTORY: list[dict[str, Any]] = [
+    {"role": "system", "content": "A"},
+    {"role": "user", "content": "hi"},
+    asked(None, call()),
+    tool("rain"),
+]
+
+
+@pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.parametrize("choice", ["none", "required", {"function": {"name": "now"}}])
+def test_another_choice_changes_the_end_of_the_prompt_only(choice: Any, length: int) -> None:
+    history, of = HISTORY[:length], offer(tool_choice=choice, parallel_tool_calls=False)
+    plain, done = as_text(history, OFFER), as_text(history, of)
+    assert done[:-1] == plain[:-1]
+    assert done[-1]["content"] == f"{plain[-1]['content']}\n\n{rule(of)}"
+    assert as_text(done, of) == done
+
+
+def test_a_choice_does_not_make_a_result_the_users_words() -> None:
+    done = as_text(HISTORY, REQUIRED)
+    assert done[-1]["content"] == f"<tool_result tool_name='get_weather'>rain</tool_result>\n\n{RULE}"
+    parts = as_text([*HISTORY[:3], tool([{"type": "text", "text": "rain"}])], REQUIRED)
+    assert parts[-1]["content"][-1] == {"type": "text", "text": f"\n\n{RULE}"}
+    for message in (done[-1], parts[-1]):
+        assert is_result(message)
+        assert not is_user(message)
+    assert is_user(as_text(HISTORY[:2], REQUIRED)[-1])
+
+
+@pytest.mark.parametrize("content", [None, "", []])
+def test_a_choice_behind_nothing(content: Any) -> None:
+    assert as_text([{"role": "user", "content": content}], REQUIRED)[-1]["content"] == RULE
+
+
+@pytest.mark.parametrize(
+    "last", [{"role": "assistant", "content": "So"}, {"role": "user", "content": {"x": 1}}]
+)
+def test_a_choice_that_can_not_stand_at_the_end_stands_behind_the_protocol(last: dict[str, Any]) -> None:
+    system, *_, same = as_text([*HISTORY, last], REQUIRED)
+    assert system["content"] == f"A\n\n{PROTOCOL}\n\n{RULE}"
+    assert same is last
+
+
+def test_without_a_system_role_the_protocol_opens_the_first_user_message() -> None:
+    first, answer = {"role": "user", "content": "hi", "name": "x"}, {"role": "assistant", "content": "B"}
+    done = as_text([first, answer, {"role": "user", "content": "C"}], OFFER, system=False)
+    assert done[0] == {**first, "content": f"{PROTOCOL}\n\nhi"}
+    assert done[1:] == [answer, {"role": "user", "content": "C"}]
+    both = as_text([first], REQUIRED, system=False)
+    assert both[0]["content"] == f"{PROTOCOL}\n\nhi\n\n{RULE}"
+    assert as_text(both, REQUIRED, system=False) == both
+    assert as_text(HISTORY, OFFER, system=False) == as_text(HISTORY, OFFER)
+    assert as_text([answer], OFFER, system=False) == [{"role": "user", "content": PROTOCOL}, answer]
+
+
+def test_without_a_system_role_the_protocol_is_a_part_where_there_are_parts() -> None:
+    image = {"type": "image_url", "image_url": {}}
+    (done,) = as_text([{"role": "user", "content": [image]}], OFFER, system=False)
+    assert done["content"] == [{"type": "text", "text": f"{PROTOCOL}\n\n"}, image]
+    assert as_text([done], OFFER, system=False) == [done]
 
 
 def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> None:

@@ -23,6 +23,32 @@ def test_calls_of_a_whole_answer() -> None:
     assert emulated_message(message, "length", OFFER, lambda: "id")[1] == "length"
 
 
+@pytest.mark.parametrize(
+    ("finish", "told"),
+    [
+        ("eos_token", "tool_calls"),
+        ("tool_calls", "tool_calls"),
+        ("content_filter", "content_filter"),
+        ("error", "error"),
+        (None, None),
+    ],
+)
+def test_finish_reasons_beside_calls(finish: Any, told: Any) -> None:
+    assert emulated_message({"content": TAGGED}, finish, OFFER, str)[1] == told
+    assert emulated_message({"content": "Hi."}, finish, OFFER, str)[1] == finish
+
+
+@pytest.mark.parametrize(("finish", "wrong"), [("stop", 0), ("length", 1), ("content_filter", 1), (None, 0)])
+def test_what_the_model_did_not_end_is_not_completed(finish: Any, wrong: int) -> None:
+    assert len(emulated_message({"content": P[:-1]}, finish, OFFER, str)[2]) == wrong
+
+
+def test_a_call_that_is_required_is_missed_whatever_the_end_is_called() -> None:
+    required = offer(tool_choice="required")
+    assert len(emulated_message({"content": "Hi."}, "eos_token", required, str)[2]) == 1
+    assert emulated_message({"content": "Hi."}, "content_filter", required, str)[2] == []
+
+
 def test_a_call_of_the_older_api() -> None:
     old = offer_of({"functions": FUNCTIONS})
     assert old is not None

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.emulation import CallScanner, Offer, offer_of, protocol
+from proxy.core.emulation.protocol import rule
 from proxy.core.jsontext import dumps
 from tests.core.emulation.outputs import BODY, offer
 
@@ -44,14 +45,44 @@ def test_the_protocol() -> None:
     assert protocol(offer()) == protocol(offer())
 
 
-def test_choices_are_told() -> None:
-    assert protocol(offer(tool_choice="none")) == ""
-    assert "must call a tool" in protocol(offer(tool_choice="required"))
-    named = protocol(offer(tool_choice={"type": "function", "function": {"name": "now"}}))
-    assert "must call now" in named
-    assert "search" not in named
-    assert "must" not in protocol(offer())
-    assert "one call per answer" in protocol(offer(parallel_tool_calls=False))
+NAMED = {"type": "function", "function": {"name": "now"}}
+ALLOWED = {
+    "type": "allowed_tools",
+    "allowed_tools": {
+        "mode": "auto",
+        "tools": [{"function": {"name": n}} for n in ("search", "write_file", "fly")],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, ""),
+        ({"tool_choice": "none"}, "[For this answer: do not call a tool.]"),
+        (
+            {"tool_choice": "none", "parallel_tool_calls": False},
+            "[For this answer: do not call a tool.]",
+        ),
+        ({"tool_choice": "required"}, "[For this answer: you must call a tool.]"),
+        ({"tool_choice": NAMED}, "[For this answer: you must call now.]"),
+        ({"tool_choice": ALLOWED}, "[For this answer: call none but write_file, search.]"),
+        ({"parallel_tool_calls": False}, "[For this answer: write at most one call.]"),
+        (
+            {"parallel_tool_calls": False, "tool_choice": "required"},
+            "[For this answer: you must call a tool; write at most one call.]",
+        ),
+    ],
+)
+def test_what_holds_for_one_answer_is_told_apart(fields: dict[str, Any], told: str) -> None:
+    found = offer(**fields)
+    assert rule(found) == told
+    assert protocol(found) == TEXT
+
+
+def test_without_tools_nothing_is_told() -> None:
+    nothing = Offer({}, "none")
+    assert (protocol(nothing), rule(nothing)) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,11 @@ def test_brackets_that_are_missing_at_the_end_are_added(value: Any) -> None:
     if text[:end].endswith(("[", "{", ":")):
         return
     for cut in range(end, len(text)):
-        assert parse(text[:cut]) == (value, ("missing_brackets",))
+        if cut > end or text[end - 1] == '"':
+            assert parse(text[:cut]) == (value, ("missing_brackets",))
+        else:
+            with pytest.raises(Unreadable, match=r"^cut$"):
+                parse(text[:cut])
 
 
 @given(st.text(st.sampled_from("{}[]'\"\\,:ntTrueFalsNo019.-u \n")))
@@ -65,6 +69,13 @@ def test_repairs(text: str, value: Any, repairs: tuple[str, ...]) -> None:
         ('"a\\', "cut"),
         ('{"a"', "cut"),
         ('{"a":', "cut"),
+        ('{"a": 12', "cut"),
+        ('{"a": 12\n', "cut"),
+        ('{"a": 1.', "cut"),
+        ('{"a": -', "cut"),
+        ('{"a": [1, 2', "cut"),
+        ('{"a": tru', "cut"),
+        ('{"a": None', "cut"),
         ("{,}", "name in double quotes"),
         ("{a: 1}", "name in double quotes"),
         ('{"a" 1}', '":"'),

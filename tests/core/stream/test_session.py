@@ -471,6 +471,7 @@ def test_a_refused_prompt_in_the_stream_is_sent_again() -> None:
     of = session()
     out = commands(of, b"event: error\n" + OVERFLOW)
     assert isinstance(out[0], Retry)
+    assert out[0].overflow is not None
     assert out[0].overflow.window == 4096
     of.handle(Resumed(50))
     body = stream(words(TEXT))

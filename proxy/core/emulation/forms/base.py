@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -11,19 +12,28 @@ Span = tuple[int, int]
 """Characters of the text of a form, from where its opening begins."""
 
 
+LONGEST_WORD = 256
+"""Letters of the longest name that is read."""
+
+
 class Words:
-    """A set of words that is asked, letter by letter, whether a text may still become one of them."""
+    """A set of words that is asked, letter by letter, whether a text may still become one of them.
+
+    Words that are too long to be read are left out. Memory is that of the words alone.
+    """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._words = frozenset(words)
-        self._prefixes = frozenset(word[:end] for word in self._words for end in range(len(word) + 1))
+        self._words = frozenset(word for word in words if len(word) <= LONGEST_WORD)
+        self._sorted = sorted(self._words)
 
     def __contains__(self, word: str) -> bool:
         return word in self._words
 
     def may_become(self, text: str) -> bool:
         """Whether a word begins so."""
-        return text in self._prefixes
+        # Words that begin with a text follow it directly in this order.
+        at = bisect_left(self._sorted, text)
+        return at < len(self._sorted) and self._sorted[at].startswith(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,8 @@ class Written:
     repairs: tuple[str, ...] = ()
     broken: bool = False
     """Whether it is not built like JSON."""
+    misplaced: bool = False
+    """Whether it has no arguments, and something that may have been meant as such."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """The JSON object around a call, read as it arrives: its name as soon as it is there, its arguments as a span.
 
-Shapes: `{"name", "arguments"}` (OpenAI, Hermes), `{"name", "parameters"}` (Llama 3), `{"tool", "args"}`, and
-`{"function": {…}}` around one of them (OpenAI API, "Create chat completion", with or without `type`); keys in any order. Only what
-has to be known to tell a call from other JSON is looked at; mistakes inside of the arguments are repaired later.
+Shapes: `{"name", "arguments"}` (OpenAI, Hermes), `{"name", "parameters"}` (Llama 3), `{"name", "input"}` (Anthropic),
+`{"name", "params"}`, `{"tool", "args"}`, and `{"function": {…}}` around one of them (OpenAI API, "Create chat completion", with or without `type`); keys in any order. Only what has to be known to tell a call from other JSON is looked at; mistakes inside of the arguments are repaired later.
+
+A tool's name beside other keys and no arguments is no call: in plain text it is a record that is named like the tool,
+between marks that say "call" the arguments are in a place where nobody looks for them.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from proxy.core.emulation.forms.base import Span, Words, Written
+from proxy.core.emulation.forms.base import LONGEST_WORD, Span, Words, Written
 from proxy.core.emulation.reader import SPACE, Reader, Step
 
 _NAMES = frozenset({"name", "tool", "tool_name", "function"})
-_ARGUMENTS = frozenset({"arguments", "args", "parameters"})
-_KEYS = Words({*_NAMES, *_ARGUMENTS, "type", "id"})
+_ARGUMENTS = frozenset({"arguments", "args", "parameters", "input", "params"})
+_LABELS = frozenset({"type", "id"})
+"""What may stand beside a name and means nothing."""
+_KEYS = Words({*_NAMES, *_ARGUMENTS, *_LABELS})
 """Keys that may come before the name."""
 _TYPES = Words({"function"})
 
@@ -28,6 +32,8 @@ _LONGEST_KEY = 32
 _PAIRS = {"}": "{", "]": "["}
 _STOPS = ("", "`", "<")
 """What stands outside of strings in no JSON, and begins the end of fences and tags; or the end of the text."""
+_ENDS = (*_STOPS, "}")
+"""What may stand where an array has lost its end."""
 
 
 @dataclass(slots=True)
@@ -37,35 +43,55 @@ class _Envelope:
     closed: bool = False
     rejected: bool = False
     broken: bool = False
+    others: bool = False
+    """Whether there is more than a name, arguments and labels; or something that the text ended in the middle of."""
+
+    @property
+    def misplaced(self) -> bool:
+        """Whether what was meant as arguments may be elsewhere."""
+        return self.others and self.arguments is None and not self.broken
 
 
-def read_calls(reader: Reader, names: Words) -> Step[tuple[Written, ...] | None]:
-    """Read an object, or an array of objects, whose bracket was peeked at.
+def read_calls(reader: Reader, names: Words, *, marked: bool = False) -> Step[tuple[Written, ...] | None]:
+    """Read an object, or an array of objects, whose bracket was peeked at. `marked`: a tag has said that it is a call.
 
-    Returns the calls; none of them if the text ended before there was a name; None if it is other JSON. Of an array the first
-    element decides: after it, the others are calls even if their names are unknown.
+    Returns the calls; none of them if the text ended before there was a name; None if it is other JSON. The elements of an
+    array behind the first one may have names that are unknown, but have to be built like calls.
     """
     if (yield from reader.peek()) == "{":
-        return _written([(yield from _envelope(reader, names, sure=False))])
+        return _written([(yield from _envelope(reader, names, sure=False))], marked=marked)
     reader.skip()
     found: list[_Envelope] = []
-    while (yield from reader.run(_SEPARATORS)) == "{":
-        found.append((yield from _envelope(reader, names, sure=bool(found))))
-        if found[-1].rejected or not found[-1].closed:
-            return _written(found)
-    if (yield from reader.peek()) == "]":
+    while (following := (yield from reader.run(_SEPARATORS))) == "{":
+        envelope = yield from _envelope(reader, names, sure=bool(found))
+        envelope.rejected |= not marked and _is_record(envelope, names)
+        found.append(envelope)
+        if envelope.rejected or not envelope.closed:
+            return _written(found, marked=marked)
+    if following == "]":
         reader.skip()
-        return _written(found) if found else None
-    return _written(found) if found or not (yield from reader.peek()) else None
+        return _written(found, marked=marked) if found else None
+    if following not in _ENDS or (following and not found):
+        return None
+    return _written(found, marked=marked)
 
 
-def _written(found: list[_Envelope]) -> tuple[Written, ...] | None:
-    if any(e.rejected for e in found):
+def _is_record(envelope: _Envelope, names: Words) -> bool:
+    """Whether an object that is whole has nothing of a call but maybe a name."""
+    bare = envelope.closed and envelope.arguments is None and not envelope.broken
+    return bare and (envelope.others or (envelope.name or "") not in names)
+
+
+def _written(found: list[_Envelope], *, marked: bool) -> tuple[Written, ...] | None:
+    if any(e.rejected or (e.closed and e.misplaced and not marked) for e in found):
         return None
     if found and found[0].name is None:
         # It ended without a name, or too early to tell.
         return None if found[0].closed else ()
-    return tuple(Written(e.name or "", e.arguments, closed=e.closed, broken=e.broken) for e in found)
+    return tuple(
+        Written(e.name or "", e.arguments, closed=e.closed, broken=e.broken, misplaced=e.misplaced)
+        for e in found
+    )
 
 
 def _envelope(reader: Reader, names: Words, *, sure: bool) -> Step[_Envelope]:
@@ -80,11 +106,13 @@ def _envelope(reader: Reader, names: Words, *, sure: bool) -> Step[_Envelope]:
             return envelope
         if before in _STOPS:
             envelope.rejected = envelope.name is None and before != ""
+            envelope.others |= reader.kept.rstrip().endswith(",")
             return envelope
         known = sure or envelope.name is not None
         key = (yield from _key(reader, known=known)) if before in _IN_STRING else None
         if key is None or not (yield from _colon(reader)):
             if not (yield from reader.peek()):
+                envelope.others = True
                 return envelope
             envelope.rejected = not known
             if known:
@@ -139,8 +167,9 @@ def _member(reader: Reader, envelope: _Envelope, key: str, names: Words, *, sure
         envelope.rejected = not sure
     start = reader.offset
     closed = yield from skip_value(reader)
-    if key in _ARGUMENTS and envelope.arguments is None:
+    if key in _ARGUMENTS and envelope.arguments is None and reader.offset > start:
         envelope.arguments = (start, reader.offset)
+    envelope.others |= key not in _LABELS and envelope.arguments is None
     return closed
 
 
@@ -148,6 +177,7 @@ def _inner(reader: Reader, envelope: _Envelope, names: Words, *, sure: bool) -> 
     inner = yield from _envelope(reader, names, sure=sure)
     envelope.name, envelope.rejected, envelope.broken = inner.name, inner.rejected, inner.broken
     envelope.arguments = inner.arguments or envelope.arguments
+    envelope.others |= inner.others
     if inner.closed and inner.name is None:
         envelope.rejected = True
     return inner.closed and not inner.rejected
@@ -160,7 +190,7 @@ def _word(reader: Reader, words: Words | None) -> Step[tuple[str, bool]]:
     word = ""
     while (character := (yield from reader.peek())) != quote:
         word += character
-        if not character or len(word) > 256 or not (words is None or words.may_become(word)):
+        if not character or len(word) > LONGEST_WORD or not (words is None or words.may_become(word)):
             return word, False
         reader.skip()
     if words is not None and word not in words:

@@ -22,7 +22,7 @@ def _read(reader: Reader, names: Words) -> Step[Found | None]:
     if not following:
         return Found(())
     if following in "[{":
-        return (yield from read_several(reader, names))
+        return (yield from read_several(reader, names, marked=True))
     name = ""
     while names.may_become(name + (following := (yield from reader.peek()))) and following:
         name += following

@@ -32,7 +32,7 @@ def reads_json(closing: str) -> Read:
         if following == "`":
             for part in (_TICKS, _LANGUAGE, SPACE):
                 yield from reader.run(part)
-        found = yield from read_several(reader, names)
+        found = yield from read_several(reader, names, marked=True)
         if found is None or not found.calls:
             return found
         end = reader.offset - len(found.rest)
@@ -52,10 +52,10 @@ def _function_inside(reader: Reader, names: Words, closing: str) -> Step[Found |
     return Found(found.calls, (yield from rest_unless_closed(reader, closing, reader.offset)))
 
 
-def read_several(reader: Reader, names: Words) -> Step[Found | None]:
+def read_several(reader: Reader, names: Words, *, marked: bool = False) -> Step[Found | None]:
     """Read objects, or arrays of them, one after the other, with white space and commas between.
 
-    Closing brackets that are too many are taken for mistakes. None if anything else than a call is there.
+    `marked`: a tag has said that they are calls. Closing brackets that are too many are taken for mistakes. None if anything else than a call is there.
     """
     found: tuple[Written, ...] = ()
     end = reader.offset
@@ -65,7 +65,7 @@ def read_several(reader: Reader, names: Words) -> Step[Found | None]:
             found = (*found[:-1], replace(found[-1], repairs=(EXTRA_BRACKETS,)))
             end = reader.offset
             continue
-        calls = (yield from read_calls(reader, names)) if following in "{[" else None
+        calls = (yield from read_calls(reader, names, marked=marked)) if following in "{[" else None
         if calls is None:
             return None
         found += calls
