@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from proxy.core.jsontext import loads
 from proxy.core.repair import BEGIN, LOST, RepairRules, repair, rules_for
 from proxy.core.request import Message, text_of
+from proxy.core.turns import is_result
 from tests.core.histories import assistant, call, flaws, histories, tool, user
 from tests.fakes.history import check_history
 
@@ -267,7 +268,7 @@ def test_a_longer_history_is_repaired_in_the_same_way(
     messages = [SYSTEM, user("start"), *messages]
     short, _ = mended(messages, rules)
     longer, _ = mended([*messages, *more], rules)
-    settled = max(i for i, m in enumerate(short) if m["role"] != "tool")
+    settled = max(i for i, m in enumerate(short) if not is_result(m))
     assert longer[:settled] == short[:settled]
 
 
