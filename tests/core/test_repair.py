@@ -266,9 +266,12 @@ def test_a_longer_history_is_repaired_in_the_same_way(
     messages: list[Message], more: list[Message], rules: RepairRules
 ) -> None:
     messages = [SYSTEM, user("start"), *messages]
-    short, _ = mended(messages, rules)
+    short, kinds = mended(messages, rules)
     longer, _ = mended([*messages, *more], rules)
     settled = max(i for i, m in enumerate(short) if not is_result(m))
+    if "orphaned_call" in kinds:
+        # The result may only be late.
+        settled = max(i for i, m in enumerate(short) if m.get("tool_calls"))
     assert longer[:settled] == short[:settled]
 
 
