@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 SECONDS = 90.0
 """Longest time that an installation may take."""
+RETRY = 600.0
+"""Seconds after which what could not be installed is tried again."""
 
 
 class Missing(Exception):
@@ -33,11 +36,19 @@ def once(name: str, content: bytes, build: Callable[[Path], Sequence[str]]) -> P
     folder = root / hashlib.sha256(content).hexdigest()[:24]
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        given_up = folder.with_suffix(".missing")
+        if given_up.is_file() and time.time() - given_up.stat().st_mtime < RETRY:  # noqa: TID251 - of files
+            raise Missing(given_up.read_text())
         if not folder.is_dir():
             fresh = folder.with_suffix(".installing")
             shutil.rmtree(fresh, ignore_errors=True)
             fresh.mkdir()
-            _run(build(fresh), fresh)
+            try:
+                _run(build(fresh), fresh)
+            except Missing as missing:
+                # Who waits for the lock must not wait as long again.
+                given_up.write_text(str(missing))
+                raise
             fresh.rename(folder)
     return folder
 
