@@ -5,7 +5,7 @@ A flow runs without a network: a test sends it recorded replies, `proxy.net.prob
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -86,10 +86,19 @@ class Backend(Protocol):
         """
         ...
 
-    def stops_when_left(self, body: dict[str, Any], profile: ModelProfile) -> bool:
+    def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Whether breaking off a stream ends its generation, and its bill."""
         ...
 
     def count(self, body: dict[str, Any]) -> Flow[int | None]:
         """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""
         ...
+
+
+class EndsWithConnection:
+    """A server whose answer ends, and is billed no further, when the connection does. Assumed of unknown ones too."""
+
+    def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
+        """Always."""
+        del body, profile
+        return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
 from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
 from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
 
@@ -15,7 +15,7 @@ _WINDOWS = ("context_length", "context_window", "max_context_length", "max_model
 """Fields of a list entry, seen in the wild, that tell the window."""
 
 
-class Generic:
+class Generic(EndsWithConnection):
     """A server of which nothing more is known."""
 
     kind = "generic"
@@ -40,11 +40,6 @@ class Generic:
     def profile(self, model: str) -> Flow[ModelProfile]:
         """A window only where the list tells one: otherwise requests are not managed."""
         return _profile(entry_of(openai_models((yield _LIST).json) or [], model) or {})
-
-    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
-        """It runs here: nobody bills it, and it ends when the connection does."""
-        del body, profile
-        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """No endpoint that all such servers share."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from proxy.backends.base import Flow, Listed, Probe
+from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
 from proxy.backends.fields import (
     contains,
     dig,
@@ -33,7 +33,7 @@ _TIMINGS: dict[str, Any] = {"timings_per_token": True}
 _RUNNING = frozenset({"loaded", "sleeping"})
 
 
-class LlamaCpp:
+class LlamaCpp(EndsWithConnection):
     """llama-server, with one model or as a router."""
 
     kind = "llamacpp"
@@ -77,11 +77,6 @@ class LlamaCpp:
                 smallest(tokens(slot.get("n_ctx")) for slot in slots), "llama.cpp, slots", Trust.LOADED
             )
         return _described(props, listed, window or listed.window)
-
-    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
-        """It runs here: nobody bills it, and it ends when the connection does."""
-        del body, profile
-        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, template and tools included; None for a model that is not loaded or asleep."""

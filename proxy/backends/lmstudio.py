@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
 from proxy.backends.fields import (
     contains,
     dig,
@@ -33,7 +33,7 @@ _V1 = Probe("GET", "/api/v1/models")
 _V0 = Probe("GET", "/api/v0/models")
 
 
-class LmStudio:
+class LmStudio(EndsWithConnection):
     """LM Studio's server, 0.3.6 and later."""
 
     kind = "lmstudio"
@@ -76,11 +76,6 @@ class LmStudio:
             older = entry_of(_listed_v0((yield _V0).json) or [], model)
             profile = profile if older is None else _profile_v0(older)
         return _completed(profile)
-
-    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
-        """It runs here: nobody bills it, and it ends when the connection does."""
-        del body, profile
-        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """No endpoint: only the SDK's websocket counts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias
 
-from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
 from proxy.backends.fields import contains, dig, fact, mapping, objects, openai_models, smallest, text, tokens
 from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
 
@@ -26,7 +26,7 @@ _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2",
 _NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
-class Ollama:
+class Ollama(EndsWithConnection):
     """Ollama's server."""
 
     kind = "ollama"
@@ -75,11 +75,6 @@ class Ollama:
             tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
             provisional=loaded is None and not remote,
         )
-
-    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
-        """It runs here: nobody bills it, and it ends when the connection does."""
-        del body, profile
-        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """No endpoint: all there is generates, or loads the model."""

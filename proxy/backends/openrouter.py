@@ -6,7 +6,7 @@ The root is `https://openrouter.ai/api`. All endpoints asked here are public.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -126,7 +126,7 @@ class OpenRouter:
             entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
         return _profile(model, entry, serving)
 
-    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
+    def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Whether every provider that may serve the request stops; True where none is known."""
         names = profile.providers.value if profile.providers is not None else ()
         verdict = cancellable(body.get("provider"), names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from proxy.backends.base import Flow, Listed, Probe
+from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
 from proxy.backends.fields import dig, entry_of, fact, openai_models, text, tokens
 from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
 
@@ -25,7 +25,7 @@ _COUNTED = (
 """Fields of a chat body that change its prompt and that `/tokenize` knows (vLLM 0.33)."""
 
 
-class Vllm:
+class Vllm(EndsWithConnection):
     """vLLM's OpenAI-compatible server."""
 
     kind = "vllm"
@@ -62,11 +62,6 @@ class Vllm:
             return profile
         reply = yield Probe("POST", "/tokenize", {"model": model, "prompt": "a"})
         return _profile(entries, entry | {"max_model_len": dig(reply.json, "max_model_len")})
-
-    def stops_when_left(self, body: JsonObject, profile: ModelProfile) -> bool:
-        """It runs here: nobody bills it, and it ends when the connection does."""
-        del body, profile
-        return True
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, chat template and tools included."""

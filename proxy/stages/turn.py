@@ -111,7 +111,7 @@ class Turn:
     def cancels(self) -> bool:
         """Whether leaving a stream ends the generation, so that it may be paused at any word."""
         backend = self.route.upstream.prober.known_backend
-        return backend is None or backend.stops_when_left(dict(self.request.body), self.profile)
+        return backend is None or backend.stops_when_left(self.request.body, self.profile)
 
     @property
     def messages(self) -> list[Message]:
