@@ -203,7 +203,7 @@ class Relay:
             return True
         if overflow is not None:
             return await self.sender.shorten(turn, overflow, retry)
-        return turn.may_emulate and await self.sender.emulate(turn, 200, refusal)
+        return await self.sender.emulate(turn, 200, refusal)
 
     # -- room
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from proxy.core import summary
@@ -101,7 +101,6 @@ class Said:
 
     upto: int = 0
     summary: str = ""
-    asks: int = field(default=0)
 
 
 def shorten_said(
@@ -120,7 +119,6 @@ def shorten_said(
         return text
     new = text[said.upto : start]
     if new:
-        said.asks += 1
         budget = max(48, int(room * 0.4))
         ask = summary.fenced(_fitting(new, by, cost), tokens=budget, before=said.summary)
         answer = yield SummaryAsk([ask], append=False, max_tokens=budget)

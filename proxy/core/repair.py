@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
-from proxy.core.emulation import Offer, as_text
+from proxy.core.emulation import NO_TOOLS, as_text
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import SYSTEM_ROLES, Message, leading_system, text_of
 from proxy.core.turns import RESULT_ROLES, calls_of, is_result
@@ -31,7 +31,6 @@ and Devstral, Gemma 2 and 3, Llama 2)."""
 _ONE_SYSTEM = re.compile(r"qwen-?(3\.[5-9]|[4-9])", re.IGNORECASE)
 """Ids of models whose templates raise "System message must be at the beginning" (Qwen from 3.5 on)."""
 _SPEAKERS = ("user", "assistant")
-_NO_TOOLS = Offer({}, "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +226,7 @@ def _as_text(message: Message, names: dict[str, str]) -> Message:
     )
     head = f"[Tool result {which} whose call is not in this conversation]".replace("  ", " ")
     told = {"role": "tool", "name": name, "content": _after(head, message.get("content"))}
-    return as_text([told], _NO_TOOLS)[0]
+    return as_text([told], NO_TOOLS)[0]
 
 
 def _marked(message: Message) -> Message:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from proxy.core import sse
 from proxy.core.emulation import (
+    NO_TOOLS,
     EmulatedStream,
     FormCount,
     Malformed,
@@ -32,7 +33,6 @@ from proxy.stages.turn import Turn
 from proxy.telemetry import Key, Telemetry
 
 _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
-_NO_TOOLS = Offer({}, "none")
 
 
 def offer_to_emulate(
@@ -40,7 +40,8 @@ def offer_to_emulate(
 ) -> Offer | None:
     """What a request offers to a model that has no tools of its own; None where nothing is to be emulated.
 
-    `now`: the backend has just refused them. `drops_functions`: it does not know their older form. A history of calls is rewritten although none is offered any more.
+    `now`: the backend has just refused them. `drops_functions`: it does not know their older form. A history of
+    calls is rewritten although none is offered any more.
     """
     lacks = profile.tools is not None and not profile.tools.value
     lacks = lacks or (
@@ -53,7 +54,7 @@ def offer_to_emulate(
         message.get("tool_calls") or message.get("function_call") or message["role"] in RESULT_ROLES
         for message in request.messages
     ):
-        return _NO_TOOLS
+        return NO_TOOLS
     return offer
 
 

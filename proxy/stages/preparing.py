@@ -18,7 +18,7 @@ from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.routing import Route
 from proxy.stages.turn import Turn
-from proxy.telemetry import Telemetry
+from proxy.telemetry import Key, Telemetry
 
 
 class Preparer:
@@ -43,12 +43,14 @@ class Preparer:
         backend = route.upstream.prober.known_backend
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, options, now=emulate, drops_functions=drops)
+        rules = _rules(route.model, request)
+        messages = _without_status(request.messages)
         if offer is not None:
             # Calls and results are mended while they can be told apart, roles once they are text.
-            mended, kinds = repair(clean_history(request.messages), RepairRules())
-            self._telemetry.repaired(key, kinds)
-            request = emulated(request, offer, mended, system=not rules_for(route.model).alternate)
-        messages = self._valid(key, request)
+            messages = self._mended(key, messages, RepairRules())
+            request = emulated(request, offer, messages, system=not rules.alternate)
+            messages = request.messages
+        messages = self._mended(key, messages, rules)
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]
         links = chain(sent)
@@ -80,17 +82,23 @@ class Preparer:
             self._telemetry.window_unknown(key)
         return turn
 
-    def _valid(self, key: tuple[str, str], request: ChatRequest) -> Sequence[Message]:
-        """The messages without status text and as backends take them; the client's list where that is the same."""
-        sent = request.messages
-        clean = clean_history(sent)
-        same = all(a is b for a, b in zip(sent, clean, strict=True))
-        rules = rules_for(key[1])
-        if request.body.get("continue_final_message") is True:
-            rules = replace(rules, keep_last=True)
-        mended, kinds = repair(sent if same else clean, rules)
+    def _mended(self, key: Key, messages: Sequence[Message], rules: RepairRules) -> Sequence[Message]:
+        """The messages as backends take them; the same list where there is nothing to mend."""
+        mended, kinds = repair(messages, rules)
         self._telemetry.repaired(key, kinds)
         return mended
+
+
+def _rules(model: str, request: ChatRequest) -> RepairRules:
+    """What has to be mended for this model; an answer that the client wants continued stays, though it be empty."""
+    keep_last = request.body.get("continue_final_message") is True
+    return replace(rules_for(model), keep_last=True) if keep_last else rules_for(model)
+
+
+def _without_status(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages without status text; the client's own list where there is none."""
+    clean = clean_history(messages)
+    return messages if all(a is b for a, b in zip(messages, clean, strict=True)) else clean
 
 
 def tenant(exchange: Exchange) -> str:

@@ -59,8 +59,8 @@ class Sender:
 
     async def emulate(self, turn: Turn, status: int, body: bytes) -> bool:
         """Learn from a refusal of tools, and prepare the turn anew without them; False if it is none."""
-        refusal = refuses_tools(status, body)
-        if refusal is None or not turn.options.emulate_tools:
+        refusal = refuses_tools(status, body) if turn.may_emulate else None
+        if refusal is None:
             return False
         # A choice, or a provider that the client picked, says nothing of other requests.
         if not refusal.choice_only and "provider" not in turn.request.body:

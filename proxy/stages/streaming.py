@@ -155,7 +155,7 @@ class StreamDriver:
         turn, overflow = run.turn, stopped.overflow
         retry = len(run.estimates) - 1
         if overflow is None:
-            ready = turn.may_emulate and await self._sender.emulate(turn, 200, stopped.refusal)
+            ready = await self._sender.emulate(turn, 200, stopped.refusal)
         elif was_cleared(turn, overflow):
             await self._sender.pool.wait(turn)
             ready = True
@@ -214,11 +214,9 @@ class StreamDriver:
                     await to.write(data)
                     continue
                 event = ChunkReceived(data) if reader is None else reader.read(data)
-                for command in session.handle(event):
-                    if isinstance(command, Send):
-                        await to.write(command.data)
-                    else:
-                        return None if isinstance(command, Finish) else command
+                stopped = await self._carry_out(run, event)
+                if stopped is not None or session.state is State.DONE:
+                    return stopped
                 if first:
                     first = False
                     self.read_again(turn)

@@ -88,10 +88,10 @@ def as_stream(whole: Whole) -> bytes | None:
     head = {name: value for name, value in parsed.items() if name not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
     chunks = []
-    for choice in parsed["choices"]:
-        said = dict(choice.get("message") or {}) if isinstance(choice, dict) else {}
-        if isinstance(calls := said.get("tool_calls"), list):
-            said["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls)]
+    for choice in (one for one in parsed["choices"] if isinstance(one, dict)):
+        said = dict(choice.get("message") or {})
+        if isinstance(said.get("tool_calls"), list):
+            said["tool_calls"] = _indexed(said)
         rest = {name: choice.get(name) for name in ("index", "finish_reason")}
         chunks.append({**head, "choices": [{**rest, "delta": said}]})
     return b"".join(map(sse.encode, chunks)) + sse.DONE
@@ -103,30 +103,30 @@ def _stopped(
     """Why the answer is not complete yet, and a session that has what there is of it behind it."""
     choice = first_choice(parsed)
     message = choice.get("message") if choice is not None else None
-    wrong = read is not None and bool(read.malformed)
+    wrong = read if read is not None and read.malformed else None
     short = choice is not None and choice.get("finish_reason") == "length"
-    if not (short or wrong) or not isinstance(message, dict) or turn.request.choices > 1:
+    if not (short or wrong is not None) or not isinstance(message, dict) or turn.request.choices > 1:
         return None, None
     answer = driver.answer(turn)
     session = driver.session(turn, answer)
     said = {name: message.get(name) for name in (*REASONING_FIELDS, "content")}
-    calling = any(message.get(name) for name in _CALLS)
-    if read is not None and wrong:
-        said["content"] = read.before
-    if short:
+    if wrong is not None:
+        said["content"] = wrong.before
+    if wrong is None or short:
         # A tool call in it is half of one, or the last of several: it is left out, and asked for again.
         answer.add({**parsed, "choices": [{"delta": said, "finish_reason": "length"}]})
-        if calling or wrong:
+        if wrong is not None or any(message.get(name) for name in _CALLS):
             answer.attempt.calling = answer.attempt.withheld = True
             answer.attempt.deltas += 1
         return (Pause("window full") if session.pause_if_full() else None), session
-    if read is not None and wrong:
-        calls = [{**call, "index": index} for index, call in enumerate(message.get("tool_calls") or ())]
-        legacy = message.get("function_call")
-        delta = {**said, "tool_calls": calls, "function_call": legacy}
-        answer.add({**parsed, "choices": [{"delta": delta, "finish_reason": None}]})
-        return correction_of(read), session
-    return None, None
+    delta = {**said, "tool_calls": _indexed(message), "function_call": message.get("function_call")}
+    answer.add({**parsed, "choices": [{"delta": delta, "finish_reason": None}]})
+    return correction_of(wrong), session
+
+
+def _indexed(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a message as a delta has them."""
+    return [{**call, "index": index} for index, call in enumerate(message.get("tool_calls") or ())]
 
 
 def _join(turn: Turn, parsed: dict[str, Any], answer: Answer) -> dict[str, Any]:
@@ -139,9 +139,8 @@ def _join(turn: Turn, parsed: dict[str, Any], answer: Answer) -> dict[str, Any]:
     if answer.reasoning:
         message[thought] = answer.reasoning
     finish = answer.attempt.finish or "length"
-    usage = answer.usage() or parsed.get("usage")
-    joined = {**parsed, "choices": [{**choice, "message": message, "finish_reason": finish}]}
-    return _told(turn, {**joined, "usage": usage}, len(answer.attempts))
+    choices = [{**choice, "message": message, "finish_reason": finish}]
+    return _told(turn, {**parsed, "choices": choices, "usage": answer.usage()}, len(answer.attempts))
 
 
 def _noted(turn: Turn, whole: Whole, parsed: dict[str, Any]) -> Whole:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from proxy.core.emulation.history import as_text
 from proxy.core.emulation.message import complaint, emulated_message
-from proxy.core.emulation.offer import Offer, Tool, offer_of
+from proxy.core.emulation.offer import NO_TOOLS, Offer, Tool, offer_of
 from proxy.core.emulation.protocol import protocol
 from proxy.core.emulation.scanner import Call, CallScanner, Malformed, Piece, Text
 from proxy.core.emulation.stream import EmulatedStream, FormCount
 
 __all__ = [
+    "NO_TOOLS",
     "Call",
     "CallScanner",
     "EmulatedStream",

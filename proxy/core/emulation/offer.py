@@ -75,6 +75,10 @@ class Offer:
         return Arguments(found.text, tuple(dict.fromkeys((*written.repairs, *open_end, *found.repairs))))
 
 
+NO_TOOLS = Offer({}, "none")
+"""For histories of calls and results where none are offered any more."""
+
+
 def offer_of(body: Mapping[str, Any]) -> Offer | None:
     """The offer of a chat request; None where no function is offered.
 

@@ -176,10 +176,10 @@ class Outlet:
             self._withheld = None
             self._answer.attempt.withheld = False
 
-    def take_back(self) -> str | None:
-        """Forget what was withheld, and return the text in it; None if nothing was."""
+    def take_back(self) -> str:
+        """Forget what was withheld, and return the text in it."""
         if self._withheld is None:
-            return None
+            return ""
         self._withheld = None
         return self._answer.rewind()
 

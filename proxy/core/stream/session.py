@@ -242,8 +242,8 @@ class StreamSession:
         return self._pause_if_due(out)
 
     def _error(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Stop | None:
-        overflow = recognise(200, sse.data_of(frame) or b"")
-        attempt = self.answer.attempt
+        data = sse.data_of(frame) or b""
+        overflow, attempt = recognise(200, data), self.answer.attempt
         if overflow is not None and self.answer.begun:
             # Slots that share their memory fill up together, and are cleared together.
             attempt.cleared = overflow.shared and attempt.used < self.watch.pause_point
@@ -255,11 +255,11 @@ class StreamSession:
                 self.state = State.DONE
                 return Finish()
             attempt.cleared = False
-        if not self.answer.begun and (overflow is not None or refuses_tools(200, sse.data_of(frame) or b"")):
+        if not self.answer.begun and (overflow is not None or refuses_tools(200, data)):
             self.state = State.PAUSED
             self._refusal = clean(frame, chunk)
-            return Retry(overflow, sse.data_of(frame) or b"")
-        self.answer.attempt.errored = True
+            return Retry(overflow, data)
+        attempt.errored = True
         self._outlet.error(frame, chunk, out)
         return None
 
