@@ -15,14 +15,14 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.api.routes import CHAT, Surface, chat_endpoint, routes
-from proxy.core.checkpoint import CheckpointStore
-from proxy.core.options import Options
 from proxy.errors import SettingError
+from proxy.history.checkpoint import CheckpointStore
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
+from proxy.options import Options
 from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings
 from proxy.stages.compacting import Compactor

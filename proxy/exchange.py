@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, 
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-from proxy.core.jsontext import dumps
 from proxy.errors import BadRequest, BodyTooLarge, ClientError
 from proxy.net.tasks import spawn
+from proxy.wire.jsontext import dumps
 
 Scope: TypeAlias = MutableMapping[str, Any]
 AsgiMessage: TypeAlias = MutableMapping[str, Any]

@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from proxy.app import create_app
-from proxy.core.jsontext import loads
 from proxy.settings import BackendSetting, Settings
+from proxy.wire.jsontext import loads
 from tests.fakes import FakeBackend
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.jsontext import loads
 from proxy.errors import BadRequest, BodyTooLarge, ModelNotFound
 from proxy.exchange import Exchange, decoded
+from proxy.wire.jsontext import loads
 
 pytestmark = pytest.mark.anyio
 

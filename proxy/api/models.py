@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from proxy.backends.base import Listed
-from proxy.core.diet import diet_from
-from proxy.core.options import Options
-from proxy.core.policy import SMALL_WINDOW, limits_for
-from proxy.core.profile import ModelProfile
+from proxy.backends.profile import ModelProfile
 from proxy.net.upstream import Upstream
+from proxy.options import Options
+from proxy.shaping.diet import diet_from
+from proxy.shortening.policy import SMALL_WINDOW, limits_for
 from proxy.stages.emulating import CallLedger
 from proxy.stages.routing import Route, Router
 

@@ -10,13 +10,13 @@ from starlette.routing import BaseRoute, Route
 
 from proxy.api.endpoint import Endpoint
 from proxy.api.models import model_list, one_model, profiles
-from proxy.core.jsontext import dumps
-from proxy.core.options import Options
 from proxy.errors import ModelNotFound
 from proxy.exchange import Exchange
+from proxy.options import Options
 from proxy.relay import Relay
 from proxy.stages.emulating import CallLedger
 from proxy.telemetry import Telemetry
+from proxy.wire.jsontext import dumps
 
 CHAT = "/v1/chat/completions"
 JSON = (b"content-type", b"application/json")

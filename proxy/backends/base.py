@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from proxy.core.profile import Continuation, ModelProfile
+from proxy.backends.profile import Continuation, ModelProfile
 
 T = TypeVar("T")
 

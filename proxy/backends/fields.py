@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from proxy.core.profile import Fact, Trust
+from proxy.backends.profile import Fact, Trust
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
 from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
-from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 
 JsonObject: TypeAlias = dict[str, Any]
 

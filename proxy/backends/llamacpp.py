@@ -25,7 +25,7 @@ from proxy.backends.fields import (
     text,
     tokens,
 )
-from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 
 JsonObject: TypeAlias = dict[str, Any]
 

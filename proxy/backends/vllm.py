@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
 from proxy.backends.fields import dig, entry_of, fact, openai_models, text, tokens
-from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 
 JsonObject: TypeAlias = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import httpx
 
 from proxy.app import upstreams
-from proxy.core.profile import ModelProfile
+from proxy.backends.profile import ModelProfile
 from proxy.net.discovery import discover_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import httpx
 
 from proxy.backends.base import Flow, Probe, Reply
-from proxy.core import jsontext
+from proxy.wire import jsontext
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed
-from proxy.core.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
 from proxy.net.flows import FlowRunner, Outcome
 from proxy.net.lessons import LESSON_TTL, Lessons
 from proxy.net.tasks import spawn

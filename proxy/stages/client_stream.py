@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from proxy.core import sse
-from proxy.core.status import FORMS, Notice, carries_chunks
-from proxy.core.stream.answer import Identity
+from proxy.answer.answer import Identity
 from proxy.exchange import Exchange, Headers
 from proxy.net.tasks import spawn
+from proxy.status import FORMS, Notice, carries_chunks
+from proxy.wire import sse
 
 _EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from proxy.core.budget import ContextBudget
-from proxy.core.checkpoint import Checkpoint, CheckpointStore
-from proxy.core.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
-from proxy.core.ladder import Job
-from proxy.core.policy import limits_for
-from proxy.core.request import Message
-from proxy.core.turns import newest_user
+from proxy.history.checkpoint import Checkpoint, CheckpointStore
+from proxy.history.turns import newest_user
 from proxy.net.tasks import spawn
+from proxy.neutral.request import Message
+from proxy.shortening.budget import ContextBudget
+from proxy.shortening.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
+from proxy.shortening.ladder import Reduction
+from proxy.shortening.policy import limits_for
+from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, ask_model, drive
-from proxy.stages.turn import Turn
 from proxy.telemetry import Telemetry
 from proxy.tokens.meter import Meter
 
@@ -34,7 +34,7 @@ class _Flight:
 
 
 class Compactor:
-    """Shortens the history of a turn and keeps what it did as a checkpoint.
+    """Shortens the history of a job and keeps what it did as a checkpoint.
 
     Concurrent requests for the same history share one run; it is cancelled when nobody waits for it any more.
     """
@@ -56,49 +56,49 @@ class Compactor:
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self._cooling: dict[tuple[str, bytes], float] = {}
 
-    async def compact(self, turn: Turn, *, goal: int | None = None, limit: int | None = None) -> bool:
-        """Bring the turn's history down to `goal` prompt tokens (default: the target); False: nothing gained.
+    async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
+        """Bring the job's history down to `goal` prompt tokens (default: the target); False: nothing gained.
 
         `limit` are the tokens that it must not exceed; by default as many as fit by the upper bound. One is
         given after a refusal, and then what could not be shortened before is tried again.
         """
-        budget = turn.budget
-        if budget is None or not turn.history:
+        budget = job.budget
+        if budget is None or not job.history:
             return False
         goal = budget.goal if goal is None else goal
-        cold = (turn.scope, turn.links[-1])
+        cold = (job.scope, job.links[-1])
         if limit is None and self._cooling.get(cold, 0.0) > self._clock():
             return False
         gained = await self._shorten(
-            turn, budget, goal, min(budget.limit, limit or _surely_below(budget.limit, turn))
+            job, budget, goal, min(budget.limit, limit or _surely_below(budget.limit, job))
         )
-        if gained and turn.estimate.upper > budget.limit:
+        if gained and job.estimate.upper > budget.limit:
             # What was counted by the backend is rewritten, so that the bound is wider than before.
-            await self._shorten(turn, budget, goal, _surely_below(budget.limit, turn))
+            await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
         if not gained:
             self._cool(cold)
         return gained
 
-    async def _shorten(self, turn: Turn, budget: ContextBudget, goal: int, limit: int) -> bool:
-        done = await self._shared(turn, budget, goal, limit)
-        self._telemetry.compacted(turn.key, done.kind, done.before, done.after)
+    async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> bool:
+        done = await self._shared(job, budget, goal, limit)
+        self._telemetry.compacted(job.key, done.kind, done.before, done.after)
         if done.covered == 0:
             return False
-        turn.checkpoint = self._checkpoint(turn, done)
-        turn.history = done.messages
-        turn.untouched = False
-        turn.action = done.kind
-        before = turn.estimate.tokens
-        turn.estimate = await self._meter.measure(turn.key, turn.body())
-        turn.saved += max(0, before - turn.estimate.tokens)
+        job.checkpoint = self._checkpoint(job, done)
+        job.history = done.messages
+        job.untouched = False
+        job.action = done.kind
+        before = job.estimate.tokens
+        job.estimate = await self._meter.measure(job.key, job.body())
+        job.saved += max(0, before - job.estimate.tokens)
         return True
 
-    async def _shared(self, turn: Turn, budget: ContextBudget, goal: int, limit: int) -> Compaction:
+    async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
-        key = (turn.scope, turn.links[-1], len(turn.history), goal, limit)
+        key = (job.scope, job.links[-1], len(job.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
-            flight = _Flight(spawn(self._alone(turn, budget, goal, limit), name="compaction"))
+            flight = _Flight(spawn(self._alone(job, budget, goal, limit), name="compaction"))
             self._flights[key] = flight
             flight.task.add_done_callback(lambda _: self._land(key, flight))
         flight.waiting += 1
@@ -115,64 +115,62 @@ class Compactor:
         if self._flights.get(key) is flight:
             del self._flights[key]
 
-    async def rehearse(self, turn: Turn) -> Compaction | None:
-        """What compacting the turn would do, with a stand-in for a summary; nothing is asked, sent or kept."""
-        budget = turn.budget
-        if budget is None or not turn.history:
+    async def rehearse(self, job: Job) -> Compaction | None:
+        """What compacting the job would do, with a stand-in for a summary; nothing is asked, sent or kept."""
+        budget = job.budget
+        if budget is None or not job.history:
             return None
 
         async def stand_in(ask: SummaryAsk) -> str:
             return "[Here the summary would stand.]".ljust(ask.max_tokens * 3, "·")
 
-        limit = min(budget.limit, _surely_below(budget.limit, turn))
-        return await self._run(turn, budget, budget.goal, limit, stand_in)
+        limit = min(budget.limit, _surely_below(budget.limit, job))
+        return await self._run(job, budget, budget.goal, limit, stand_in)
 
-    async def _alone(self, turn: Turn, budget: ContextBudget, goal: int, limit: int) -> Compaction:
+    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
         """Run it here, unless another replica is at it: then take over what that one stored."""
-        name = f"{turn.scope}|{turn.links[-1].hex()}"
+        name = f"{job.scope}|{job.links[-1].hex()}"
         if not await self._store.claim(name, CLAIM):
             await self._store.wait(name, CLAIM)
-            stored = await self._store.find(turn.scope, turn.links[-2::-1])
-            if stored is not None and (turn.checkpoint is None or stored.covered > turn.checkpoint.covered):
-                return self._taken_over(turn, stored)
+            stored = await self._store.find(job.scope, job.links[-2::-1])
+            if stored is not None and (job.checkpoint is None or stored.covered > job.checkpoint.covered):
+                return self._taken_over(job, stored)
         try:
-            done = await self._run(turn, budget, goal, limit, partial(self.ask, turn))
+            done = await self._run(job, budget, goal, limit, partial(self.ask, job))
             if done.covered:
-                await self._store.put(self._checkpoint(turn, done))
+                await self._store.put(self._checkpoint(job, done))
             return done
         finally:
             await self._store.release(name)
 
-    async def _run(
-        self, turn: Turn, budget: ContextBudget, goal: int, limit: int, asked: Asked
-    ) -> Compaction:
+    async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, asked: Asked) -> Compaction:
         def cost(messages: Sequence[Message]) -> list[float]:
-            return self._meter.costs(turn.key, messages)
+            return self._meter.costs(job.key, messages)
 
-        costs = cost(turn.history)
-        overhead = max(0.0, turn.estimate.tokens - sum(costs))
-        job = Job(
-            messages=turn.history,
+        costs = cost(job.history)
+        overhead = max(0.0, job.estimate.tokens - sum(costs))
+        reduction = Reduction(
+            messages=job.history,
             costs=costs,
-            floor=head_end(turn.history),
-            tail=newest_user(turn.history) or 0,
+            floor=head_end(job.history),
+            tail=newest_user(job.history) or 0,
             budget=max(1.0, goal - overhead),
-            limits=limits_for(turn.options.policy, budget.window),
+            limits=limits_for(job.options.policy, budget.window),
             cost=cost,
         )
-        by = await self.summariser(turn, budget, overhead)
-        flow = compact(job, by, limit=max(1.0, limit - overhead))
+        by = await self.summariser(job, budget, overhead)
+        flow = compact(reduction, by, limit=max(1.0, limit - overhead))
         return await drive(flow, asked)
 
-    async def _summary_route(self, turn: Turn) -> Route:
+    async def _summary_route(self, job: Job) -> Route:
         """Who summarises: the request's own model unless another is configured."""
-        named = turn.options.summary_model
-        return turn.route if named is None else await self._router.route(named)
+        named = job.options.summary_model
+        return job.route if named is None else await self._router.route(named)
 
-    async def summariser(self, turn: Turn, budget: ContextBudget, overhead: float) -> Summariser:
+    async def summariser(self, job: Job, budget: ContextBudget, overhead: float) -> Summariser:
         """The summariser's figures: an eighth of the window for a summary, within reason."""
-        route = await self._summary_route(turn)
-        same = route.upstream is turn.route.upstream and route.model == turn.route.model
+        route = await self._summary_route(job)
+        same = route.upstream is job.route.upstream and route.model == job.route.model
         window = budget.window
         if not same:
             profile = await route.upstream.prober.profile(route.model)
@@ -180,18 +178,18 @@ class Compactor:
         tokens = max(96, min(2048, budget.window // 8, window // 4))
         # A request that the summariser refuses for its size is a part of the history that nobody reads.
         return Summariser(
-            window=_surely_below(window, turn), tokens=tokens, overhead=overhead, same_model=same
+            window=_surely_below(window, job), tokens=tokens, overhead=overhead, same_model=same
         )
 
-    async def ask(self, turn: Turn, ask: SummaryAsk) -> str:
+    async def ask(self, job: Job, ask: SummaryAsk) -> str:
         """Have the summarising model write a summary; empty when it failed."""
-        text = await ask_model(turn, await self._summary_route(turn), ask)
-        self._telemetry.summarised(turn.key, ok=bool(text))
+        text = await ask_model(job, await self._summary_route(job), ask)
+        self._telemetry.summarised(job.key, ok=bool(text))
         return text
 
-    def _checkpoint(self, turn: Turn, done: Compaction) -> Checkpoint:
-        """The rewrite against the client's own messages, so that the next turn finds it."""
-        old = turn.checkpoint
+    def _checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
+        """The rewrite against the client's own messages, so that the next job finds it."""
+        old = job.checkpoint
         covered, replaced = done.covered, done.replaced
         if old is not None:
             # Where it ends inside the earlier rewrite, it covers as much as that did.
@@ -199,8 +197,8 @@ class Compactor:
             covered, replaced = covered + beyond, replaced + beyond
             covered += old.covered - len(old.replacement)
         return Checkpoint(
-            scope=turn.scope,
-            digest=turn.links[covered - 1],
+            scope=job.scope,
+            digest=job.links[covered - 1],
             covered=covered,
             replacement=tuple(done.messages[:replaced]),
             tokens_before=int(done.before),
@@ -209,18 +207,18 @@ class Compactor:
             created=self._clock(),
         )
 
-    def _taken_over(self, turn: Turn, stored: Checkpoint) -> Compaction:
+    def _taken_over(self, job: Job, stored: Checkpoint) -> Compaction:
         """What another replica stored, as if it had been done here."""
-        old = turn.checkpoint
+        old = job.checkpoint
         shift = old.covered - len(old.replacement) if old is not None else 0
-        messages = [*stored.replacement, *turn.sent[stored.covered :]]
+        messages = [*stored.replacement, *job.sent[stored.covered :]]
         return Compaction(
             messages=messages,
             covered=stored.covered - shift,
             replaced=len(stored.replacement),
             kind=kind_of(stored.kind),
-            before=sum(self._meter.costs(turn.key, turn.history)),
-            after=sum(self._meter.costs(turn.key, messages)),
+            before=sum(self._meter.costs(job.key, job.history)),
+            after=sum(self._meter.costs(job.key, messages)),
             rungs=("taken over",),
         )
 
@@ -230,10 +228,10 @@ class Compactor:
         self._cooling[key] = now + COOL_DOWN
 
 
-def _surely_below(bound: int, turn: Turn) -> int:
-    """Predicted tokens at which an upper bound like that of the turn's prompt is `bound`.
+def _surely_below(bound: int, job: Job) -> int:
+    """Predicted tokens at which an upper bound like that of the job's prompt is `bound`.
 
     The margin of a long prompt grows with it, that of a short one is mostly fixed.
     """
-    tokens, upper = turn.estimate.tokens, turn.estimate.upper
+    tokens, upper = job.estimate.tokens, job.estimate.upper
     return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))

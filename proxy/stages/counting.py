@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from proxy.core.checkpoint import CheckpointStore
-from proxy.core.profile import ModelProfile, Trust
-from proxy.core.truncation import window_behind_cut
+from proxy.backends.profile import ModelProfile, Trust
+from proxy.counting.truncation import window_behind_cut
+from proxy.history.checkpoint import CheckpointStore
 from proxy.net.tasks import spawn
+from proxy.stages.job import Job
 from proxy.stages.routing import Route
-from proxy.stages.turn import Turn
 from proxy.telemetry import Telemetry
 from proxy.tokens.meter import Estimate, Meter, MeterKey, Observation
 
@@ -24,7 +24,7 @@ MOST_CUT = 4096
 
 
 class Counting:
-    """Measures turns and learns from what backends report. Learned weights survive in the store."""
+    """Measures jobs and learns from what backends report. Learned weights survive in the store."""
 
     def __init__(
         self, *, meter: Meter, store: CheckpointStore, telemetry: Telemetry, clock: Callable[[], float]
@@ -57,78 +57,78 @@ class Counting:
                 self.meter.load(key, learned)
         return await self.meter.measure(key, body)
 
-    async def refine(self, turn: Turn) -> None:
+    async def refine(self, job: Job) -> None:
         """Where the decision to compact hangs on the estimate's error, have the backend count, for a moment.
 
         The first request with other tools than before is counted exactly in the background.
         """
-        budget, estimate = turn.budget, turn.estimate
+        budget, estimate = job.budget, job.estimate
         if budget is None or estimate.source == "backend":
             return
         doubt = estimate.upper - estimate.tokens
         low = budget.needs_compaction(estimate.tokens - doubt, estimate.tokens)
         if low != budget.needs_compaction(estimate.upper, estimate.upper):
-            await self._ask(turn, EXACT_TIMEOUT)
-        elif turn.request.body.get("tools"):
-            known = (turn.key, estimate.ticket.scope)
+            await self._ask(job, EXACT_TIMEOUT)
+        elif job.request.body.get("tools"):
+            known = (job.key, estimate.ticket.scope)
             if known not in self._asked:
                 self._asked.add(known)
-                self.ask_soon(turn)
+                self.ask_soon(job)
 
-    def ask_soon(self, turn: Turn) -> None:
+    def ask_soon(self, job: Job) -> None:
         """Have the backend count in the background: its figure anchors what comes after."""
-        spawn(self._ask(turn, 10 * EXACT_TIMEOUT), name="exact-count")
+        spawn(self._ask(job, 10 * EXACT_TIMEOUT), name="exact-count")
 
-    async def _ask(self, turn: Turn, seconds: float) -> None:
-        estimate = turn.estimate
+    async def _ask(self, job: Job, seconds: float) -> None:
+        estimate = job.estimate
         try:
             async with asyncio.timeout(seconds):
-                exact = await turn.route.upstream.prober.count(turn.body())
+                exact = await job.route.upstream.prober.count(job.body())
         except TimeoutError:
             return
         if exact is not None:
             self.meter.anchor_exact(estimate, exact)
-            turn.estimate = await self.meter.measure(turn.key, turn.body())
+            job.estimate = await self.meter.measure(job.key, job.body())
 
-    def observe(self, turn: Turn, estimate: Estimate, usage: Mapping[str, Any]) -> None:
+    def observe(self, job: Job, estimate: Estimate, usage: Mapping[str, Any]) -> None:
         """Learn from the usage that a backend reported for a request."""
         reported = usage.get("prompt_tokens")
         if not isinstance(reported, int) or reported <= 0:
             return
-        window = turn.profile.window
+        window = job.profile.window
         known = window.value if window is not None and window.trust > Trust.FALLBACK else None
         verdict = self.meter.observe(estimate, reported, window=known)
         if verdict is Observation.CUT:
-            self._was_cut(turn, estimate, reported, known)
+            self._was_cut(job, estimate, reported, known)
         elif verdict is Observation.ACCEPTED:
-            since = self._unsaved.setdefault(turn.key, self._clock())
+            since = self._unsaved.setdefault(job.key, self._clock())
             if self._clock() - since >= SAVE_EVERY:
-                spawn(self._save(turn.key), name="save-weights")
+                spawn(self._save(job.key), name="save-weights")
 
-    def was_cut(self, turn: Turn) -> bool:
+    def was_cut(self, job: Job) -> bool:
         """Whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
-        return bool(self._cut) and any((turn.scope, link) in self._cut for link in turn.links)
+        return bool(self._cut) and any((job.scope, link) in self._cut for link in job.links)
 
-    def mended(self, turn: Turn) -> None:
+    def mended(self, job: Job) -> None:
         """The conversation was compacted since it was cut: what is sent now is whole."""
-        for link in turn.links:
-            self._cut.pop((turn.scope, link), None)
+        for link in job.links:
+            self._cut.pop((job.scope, link), None)
 
     async def save(self) -> None:
         """Write what is not written yet."""
         for key in list(self._unsaved):
             await self._save(key)
 
-    def _was_cut(self, turn: Turn, estimate: Estimate, reported: int, window: int | None) -> None:
-        self._telemetry.cut(turn.key, estimate.tokens, reported)
-        turn.cut = True
-        if turn.links:
-            self._cut[turn.scope, turn.links[-1]] = None
+    def _was_cut(self, job: Job, estimate: Estimate, reported: int, window: int | None) -> None:
+        self._telemetry.cut(job.key, estimate.tokens, reported)
+        job.cut = True
+        if job.links:
+            self._cut[job.scope, job.links[-1]] = None
             while len(self._cut) > MOST_CUT:
                 del self._cut[next(iter(self._cut))]
         learned = window_behind_cut(reported, window)
         if learned is not None:
-            turn.route.upstream.prober.learn(turn.route.model, learned, "silent cut")
+            job.route.upstream.prober.learn(job.route.model, learned, "silent cut")
 
     async def _save(self, key: MeterKey) -> None:
         self._unsaved.pop(key, None)

@@ -8,8 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from proxy.core import sse
-from proxy.core.emulation import (
+from proxy.answer.answer import first_choice
+from proxy.answer.events import ChunkReceived
+from proxy.answer.frames import encoded, object_of
+from proxy.answer.rewriting import calls_of, content_of, with_content
+from proxy.backends.profile import ModelProfile
+from proxy.emulation import (
     NO_TOOLS,
     EmulatedStream,
     FormCount,
@@ -20,17 +24,13 @@ from proxy.core.emulation import (
     emulated_message,
     offer_of,
 )
-from proxy.core.emulation.protocol import call_text
-from proxy.core.options import Options
-from proxy.core.profile import ModelProfile
-from proxy.core.request import ChatRequest, Message
-from proxy.core.stream.answer import first_choice
-from proxy.core.stream.events import ChunkReceived
-from proxy.core.stream.frames import encoded, object_of
-from proxy.core.stream.rewriting import calls_of, content_of, with_content
-from proxy.core.turns import RESULT_ROLES
-from proxy.stages.turn import Turn
+from proxy.emulation.protocol import call_text
+from proxy.history.turns import RESULT_ROLES
+from proxy.neutral.request import ChatRequest, Message
+from proxy.options import Options
+from proxy.stages.job import Job
 from proxy.telemetry import Key, Telemetry
+from proxy.wire import sse
 
 _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 
@@ -199,24 +199,24 @@ class CallLedger:
         self._telemetry = telemetry
         self._counts: dict[Key, dict[str, dict[str, int]]] = defaultdict(dict)
 
-    def add(self, turn: Turn, stats: dict[str, FormCount]) -> None:
+    def add(self, job: Job, stats: dict[str, FormCount]) -> None:
         """Count an attempt."""
         for form, counted in stats.items():
             for outcome, number in asdict(counted).items():
-                self.count(turn, form, outcome, number)
+                self.count(job, form, outcome, number)
 
-    def count(self, turn: Turn, form: str, outcome: str, number: int = 1) -> None:
+    def count(self, job: Job, form: str, outcome: str, number: int = 1) -> None:
         """Count calls: `called`, `repaired`, `malformed`, `retried` or `lost`."""
         if not number:
             return
-        counts = self._counts[turn.key].setdefault(form, {})
+        counts = self._counts[job.key].setdefault(form, {})
         counts[outcome] = counts.get(outcome, 0) + number
-        self._telemetry.called(turn.key, form, outcome, number)
+        self._telemetry.called(job.key, form, outcome, number)
 
-    def outcome(self, turn: Turn, malformed: Iterable[Malformed], *, retried: bool) -> None:
+    def outcome(self, job: Job, malformed: Iterable[Malformed], *, retried: bool) -> None:
         """What was done about calls that could not be made."""
         for call in malformed:
-            self.count(turn, call.form, "retried" if retried else "lost")
+            self.count(job, call.form, "retried" if retried else "lost")
 
     def describe(self, key: Key) -> dict[str, Any]:
         """Counts of a model by form, for people."""

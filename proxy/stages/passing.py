@@ -6,12 +6,12 @@ from collections.abc import AsyncIterable, Sequence
 
 import httpx
 
-from proxy.core.jsontext import loads
 from proxy.errors import BrokenOff
 from proxy.exchange import Exchange
 from proxy.net.headers import Header, response_headers
 from proxy.net.upstream import Upstream
 from proxy.stages.routing import Router
+from proxy.wire.jsontext import loads
 
 PEEK = 8 * 2**20
 """Bytes of a JSON body that are read to see which model it names."""

@@ -1,7 +1,7 @@
 """Slots that share one memory: when it is full, all of them are cleared, whosever prompt was small.
 
 llama-server's default is four slots over one KV cache of the window's size (`--kv-unified`), LM Studio's `parallel` is
-alike. Neither tells beforehand, so the turns that were cleared run one at a time from then on.
+alike. Neither tells beforehand, so the jobs that were cleared run one at a time from then on.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from proxy.core.overflow import Overflow
-from proxy.stages.turn import Turn
+from proxy.backends.overflow import Overflow
+from proxy.stages.job import Job
 from proxy.telemetry import Key
 
 MOST = 12
-"""How many times a turn is cleared before the refusal is taken for its own."""
+"""How many times a job is cleared before the refusal is taken for its own."""
 BREATH = 0.1
-"""Seconds that a turn which is the only one of its kind waits before it tries again, times the tries."""
+"""Seconds that a job which is the only one of its kind waits before it tries again, times the tries."""
 
 
 class SharedPool:
@@ -25,27 +25,27 @@ class SharedPool:
     def __init__(self) -> None:
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def wait(self, turn: Turn) -> None:
-        """Wait until the turn may be sent again."""
-        turn.cleared += 1
-        if turn.alone is None:
-            lock = self._locks[turn.key]
+    async def wait(self, job: Job) -> None:
+        """Wait until the job may be sent again."""
+        job.cleared += 1
+        if job.alone is None:
+            lock = self._locks[job.key]
             await lock.acquire()
-            turn.alone = lock
+            job.alone = lock
         else:
-            await asyncio.sleep(BREATH * turn.cleared)
+            await asyncio.sleep(BREATH * job.cleared)
 
 
-def leave(turn: Turn) -> None:
-    """The turn is over: the next one may go on."""
-    if turn.alone is not None:
-        turn.alone.release()
-        turn.alone = None
+def leave(job: Job) -> None:
+    """The job is over: the next one may go on."""
+    if job.alone is not None:
+        job.alone.release()
+        job.alone = None
 
 
-def was_cleared(turn: Turn, overflow: Overflow) -> bool:
+def was_cleared(job: Job, overflow: Overflow) -> bool:
     """Whether a refusal is not about this prompt: it names no figures, and the prompt fits by far."""
-    budget = turn.budget
-    if budget is None or overflow.window is not None or not overflow.shared or turn.cleared >= MOST:
+    budget = job.budget
+    if budget is None or overflow.window is not None or not overflow.shared or job.cleared >= MOST:
         return False
-    return turn.estimate.upper < budget.pause_point
+    return job.estimate.upper < budget.pause_point

@@ -1,4 +1,4 @@
-"""From a client's bytes to a turn: route, profile, policy, clean and valid history, checkpoint, count."""
+"""From a client's bytes to a job: route, profile, policy, clean and valid history, checkpoint, count."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
-from proxy.core.chain import chain
-from proxy.core.checkpoint import CheckpointStore
-from proxy.core.clean import clean_history
-from proxy.core.options import Options
-from proxy.core.repair import RepairRules, repair, rules_for
-from proxy.core.request import ChatRequest, Message, leading_system
-from proxy.core.shaping import shape
 from proxy.exchange import Exchange
+from proxy.history.chain import chain
+from proxy.history.checkpoint import CheckpointStore
+from proxy.neutral.request import ChatRequest, Message, leading_system
+from proxy.options import Options
+from proxy.shaping.clean import clean_history
+from proxy.shaping.repair import RepairRules, repair, rules_for
+from proxy.shaping.shape import shape
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
+from proxy.stages.job import Job
 from proxy.stages.routing import Route
-from proxy.stages.turn import Turn
 from proxy.telemetry import Key, Telemetry
 
 
 class Preparer:
-    """Prepares turns."""
+    """Prepares jobs."""
 
     def __init__(
         self, *, counting: Counting, store: CheckpointStore, options: Options, telemetry: Telemetry
@@ -34,7 +34,7 @@ class Preparer:
 
     async def prepare(
         self, exchange: Exchange, asked: ChatRequest, route: Route, *, emulate: bool = False
-    ) -> Turn:
+    ) -> Job:
         """Everything up to the decision what to do. `emulate`: the backend has just refused the tools."""
         profile = await route.upstream.prober.profile(route.model)
         key = (route.upstream.name, route.model)
@@ -58,7 +58,7 @@ class Preparer:
         # The newest message is never covered, not even where the same loop has been run before.
         checkpoint = await self._store.find(scope, links[-2::-1]) if links else None
         history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
-        turn = Turn(
+        job = Job(
             exchange=exchange,
             asked=asked,
             request=request,
@@ -80,7 +80,7 @@ class Preparer:
         )
         if profile.window is None:
             self._telemetry.window_unknown(key)
-        return turn
+        return job
 
     def _mended(self, key: Key, messages: Sequence[Message], rules: RepairRules) -> Sequence[Message]:
         """The messages as backends take them; the same list where there is nothing to mend."""

@@ -10,23 +10,23 @@ from typing import Any
 
 import httpx
 
-from proxy.core.continuation import ContinuationRequest, Partial, Said, continuation, shorten_said
-from proxy.core.jsontext import dumps
-from proxy.core.overflow import Overflow, recognise
-from proxy.core.profile import Continuation
-from proxy.core.request import Message
-from proxy.core.stream.answer import Answer
+from proxy.answer.answer import Answer
+from proxy.backends.overflow import Overflow, recognise
+from proxy.backends.profile import Continuation
 from proxy.errors import UpstreamUnavailable
 from proxy.net.headers import uncompressed
 from proxy.net.inflate import readable
+from proxy.neutral.request import Message
+from proxy.shortening.continuation import ContinuationRequest, Partial, Said, continuation, shorten_said
 from proxy.stages.compacting import Compactor
 from proxy.stages.emulating import Correction
+from proxy.stages.job import Job
 from proxy.stages.pooling import was_cleared
 from proxy.stages.sending import Sender, bounded_answer, buffered, is_event_stream
 from proxy.stages.summarising import drive
-from proxy.stages.turn import Turn
 from proxy.telemetry import Telemetry
 from proxy.tokens.meter import Estimate, Meter
+from proxy.wire.jsontext import dumps
 
 _log = logging.getLogger("spillway.resume")
 
@@ -72,56 +72,56 @@ class Resumer:
         self._meter = meter
         self._telemetry = telemetry
 
-    async def resume(self, turn: Turn, answer: Answer, progress: Progress) -> Attempted | None:
+    async def resume(self, job: Job, answer: Answer, progress: Progress) -> Attempted | None:
         """Open the next attempt; None when there is no way to go on.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached.
         """
-        budget = turn.budget
+        budget = job.budget
         if budget is None:
             return None
         if answer.attempt.restarted and progress.how is not None:
-            await self._refuse(turn, progress.how, "began its answer anew")
+            await self._refuse(job, progress.how, "began its answer anew")
             if progress.how is Continuation.QUOTE:
                 return None
-        for how in self._ways(turn):
-            tried = await self._go_on(turn, answer, progress, how)
+        for how in self._ways(job):
+            tried = await self._go_on(job, answer, progress, how)
             if isinstance(tried, Attempted):
-                self._telemetry.resumed(turn.key, how.value)
+                self._telemetry.resumed(job.key, how.value)
                 progress.how = how
                 return tried
             if isinstance(tried, Overflow):
                 return None
-            await self._refuse(turn, how, "refused to go on")
+            await self._refuse(job, how, "refused to go on")
         return None
 
     async def _go_on(
-        self, turn: Turn, answer: Answer, progress: Progress, how: Continuation
+        self, job: Job, answer: Answer, progress: Progress, how: Continuation
     ) -> Attempted | Overflow | None:
         """Ask in one way; None if it is not understood."""
-        budget = turn.budget
+        budget = job.budget
         assert budget is not None
-        if progress.hidden and not answer.attempt.calling and not _goes_on_exactly(turn, answer, how):
+        if progress.hidden and not answer.attempt.calling and not _goes_on_exactly(job, answer, how):
             progress.gap = answer.cut_back()
-        partial = await self._shortened(turn, answer, progress, budget.window * SAID_SHARE)
-        said = sum(self._cost(turn)([{"role": "assistant", "content": partial.text or partial.thought}]))
-        if turn.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
-            await self._compactor.compact(turn, goal=max(1, int(budget.goal - said)))
+        partial = await self._shortened(job, answer, progress, budget.window * SAID_SHARE)
+        said = sum(self._cost(job)([{"role": "assistant", "content": partial.text or partial.thought}]))
+        if job.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
+            await self._compactor.compact(job, goal=max(1, int(budget.goal - said)))
         shortened = False
         while True:
-            request = continuation(turn.messages, partial, how, thoughts=_thinks_on(turn))
-            tried = await self._try(turn, answer, request)
+            request = continuation(job.messages, partial, how, thoughts=_thinks_on(job))
+            tried = await self._try(job, answer, request)
             if not isinstance(tried, Overflow):
                 return tried
-            if was_cleared(turn, tried):
-                await self._sender.pool.wait(turn)
-            elif shortened or not await self._sender.shorten(turn, tried, 1):
+            if was_cleared(job, tried):
+                await self._sender.pool.wait(job)
+            elif shortened or not await self._sender.shorten(job, tried, 1):
                 return tried
             else:
                 shortened = True
 
-    async def correct(self, turn: Turn, answer: Answer, correction: Correction) -> Attempted | None:
+    async def correct(self, job: Job, answer: Answer, correction: Correction) -> Attempted | None:
         """Ask once more for a tool call that could not be made; None if the backend does not take that.
 
         Raises:
@@ -129,48 +129,48 @@ class Resumer:
         """
         written: Message = {"role": "assistant", "content": answer.text + correction.written}
         complaint: Message = {"role": "user", "content": correction.complaint}
-        request = ContinuationRequest([*turn.messages, written, complaint], {}, exact=True)
-        tried = await self._try(turn, answer, request)
+        request = ContinuationRequest([*job.messages, written, complaint], {}, exact=True)
+        tried = await self._try(job, answer, request)
         return tried if isinstance(tried, Attempted) else None
 
-    def _ways(self, turn: Turn) -> list[Continuation]:
-        backend = turn.route.upstream.prober.known_backend
-        return turn.profile.ways(backend.continuations if backend is not None else ())
+    def _ways(self, job: Job) -> list[Continuation]:
+        backend = job.route.upstream.prober.known_backend
+        return job.profile.ways(backend.continuations if backend is not None else ())
 
-    async def _refuse(self, turn: Turn, how: Continuation, why: str) -> None:
+    async def _refuse(self, job: Job, how: Continuation, why: str) -> None:
         """Remember that this way does not work here. Quoting is never ruled out: it is all that remains."""
-        _log.info("%s/%s %s: %s", *turn.key, why, how.value)
+        _log.info("%s/%s %s: %s", *job.key, why, how.value)
         if how is not Continuation.QUOTE:
-            prober = turn.route.upstream.prober
-            prober.refuse_continuation(turn.route.model, how, why)
-            turn.profile = await prober.profile(turn.route.model)
+            prober = job.route.upstream.prober
+            prober.refuse_continuation(job.route.model, how, why)
+            job.profile = await prober.profile(job.route.model)
 
-    def _cost(self, turn: Turn) -> Callable[[Any], list[float]]:
-        return lambda messages: self._meter.costs(turn.key, messages)
+    def _cost(self, job: Job) -> Callable[[Any], list[float]]:
+        return lambda messages: self._meter.costs(job.key, messages)
 
-    async def _shortened(self, turn: Turn, answer: Answer, progress: Progress, room: float) -> Partial:
+    async def _shortened(self, job: Job, answer: Answer, progress: Progress, room: float) -> Partial:
         """What was said so far, or thought if nothing was said, in `room` tokens."""
-        budget = turn.budget
+        budget = job.budget
         assert budget is not None
         text = answer.text
         thought = answer.reasoning if not text and answer.thinking else ""
-        by = await self._compactor.summariser(turn, budget, 0.0)
+        by = await self._compactor.summariser(job, budget, 0.0)
         so_far = progress.thought if thought else progress.said
-        flow = shorten_said(text or thought, so_far, room=room, by=by, cost=self._cost(turn))
-        short = await drive(flow, partial(self._compactor.ask, turn))
+        flow = shorten_said(text or thought, so_far, room=room, by=by, cost=self._cost(job))
+        short = await drive(flow, partial(self._compactor.ask, job))
         return Partial(thought=short) if thought else Partial(text=short)
 
     async def _try(
-        self, turn: Turn, answer: Answer, request: ContinuationRequest
+        self, job: Job, answer: Answer, request: ContinuationRequest
     ) -> Attempted | Overflow | None:
-        body = _body(turn, request)
-        estimate = await self._meter.measure(turn.key, body)
+        body = _body(job, request)
+        estimate = await self._meter.measure(job.key, body)
         bound: dict[str, int] = {}
-        if (budget := turn.budget) is not None:
-            end = budget.window if turn.cancels else budget.pause_point
-            bound = bounded_answer(turn, end - estimate.upper, answer.said_tokens) or {}
+        if (budget := job.budget) is not None:
+            end = budget.window if job.cancels else budget.pause_point
+            bound = bounded_answer(job, end - estimate.upper, answer.said_tokens) or {}
         body |= bound
-        upstream, exchange = turn.route.upstream, turn.exchange
+        upstream, exchange = job.route.upstream, job.exchange
         headers = uncompressed(exchange.headers)
         response = await upstream.send(
             "POST", exchange.target, headers, dumps(body), drop={b"content-encoding"}
@@ -189,20 +189,20 @@ class Resumer:
         return None
 
 
-def _goes_on_exactly(turn: Turn, answer: Answer, how: Continuation) -> bool:
+def _goes_on_exactly(job: Job, answer: Answer, how: Continuation) -> bool:
     """Whether the next attempt can finish half a word."""
-    return how is Continuation.FLAGS and (answer.has_text or _thinks_on(turn))
+    return how is Continuation.FLAGS and (answer.has_text or _thinks_on(job))
 
 
-def _thinks_on(turn: Turn) -> bool:
-    backend = turn.route.upstream.prober.known_backend
+def _thinks_on(job: Job) -> bool:
+    backend = job.route.upstream.prober.known_backend
     return backend is not None and backend.continues_reasoning
 
 
-def _body(turn: Turn, request: ContinuationRequest) -> dict[str, Any]:
-    body = {name: value for name, value in turn.body().items() if name not in _NOT_COPIED}
+def _body(job: Job, request: ContinuationRequest) -> dict[str, Any]:
+    body = {name: value for name, value in job.body().items() if name not in _NOT_COPIED}
     messages: list[Message] = request.messages
-    backend = turn.route.upstream.prober.known_backend
+    backend = job.route.upstream.prober.known_backend
     # These frames are rewritten in any case, so the backend may as well count in each of them.
     counts = dict(backend.ask_running_counts) if backend is not None else {}
     options = {"include_usage": True, **counts.pop("stream_options", {})}

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from proxy.core.status import Notice
-from proxy.core.stream.answer import Answer
-from proxy.core.stream.events import (
+from proxy.answer.answer import Answer
+from proxy.answer.events import (
     ChunkReceived,
     Corrected,
     Finish,
@@ -22,16 +21,17 @@ from proxy.core.stream.events import (
     UpstreamEnded,
     UpstreamFailed,
 )
-from proxy.core.stream.session import State, StreamSession, Watch
+from proxy.answer.session import State, StreamSession, Watch
 from proxy.errors import UpstreamUnavailable
 from proxy.net.tasks import spawn
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger, Correction, Reader
+from proxy.stages.job import Job
 from proxy.stages.pooling import was_cleared
 from proxy.stages.resuming import Attempted, Progress, Resumer
 from proxy.stages.sending import RETRIES, Sender, is_event_stream
-from proxy.stages.turn import Turn
+from proxy.status import Notice
 from proxy.telemetry import Telemetry
 from proxy.tokens.meter import Estimate
 
@@ -43,7 +43,7 @@ Stopped = Pause | Retry | Correction | None
 class Run:
     """One answer on its way."""
 
-    turn: Turn
+    job: Job
     session: StreamSession
     to: Audience
     progress: Progress
@@ -53,11 +53,11 @@ class Run:
     """Whether the model was asked once more for a tool call that could not be made."""
 
     @classmethod
-    def of(cls, turn: Turn, session: StreamSession, to: Audience) -> Run:
-        """The first attempt is the turn itself."""
+    def of(cls, job: Job, session: StreamSession, to: Audience) -> Run:
+        """The first attempt is the job itself."""
         progress = Progress(hidden=isinstance(to, Nobody))
-        run = cls(turn=turn, session=session, to=to, progress=progress, estimates=[turn.estimate])
-        run.corrected = turn.request.choices > 1  # of several choices none can be had again alone
+        run = cls(job=job, session=session, to=to, progress=progress, estimates=[job.estimate])
+        run.corrected = job.request.choices > 1  # of several choices none can be had again alone
         return run
 
 
@@ -79,35 +79,35 @@ class StreamDriver:
         self.ledger = ledger
         self._telemetry = telemetry
 
-    def session(self, turn: Turn, answer: Answer | None = None) -> StreamSession:
-        """A session that watches for what this turn's model and client allow."""
-        budget = turn.budget
-        request = turn.request
+    def session(self, job: Job, answer: Answer | None = None) -> StreamSession:
+        """A session that watches for what this job's model and client allow."""
+        budget = job.budget
+        request = job.request
         watch = Watch(
             window=budget.window if budget is not None else 0,
             pause_point=budget.pause_point if budget is not None else 0,
             max_tokens=request.max_tokens,
-            strip_usage=turn.usage_asked,
+            strip_usage=job.usage_asked,
             show_usage=request.usage_wish is True,
-            cancels=turn.cancels,
-            calls_whole=turn.offer is not None,
-            resumable=budget is not None and turn.resumable,
-            max_resumes=turn.options.max_resumes,
+            cancels=job.cancels,
+            calls_whole=job.offer is not None,
+            resumable=budget is not None and job.resumable,
+            max_resumes=job.options.max_resumes,
         )
-        return StreamSession(watch, answer or self.answer(turn))
+        return StreamSession(watch, answer or self.answer(job))
 
-    def answer(self, turn: Turn) -> Answer:
-        """An empty answer to a turn."""
-        key, meter = turn.key, self.counting.meter
-        bound = turn.answer_bound
-        return Answer(turn.estimate.tokens, lambda text: meter.count_text(key, text), bound=bound)
+    def answer(self, job: Job) -> Answer:
+        """An empty answer to a job."""
+        key, meter = job.key, self.counting.meter
+        bound = job.answer_bound
+        return Answer(job.estimate.tokens, lambda text: meter.count_text(key, text), bound=bound)
 
-    async def run(self, turn: Turn, response: httpx.Response, to: Audience) -> None:
+    async def run(self, job: Job, response: httpx.Response, to: Audience) -> None:
         """Relay the answer to its end, over as many attempts as it takes."""
-        session = self.session(turn)
+        session = self.session(job)
         if to.identity is not None:
             session.adopt(to.identity)
-        run = Run.of(turn, session, to)
+        run = Run.of(job, session, to)
         await self.go_on(run, await self._pump(run, response))
 
     async def go_on(self, run: Run, stopped: Stopped) -> None:
@@ -134,14 +134,14 @@ class StreamDriver:
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
         """Open the next attempt; None if there can be none."""
-        turn, session = run.turn, run.session
+        job, session = run.job, run.session
         try:
             if isinstance(stopped, Retry):
                 return await self._again(run, stopped)
-            self._telemetry.paused(turn.key, stopped.reason)
+            self._telemetry.paused(job.key, stopped.reason)
             if session.answer.attempt.cleared:
-                await self._sender.pool.wait(turn)
-            attempted = await self._resumer.resume(turn, session.answer, run.progress)
+                await self._sender.pool.wait(job)
+            attempted = await self._resumer.resume(job, session.answer, run.progress)
         except UpstreamUnavailable:
             return None
         if attempted is None:
@@ -152,36 +152,36 @@ class StreamDriver:
 
     async def _again(self, run: Run, stopped: Retry) -> httpx.Response | None:
         """Send a prompt that was refused inside the stream, shortened if it was too long."""
-        turn, overflow = run.turn, stopped.overflow
+        job, overflow = run.job, stopped.overflow
         retry = len(run.estimates) - 1
         if overflow is None:
-            ready = await self._sender.emulate(turn, 200, stopped.refusal)
-        elif was_cleared(turn, overflow):
-            await self._sender.pool.wait(turn)
+            ready = await self._sender.emulate(job, 200, stopped.refusal)
+        elif was_cleared(job, overflow):
+            await self._sender.pool.wait(job)
             ready = True
         else:
-            ready = retry < RETRIES and await self._sender.shorten(turn, overflow, retry)
+            ready = retry < RETRIES and await self._sender.shorten(job, overflow, retry)
         if not ready:
             return None
-        response = await self._sender.open(turn)
+        response = await self._sender.open(job)
         if not is_event_stream(response):
             await response.aclose()
             return None
-        run.estimates.append(turn.estimate)
-        run.session.handle(Resumed(turn.estimate.tokens, bound=turn.answer_bound))
+        run.estimates.append(job.estimate)
+        run.session.handle(Resumed(job.estimate.tokens, bound=job.answer_bound))
         return response
 
     async def _correct(self, run: Run, correction: Correction) -> Stopped:
         """Have the model write its tool call once more, or deliver what it wrote as text."""
-        turn, session = run.turn, run.session
+        job, session = run.job, run.session
         attempted = None
         if correction.ending:
             return await self._cut_off(run, correction)
         if not run.corrected:
             run.corrected = True
             with suppress(UpstreamUnavailable):
-                attempted = await self._resumer.correct(turn, session.answer, correction)
-        self.ledger.outcome(turn, correction.malformed, retried=attempted is not None)
+                attempted = await self._resumer.correct(job, session.answer, correction)
+        self.ledger.outcome(job, correction.malformed, retried=attempted is not None)
         if attempted is None:
             stopped = await self._carry_out(run, ChunkReceived(correction.instead))
             return stopped or await self._carry_out(run, UpstreamEnded())
@@ -191,20 +191,20 @@ class StreamDriver:
 
     async def _cut_off(self, run: Run, correction: Correction) -> Stopped:
         """An attempt that ended for its length in the middle of a call: by the client's bound, or for want of room."""
-        turn, session = run.turn, run.session
+        job, session = run.job, run.session
         session.take_ending(correction.ending)
         ended = correction.instead
         if session.watch.tokens_left(session.answer) != 0:
             attempt = session.answer.attempt
             attempt.in_vain = True
-            attempt.dropped += self.counting.meter.count_text(turn.key, correction.written)
+            attempt.dropped += self.counting.meter.count_text(job.key, correction.written)
             ended = correction.ending
         return await self._carry_out(run, ChunkReceived(ended)) or await self._carry_out(run, UpstreamEnded())
 
     async def _pump(self, run: Run, response: httpx.Response) -> Stopped:
         """Read one attempt until it ends or is to be left."""
-        turn, session, to = run.turn, run.session, run.to
-        reader = self._reader(turn, session.answer)
+        job, session, to = run.job, run.session, run.to
+        reader = self._reader(job, session.answer)
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         first = True
@@ -219,14 +219,14 @@ class StreamDriver:
                     return stopped
                 if first:
                     first = False
-                    self.read_again(turn)
+                    self.read_again(job)
             return await self._at_end(run, reader)
         except httpx.TransportError as error:
             return await self._broken_off(run, reader, error)
         finally:
             await response.aclose()
             if reader is not None:
-                self.ledger.add(turn, reader.stats)
+                self.ledger.add(job, reader.stats)
 
     async def _at_end(self, run: Run, reader: Reader | None) -> Stopped:
         """The backend has ended the body in good order."""
@@ -237,7 +237,7 @@ class StreamDriver:
         return await self._carry_out(run, UpstreamEnded())
 
     async def _broken_off(self, run: Run, reader: Reader | None, error: httpx.TransportError) -> Stopped:
-        self._telemetry.failed(run.turn.key)
+        self._telemetry.failed(run.job.key)
         if reader is not None:
             await self._carry_out(run, ChunkReceived(reader.end()[0]))
         if run.session.state is State.DONE:
@@ -245,13 +245,13 @@ class StreamDriver:
         failed = UpstreamFailed(f"The backend broke off the answer ({type(error).__name__}).")
         return await self._carry_out(run, failed)
 
-    def _reader(self, turn: Turn, answer: Answer) -> Reader | None:
+    def _reader(self, job: Job, answer: Answer) -> Reader | None:
         """Who reads the calls of a model that writes them as text."""
-        if turn.offer is None:
+        if job.offer is None:
             return None
-        key, meter = turn.key, self.counting.meter
+        key, meter = job.key, self.counting.meter
         said, made = answer.text, answer.calls.count
-        return Reader(turn.offer, lambda text: meter.count_text(key, text), calls_before=made, said=said)
+        return Reader(job.offer, lambda text: meter.count_text(key, text), calls_before=made, said=said)
 
     async def _carry_out(self, run: Run, event: StreamEvent) -> Pause | Retry | None:
         for command in run.session.handle(event):
@@ -264,17 +264,17 @@ class StreamDriver:
                     return None
         return None
 
-    def read_again(self, turn: Turn) -> None:
+    def read_again(self, job: Job) -> None:
         """The model has answered, so it is loaded now and its window can be told."""
-        if not turn.profile.provisional:
+        if not job.profile.provisional:
             return
-        prober, model = turn.route.upstream.prober, turn.route.model
+        prober, model = job.route.upstream.prober, job.route.model
         spawn(prober.refresh_after_load(model), name="profile-refresh")
 
     def _observe(self, run: Run) -> None:
         for attempt, estimate in zip(run.session.answer.attempts, run.estimates, strict=False):
             if attempt.usage is not None:
-                self.counting.observe(run.turn, estimate, attempt.usage)
+                self.counting.observe(run.job, estimate, attempt.usage)
 
 
 def _resumed(session: StreamSession, attempted: Attempted, progress: Progress) -> None:

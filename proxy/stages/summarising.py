@@ -8,13 +8,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import httpx
 
-from proxy.core import sse
-from proxy.core.compaction import SummaryAsk
-from proxy.core.jsontext import dumps, loads
-from proxy.core.stream.answer import Answer
+from proxy.answer.answer import Answer
 from proxy.errors import UpstreamUnavailable
+from proxy.shortening.compaction import SummaryAsk
+from proxy.stages.job import Job
 from proxy.stages.routing import Route
-from proxy.stages.turn import Turn
+from proxy.wire import sse
+from proxy.wire.jsontext import dumps, loads
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked) -> T:
         return result
 
 
-async def ask_model(turn: Turn, route: Route, ask: SummaryAsk) -> str:
+async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
     """Send a summary request and join its stream; empty when the backend failed.
 
     It is streamed, because llama.cpp stops a stream at once when the connection closes, other requests late.
@@ -63,8 +63,8 @@ async def ask_model(turn: Turn, route: Route, ask: SummaryAsk) -> str:
         response = await route.upstream.send(
             "POST",
             TARGET,
-            _headers(turn, same=route.upstream is turn.route.upstream),
-            dumps(_body(turn, route, ask)),
+            _headers(job, same=route.upstream is job.route.upstream),
+            dumps(_body(job, route, ask)),
         )
     except UpstreamUnavailable as error:
         _log.warning("summary by %s failed: %s", route.model, error.code)
@@ -81,11 +81,11 @@ async def ask_model(turn: Turn, route: Route, ask: SummaryAsk) -> str:
         await response.aclose()
 
 
-def _body(turn: Turn, route: Route, ask: SummaryAsk) -> dict[str, Any]:
-    client = turn.request.body
+def _body(job: Job, route: Route, ask: SummaryAsk) -> dict[str, Any]:
+    client = job.request.body
     if ask.append:
         body = {name: value for name, value in client.items() if name not in _NOT_COPIED}
-        messages = [*turn.system, *ask.messages]
+        messages = [*job.system, *ask.messages]
         if client.get("tools"):
             body["tool_choice"] = "none"
     else:
@@ -94,9 +94,9 @@ def _body(turn: Turn, route: Route, ask: SummaryAsk) -> dict[str, Any]:
     return {**body, "model": route.model, "messages": messages, "max_tokens": ask.max_tokens, "stream": True}
 
 
-def _headers(turn: Turn, *, same: bool) -> list[tuple[bytes, bytes]]:
+def _headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     """The client's own credentials, for its own backend only."""
-    own = [(name, value) for name, value in turn.exchange.headers if name in (b"authorization", b"x-api-key")]
+    own = [(name, value) for name, value in job.exchange.headers if name in (b"authorization", b"x-api-key")]
     return [(b"content-type", b"application/json"), *(own if same else ())]
 
 

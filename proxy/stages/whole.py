@@ -8,17 +8,17 @@ from typing import Any
 
 import httpx
 
-from proxy.core import sse
-from proxy.core.jsontext import dumps, loads
-from proxy.core.stream.answer import REASONING_FIELDS, Answer, first_choice, whole_number
-from proxy.core.stream.events import Pause
-from proxy.core.stream.session import StreamSession
+from proxy.answer.answer import REASONING_FIELDS, Answer, first_choice, whole_number
+from proxy.answer.events import Pause
+from proxy.answer.session import StreamSession
 from proxy.net.headers import response_headers
 from proxy.stages.client_stream import Nobody
 from proxy.stages.emulating import WholeRead, correction_of, ended_in_calls, read_whole
+from proxy.stages.job import Job
 from proxy.stages.sending import raw_body
 from proxy.stages.streaming import Run, Stopped, StreamDriver
-from proxy.stages.turn import Turn
+from proxy.wire import sse
+from proxy.wire.jsontext import dumps, loads
 
 _CALLS = ("tool_calls", "function_call")
 
@@ -34,7 +34,7 @@ class Whole:
     """Whether it is an error in spite of its status."""
 
 
-async def answer_whole(turn: Turn, response: httpx.Response, driver: StreamDriver) -> Whole:
+async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver) -> Whole:
     """Read the response; if the window ended it, go on in streams that nobody sees, and join.
 
     Raises:
@@ -52,31 +52,31 @@ async def answer_whole(turn: Turn, response: httpx.Response, driver: StreamDrive
         return whole
     if "error" in parsed and not parsed.get("choices"):
         return replace(whole, refused=True)
-    driver.read_again(turn)
+    driver.read_again(job)
     usage = parsed.get("usage")
     if isinstance(usage, dict):
-        driver.counting.observe(turn, turn.estimate, usage)
+        driver.counting.observe(job, job.estimate, usage)
     read = None
-    if turn.offer is not None:
-        read = read_whole(turn.offer, parsed)
-        parsed = ended_in_calls(read) if _cut_after_calls(turn, read.parsed) else read.parsed
+    if job.offer is not None:
+        read = read_whole(job.offer, parsed)
+        parsed = ended_in_calls(read) if _cut_after_calls(job, read.parsed) else read.parsed
         whole = _with_body(whole, parsed)
-    stopped, session = _stopped(turn, parsed, read, driver)
+    stopped, session = _stopped(job, parsed, read, driver)
     if read is not None and not isinstance(stopped, Pause):
         for stats in read.stats:
-            driver.ledger.add(turn, stats)
+            driver.ledger.add(job, stats)
     if stopped is None or session is None:
-        return _noted(turn, whole, parsed)
-    await driver.go_on(Run.of(turn, session, Nobody()), stopped)
-    return _with_body(whole, _join(turn, parsed, session.answer))
+        return _noted(job, whole, parsed)
+    await driver.go_on(Run.of(job, session, Nobody()), stopped)
+    return _with_body(whole, _join(job, parsed, session.answer))
 
 
-def _cut_after_calls(turn: Turn, parsed: dict[str, Any]) -> bool:
+def _cut_after_calls(job: Job, parsed: dict[str, Any]) -> bool:
     """Whether the window, and not the client's bound, ended an answer that has made calls."""
     choice = first_choice(parsed) or {}
     made = any((choice.get("message") or {}).get(name) for name in _CALLS)
     said = whole_number((parsed.get("usage") or {}).get("completion_tokens"))
-    bound = turn.request.max_tokens
+    bound = job.request.max_tokens
     return made and choice.get("finish_reason") == "length" and (bound is None or said < bound)
 
 
@@ -98,17 +98,17 @@ def as_stream(whole: Whole) -> bytes | None:
 
 
 def _stopped(
-    turn: Turn, parsed: dict[str, Any], read: WholeRead | None, driver: StreamDriver
+    job: Job, parsed: dict[str, Any], read: WholeRead | None, driver: StreamDriver
 ) -> tuple[Stopped, StreamSession | None]:
     """Why the answer is not complete yet, and a session that has what there is of it behind it."""
     choice = first_choice(parsed)
     message = choice.get("message") if choice is not None else None
     wrong = read if read is not None and read.malformed else None
     short = choice is not None and choice.get("finish_reason") == "length"
-    if not (short or wrong is not None) or not isinstance(message, dict) or turn.request.choices > 1:
+    if not (short or wrong is not None) or not isinstance(message, dict) or job.request.choices > 1:
         return None, None
-    answer = driver.answer(turn)
-    session = driver.session(turn, answer)
+    answer = driver.answer(job)
+    session = driver.session(job, answer)
     said = {name: message.get(name) for name in (*REASONING_FIELDS, "content")}
     if wrong is not None:
         said["content"] = wrong.before
@@ -129,7 +129,7 @@ def _indexed(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**call, "index": index} for index, call in enumerate(message.get("tool_calls") or ())]
 
 
-def _join(turn: Turn, parsed: dict[str, Any], answer: Answer) -> dict[str, Any]:
+def _join(job: Job, parsed: dict[str, Any], answer: Answer) -> dict[str, Any]:
     choice = first_choice(parsed)
     assert choice is not None
     calls = answer.calls.message()
@@ -140,21 +140,21 @@ def _join(turn: Turn, parsed: dict[str, Any], answer: Answer) -> dict[str, Any]:
         message[thought] = answer.reasoning
     finish = answer.attempt.finish or "length"
     choices = [{**choice, "message": message, "finish_reason": finish}]
-    return _told(turn, {**parsed, "choices": choices, "usage": answer.usage()}, len(answer.attempts))
+    return _told(job, {**parsed, "choices": choices, "usage": answer.usage()}, len(answer.attempts))
 
 
-def _noted(turn: Turn, whole: Whole, parsed: dict[str, Any]) -> Whole:
+def _noted(job: Job, whole: Whole, parsed: dict[str, Any]) -> Whole:
     """What was done to the prompt, told in the usage of an answer that is otherwise as it came."""
-    if not turn.saved or turn.request.structured or turn.background:
+    if not job.saved or job.request.structured or job.background:
         return whole
-    return _with_body(whole, _told(turn, parsed, 1))
+    return _with_body(whole, _told(job, parsed, 1))
 
 
-def _told(turn: Turn, parsed: dict[str, Any], attempts: int) -> dict[str, Any]:
+def _told(job: Job, parsed: dict[str, Any], attempts: int) -> dict[str, Any]:
     usage = parsed.get("usage")
     if not isinstance(usage, dict):
         return parsed
-    own = {"attempts": attempts, "action": turn.action, "saved_tokens": turn.saved}
+    own = {"attempts": attempts, "action": job.action, "saved_tokens": job.saved}
     return {**parsed, "usage": {**usage, "spillway": own}}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from proxy.core.checkpoint import CheckpointStore
+from proxy.history.checkpoint import CheckpointStore
 from proxy.store.memory import open_memory
 from proxy.store.options import StoreOptions, refusal
 from proxy.store.sqlite import open_sqlite

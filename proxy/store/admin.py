@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Literal, assert_never
 
-from proxy.core.checkpoint import CheckpointStore, StoreStats
+from proxy.history.checkpoint import CheckpointStore, StoreStats
 from proxy.store import open_store
 from proxy.store.codec import encode
 from proxy.store.options import refusal

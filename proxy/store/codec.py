@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from proxy.core.checkpoint import Checkpoint
-from proxy.core.jsontext import dumps, loads
+from proxy.history.checkpoint import Checkpoint
+from proxy.wire.jsontext import dumps, loads
 
 VERSION = 1
 

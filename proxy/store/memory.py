@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proxy.core.checkpoint import Checkpoint, CheckpointStore, StoreStats
+from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.claims import Claims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Key, Ledger

@@ -19,8 +19,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from proxy.core.chain import DIGEST_BYTES
-from proxy.core.checkpoint import Checkpoint, CheckpointStore, StoreStats
+from proxy.history.chain import DIGEST_BYTES
+from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.budget import Guard
 from proxy.store.claims import POLL, Claims
 from proxy.store.codec import decode, encode_or_drop

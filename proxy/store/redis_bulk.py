@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
-from proxy.core.checkpoint import Checkpoint, StoreStats
+from proxy.history.checkpoint import Checkpoint, StoreStats
 from proxy.store.codec import decode
 from proxy.store.redis_wire import PREFIX, Wire, index_of, value_name
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from proxy.core.checkpoint import Checkpoint, CheckpointStore, StoreStats
+from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store import sqlite_rows as rows
 from proxy.store.claims import Claims
 from proxy.store.codec import decode, encode_or_drop

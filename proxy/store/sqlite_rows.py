@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from proxy.core.checkpoint import StoreStats
+from proxy.history.checkpoint import StoreStats
 from proxy.store.ledger import Entry, Key
 
 APPLICATION_ID = 0x5350_4C57

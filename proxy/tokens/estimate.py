@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from proxy.core.counting.features import Vector
-from proxy.core.counting.verdict import Expectation
+from proxy.counting.features import Vector
+from proxy.counting.verdict import Expectation
 
 MeterKey: TypeAlias = tuple[str, str]
 """Backend name and model id."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.core.counting.chunks import chunks
+from proxy.counting.chunks import chunks
 from proxy.tokens.bytelevel import ranks_by_merges, ranks_by_order
 from proxy.tokens.patterns import DEEPSEEK3, GPT2
 from proxy.tokens.probe import probe

@@ -9,10 +9,10 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any, TypeAlias
 
-from proxy.core.counting.anchors import link
-from proxy.core.counting.content import Content, read_message
-from proxy.core.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
-from proxy.core.counting.images import ImageRule
+from proxy.counting.anchors import link
+from proxy.counting.content import Content, read_message
+from proxy.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
+from proxy.counting.images import ImageRule
 from proxy.tokens.vocabulary import Vocabulary, text_vector
 
 WHOLE_KEY = 4096

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.core.counting.anchors import Anchor, Anchors
-from proxy.core.counting.features import EMPTY, Vector, add
-from proxy.core.counting.margin import ROOM
-from proxy.core.counting.verdict import Expectation, Observation
+from proxy.counting.anchors import Anchor, Anchors
+from proxy.counting.features import EMPTY, Vector, add
+from proxy.counting.margin import ROOM
+from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
 from proxy.tokens.estimate import Estimate, EstimateSource, MeterKey, Ticket
 from proxy.tokens.library import Library

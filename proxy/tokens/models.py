@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from proxy.core.counting.anchors import scope_digest
-from proxy.core.counting.images import image_rule
-from proxy.core.counting.model import ModelCounter
-from proxy.core.counting.verdict import SWAPPED, Dispute, Observation, judge
+from proxy.counting.anchors import scope_digest
+from proxy.counting.images import image_rule
+from proxy.counting.model import ModelCounter
+from proxy.counting.verdict import SWAPPED, Dispute, Observation, judge
 from proxy.tokens.estimate import Estimate, MeterKey
 from proxy.tokens.families import o200k
 from proxy.tokens.library import Library

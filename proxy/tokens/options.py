@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from proxy.core.counting.anchors import OPTIONS, scope_digest
-from proxy.core.counting.content import dump, schema_of
-from proxy.core.counting.features import Vector, request_vector
+from proxy.counting.anchors import OPTIONS, scope_digest
+from proxy.counting.content import dump, schema_of
+from proxy.counting.features import Vector, request_vector
 from proxy.errors import BadRequest
 from proxy.tokens.memory import Reader
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import tiktoken
 
-from proxy.core.counting.chunks import chunks
+from proxy.counting.chunks import chunks
 from proxy.tokens.vocabulary import clean
 
 SPACE = "\u2581"

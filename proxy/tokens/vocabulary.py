@@ -7,8 +7,8 @@ from typing import Protocol
 
 import tiktoken
 
-from proxy.core.counting.chunks import chunks
-from proxy.core.counting.features import NO_CLASSES, Vector, add, byte_classes
+from proxy.counting.chunks import chunks
+from proxy.counting.features import NO_CLASSES, Vector, add, byte_classes
 
 COARSE = "coarse"
 GENERAL = "o200k"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.backends import fields
-from proxy.core.profile import Fact, Trust
+from proxy.backends.profile import Fact, Trust
 
 
 @pytest.mark.parametrize(

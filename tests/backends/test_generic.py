@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.backends.generic import Generic
-from proxy.core.profile import Continuation, Trust
+from proxy.backends.profile import Continuation, Trust
 from tests.backends.driver import play
 
 BACKEND = Generic()

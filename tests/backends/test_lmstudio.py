@@ -4,7 +4,7 @@ import pytest
 
 from proxy.backends.base import Reply
 from proxy.backends.lmstudio import LmStudio
-from proxy.core.profile import Continuation, Fact, Trust
+from proxy.backends.profile import Continuation, Fact, Trust
 from tests.backends.driver import paths, payloads, play
 
 BACKEND = LmStudio()

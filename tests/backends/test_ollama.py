@@ -6,7 +6,7 @@ import pytest
 
 from proxy.backends.base import Reply
 from proxy.backends.ollama import Ollama, canonical
-from proxy.core.profile import Continuation, Fact, Trust
+from proxy.backends.profile import Continuation, Fact, Trust
 from tests.backends.driver import payloads, play
 
 BACKEND = Ollama()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.backends.openrouter import OpenRouter, cancellable, cancels, is_openrouter
-from proxy.core.profile import Continuation, Fact, Trust
+from proxy.backends.profile import Continuation, Fact, Trust
 from tests.backends.driver import paths, payloads, play
 
 BACKEND = OpenRouter()

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from proxy.backends.base import Probe
+from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.backends.vllm import Vllm
-from proxy.core.profile import Continuation, Fact, Trust
 from tests.backends.driver import payloads, play
 
 BACKEND = Vllm()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.backends import BACKENDS, detect
 from proxy.backends.base import Backend, Flow, Probe, Reply
-from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from tests.backends.driver import payloads
 
 MOST_PROBES = 12

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.core.checkpoint import CheckpointStore, StoreStats
+from proxy.history.checkpoint import CheckpointStore, StoreStats
 from proxy.store import STORES
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, open_with, redis_server
 

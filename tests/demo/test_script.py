@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core import summary as core_summary
 from proxy.demo import texts
 from proxy.demo.engine import WINDOW
 from proxy.demo.pieces import pieces
 from proxy.demo.script import LOST, reply
+from proxy.shortening import summary as core_summary
 
 COUNT = texts.count(3000)
 STORY = texts.story()

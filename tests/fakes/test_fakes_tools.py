@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.backends import backend_of
-from proxy.core.refusals import ToolRefusal, refuses_tools
+from proxy.backends.refusals import ToolRefusal, refuses_tools
 from tests.backends.driver import play
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, OpenRouterFake, Reply, Turn, VllmFake
 from tests.fakes.talking import ask, body, fetch, get, post

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proxy.core.profile import Fact, ModelProfile, Trust
+from proxy.backends.profile import Fact, ModelProfile, Trust
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from tests.net.fake_server import Clock, FakeServer

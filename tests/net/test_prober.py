@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from proxy.backends.base import Reply
-from proxy.core.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.net import prober as module
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
 from tests.backends.driver import payloads

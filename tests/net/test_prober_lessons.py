@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.core.profile import Continuation, Fact, Trust
+from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.net import prober as module
 from proxy.net.lessons import LESSON_TTL
 from proxy.net.prober import FIXED_FACTOR

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.core.jsontext import dumps
+from proxy.wire.jsontext import dumps
 from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, Reply, ToolCall, Turn, summariser, walk, words
 from tests.proxying import read_stream, running_proxy
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from proxy.core import sse
-from proxy.core.emulation import offer_of
-from proxy.core.stream.answer import Answer
-from proxy.core.stream.events import Pause
-from proxy.core.stream.session import StreamSession, Watch
+from proxy.answer.answer import Answer
+from proxy.answer.events import Pause
+from proxy.answer.session import StreamSession, Watch
+from proxy.emulation import offer_of
 from proxy.stages.emulating import Reader
+from proxy.wire import sse
 from tests.fakes import FakeModel, LlamaCppFake, Reply, Turn, summariser
 from tests.proxying import running_proxy
 from tests.stages.test_tools import EMULATED, WEATHER, calls_of, loop_turn

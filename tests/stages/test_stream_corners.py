@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from proxy.core.jsontext import dumps, loads
-from proxy.core.stream.answer import Identity
+from proxy.answer.answer import Identity
 from proxy.exchange import Exchange
 from proxy.settings import BackendSetting
 from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
-from tests.core.stream.support import DONE, ending, frame, opening, said, usage
+from proxy.wire.jsontext import dumps, loads
+from tests.answer.support import DONE, ending, frame, opening, said, usage
 from tests.fakes import (
     FAKES,
     FakeModel,

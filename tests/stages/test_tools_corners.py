@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.emulation.forms.base import Words
-from proxy.core.jsontext import dumps
+from proxy.emulation.forms.base import Words
+from proxy.wire.jsontext import dumps
 from tests.fakes import (
     Brain,
     FakeModel,

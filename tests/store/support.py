@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from proxy.core.checkpoint import Checkpoint, CheckpointStore
+from proxy.history.checkpoint import Checkpoint, CheckpointStore
 from proxy.store import open_store
 from tests.fakes.waiting import wait_until
 

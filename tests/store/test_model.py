@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from proxy.core.checkpoint import Checkpoint, StoreStats
+from proxy.history.checkpoint import Checkpoint, StoreStats
 from proxy.store.codec import encode
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, open_with
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proxy.core.checkpoint import CheckpointStore, StoreStats
+from proxy.history.checkpoint import CheckpointStore, StoreStats
 from proxy.store.redis_wire import index_name, value_name
 from tests.store.support import (
     HandClock,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from proxy.core.checkpoint import StoreStats
+from proxy.history.checkpoint import StoreStats
 from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite_thread import QUEUE_DEPTH
 from tests.fakes.waiting import await_until

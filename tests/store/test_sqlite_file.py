@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.checkpoint import CheckpointStore
 from proxy.errors import SettingError
+from proxy.history.checkpoint import CheckpointStore
 from proxy.store.sqlite_rows import APPLICATION_ID
 from tests.store.support import NOW, HandClock, checkpoint, digest, open_with
 

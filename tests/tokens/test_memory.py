@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.counting.anchors import link
-from proxy.core.counting.features import BASE, CALLS, IMAGES, MESSAGES, REASONING, Vector
-from proxy.core.counting.images import by_area
+from proxy.counting.anchors import link
+from proxy.counting.features import BASE, CALLS, IMAGES, MESSAGES, REASONING, Vector
+from proxy.counting.images import by_area
 from proxy.tokens.memory import History, HistoryCache, Reader, TextCache, rough_size
 
 

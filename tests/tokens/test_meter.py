@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from proxy.core.counting.verdict import Observation
+from proxy.counting.verdict import Observation
 from proxy.errors import BadRequest
 from proxy.tokens.library import Library
 from proxy.tokens.meter import Estimate, Meter

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.counting.chunks import CHUNK
-from proxy.core.counting.features import byte_classes
+from proxy.counting.chunks import CHUNK
+from proxy.counting.features import byte_classes
 from proxy.tokens.families import FAMILIES
 from proxy.tokens.probe import sections
 from proxy.tokens.vocabulary import BpeVocabulary, CoarseVocabulary, clean, text_vector

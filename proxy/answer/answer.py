@@ -1,0 +1,350 @@
+"""What an answer has said so far, over all attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.answer.calls import CallCollector
+
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+_LONGEST_TOKEN = 24
+"""Characters up to which one word is taken for one token."""
+_LONGEST_WORD = 64
+_JOINED_AT = 512
+_LARGEST = 2**53
+
+
+@dataclass(slots=True)
+class Identity:
+    """What the first chunk said of the answer, and every chunk repeats."""
+
+    id: str
+    created: int
+    model: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, chunk: dict[str, Any]) -> Identity:
+        """Read it off a chunk."""
+        extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
+        made_by, model = chunk.get("id"), chunk.get("model")
+        return cls(
+            made_by if isinstance(made_by, str) else "",
+            whole_number(chunk.get("created")),
+            model if isinstance(model, str) else "",
+            extra,
+        )
+
+    def stamp(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """The chunk under this identity."""
+        return {**chunk, "id": self.id, "created": self.created, "model": self.model, **self.extra}
+
+    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        """A chunk of our own."""
+        return {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            **self.extra,
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        }
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One request to the backend, as far as its stream was read."""
+
+    prompt_tokens: int
+    """Estimated until usage tells."""
+    bound: int | None = None
+    """`max_tokens` it was sent with, where that is less than the client allows."""
+    completion_tokens: int = 0
+    deltas: int = 0
+    finish: str | None = None
+    usage: dict[str, Any] | None = None
+    calling: bool = False
+    """Whether it has begun a tool call."""
+    withheld: bool = False
+    """Whether the client has seen nothing of its tool calls yet."""
+    unseen: int = 0
+    """Tokens of it that may be a tool call written as text, which nobody has read to its end yet."""
+    dropped: int = 0
+    """Tokens of it that the client never gets: an unfinished tool call, a second version of the answer."""
+    in_vain: bool = False
+    """Whether it was left for a tool call that did not fit."""
+    cleared: bool = False
+    """Whether the backend cleared its slot, because all slots together had filled the memory."""
+    restarted: bool = False
+    """Whether the model began its answer anew instead of going on."""
+    counted: bool = False
+    """Whether the backend counts while it generates."""
+    errored: bool = False
+
+    @property
+    def used(self) -> int:
+        """Tokens of the window that it takes."""
+        said = self.completion_tokens if self.counted else self.completion_tokens + self.unseen
+        return self.prompt_tokens + said
+
+    @property
+    def spoke(self) -> bool:
+        """Whether the model said anything in it."""
+        return self.deltas > 0 or self.unseen > 0 or self.completion_tokens > 0
+
+
+class Answer:
+    """Text, reasoning, tool calls, usage and finish of the only choice, accumulated from chunks.
+
+    Any JSON object may be handed in as a chunk: fields that are not what they should be are ignored.
+    """
+
+    def __init__(self, prompt_tokens: int, count: Callable[[str], int], *, bound: int | None = None) -> None:
+        """`count` counts tokens of a piece of completion text that is too long to be one token.
+
+        `bound` is the `max_tokens` of the first attempt, where that is Spillway's own.
+        """
+        self._count = count
+        self._text = _Pieces()
+        self._reasoning = _Pieces()
+        self._mark: tuple[str, str, int, CallCollector] | None = None
+        self.calls = CallCollector()
+        self.thinking = False
+        """Whether the last that was said was reasoning."""
+        self.role_said = False
+        """Whether a delta named the role, which it does once."""
+        self.identity: Identity | None = None
+        self.attempts = [Attempt(prompt_tokens, bound=bound)]
+
+    @property
+    def attempt(self) -> Attempt:
+        """The running one."""
+        return self.attempts[-1]
+
+    @property
+    def text(self) -> str:
+        """All content so far."""
+        return self._text.joined()
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning so far."""
+        return self._reasoning.joined()
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated over all attempts."""
+        return sum(attempt.completion_tokens for attempt in self.attempts)
+
+    @property
+    def said_tokens(self) -> int:
+        """Those of them that the client got or gets."""
+        return sum(attempt.completion_tokens - attempt.dropped for attempt in self.attempts)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything but a role was said."""
+        return any(attempt.spoke for attempt in self.attempts)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is any content yet."""
+        return bool(self._text)
+
+    @property
+    def resumes(self) -> int:
+        """How many times it was gone on with; an attempt that added nothing to it is none."""
+        return sum(1 for a in self.attempts[:-1] if a.spoke and not a.restarted and not a.cleared)
+
+    @property
+    def in_vain(self) -> int:
+        """How many attempts were left for a tool call that did not fit."""
+        return sum(attempt.in_vain for attempt in self.attempts)
+
+    def mark(self) -> None:
+        """Remember where the answer stands, for `rewind`."""
+        self._mark = (self.text, self.reasoning, self.attempt.completion_tokens, deepcopy(self.calls))
+
+    def rewind(self) -> str:
+        """Take back what was said since the mark, which nobody has seen; the text that was taken back."""
+        if self._mark is None:
+            return ""
+        text, reasoning, tokens, self.calls = self._mark
+        back = self.text[len(text) :]
+        self._text.replace(text)
+        self._reasoning.replace(reasoning)
+        self.attempt.dropped += max(0, self.attempt.completion_tokens - tokens)
+        self._mark = None
+        return back
+
+    def add_text(self, text: str) -> None:
+        """Content that was held back when its chunk came, and is said now."""
+        if text:
+            self.thinking = False
+            self._text.add(text)
+
+    def skip(self, text: str) -> None:
+        """Something that was generated and is not said, or not yet."""
+        attempt = self.attempts[-1]
+        attempt.deltas += 1
+        attempt.completion_tokens += 1 if _one_token(text) else max(1, self._count(text))
+
+    def cut_back(self) -> str:
+        """Take back the word that the text ends in, and return the white space before it.
+
+        For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
+        that has not begun, the same is done to the reasoning.
+        """
+        pieces = self._text if self._text or not self.thinking else self._reasoning
+        text = pieces.joined()
+        words = text.split()
+        last = words[-1] if words and text.endswith(words[-1]) else ""
+        before = text[: len(text) - len(last)]
+        kept = before.rstrip()
+        if not kept or kept == text or len(text) - len(before) > _LONGEST_WORD:
+            return ""
+        pieces.replace(kept)
+        return before[len(kept) :] if pieces is self._text else ""
+
+    def add_plain(self, name: str, text: str) -> None:
+        """A chunk that says nothing but a piece of text in this field of its delta."""
+        self.thinking = name != "content"
+        (self._reasoning if self.thinking else self._text).add(text)
+        attempt = self.attempts[-1]
+        attempt.deltas += 1
+        attempt.completion_tokens += 1 if _one_token(text) else max(1, self._count(text))
+
+    def add_all(self, name: str, texts: list[str]) -> None:
+        """Several chunks of that kind."""
+        self.thinking = name != "content"
+        (self._reasoning if self.thinking else self._text).add("".join(texts))
+        attempt = self.attempts[-1]
+        attempt.deltas += len(texts)
+        attempt.completion_tokens += sum(
+            1 if len(text) <= 4 or _one_token(text) else max(1, self._count(text)) for text in texts
+        )
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Take in one parsed chunk."""
+        choice = first_choice(chunk)
+        if self.identity is None and ("id" in chunk or choice is not None):
+            self.identity = Identity.of(chunk)
+        if choice is not None:
+            finish = choice.get("finish_reason")
+            if isinstance(finish, str) and finish:
+                self.attempt.finish = finish
+            if isinstance(delta := choice.get("delta"), dict):
+                self._take_delta(delta)
+        # After the delta, because it counts that too where usage comes with every chunk (vLLM).
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._take_usage(usage)
+        elif isinstance(timings := chunk.get("timings"), dict):
+            self._take_timings(timings)
+
+    def usage(self) -> dict[str, Any]:
+        """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""
+        reported = next((a.usage for a in reversed(self.attempts) if a.usage is not None), {})
+        prompt, completion = self.attempt.prompt_tokens, self.completion_tokens
+        return {
+            **reported,
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+
+    def _take_usage(self, usage: dict[str, Any]) -> None:
+        """Zeros on interim chunks are no report (Ollama)."""
+        attempt = self.attempt
+        if prompt := whole_number(usage.get("prompt_tokens")):
+            attempt.usage = usage
+            attempt.prompt_tokens = prompt
+        if said := whole_number(usage.get("completion_tokens")):
+            attempt.completion_tokens, attempt.counted = said, True
+
+    def _take_timings(self, timings: dict[str, Any]) -> None:
+        """llama-server's running counts: `cache_n` and `prompt_n` are the prompt, `predicted_n` the answer."""
+        attempt = self.attempt
+        if "cache_n" in timings:  # older ones do not tell the cached part of the prompt
+            prompt = whole_number(timings["cache_n"]) + whole_number(timings.get("prompt_n"))
+            attempt.prompt_tokens = prompt or attempt.prompt_tokens
+        if said := whole_number(timings.get("predicted_n")):
+            attempt.completion_tokens, attempt.counted = said, True
+
+    def _take_delta(self, delta: dict[str, Any]) -> None:
+        attempt = self.attempt
+        self.role_said |= bool(delta.get("role"))
+        said = ""
+        for name in REASONING_FIELDS:
+            if isinstance(thought := delta.get(name), str) and thought:
+                self._reasoning.add(thought)
+                said, self.thinking = thought, True
+                break
+        if isinstance(content := delta.get("content"), str) and content:
+            self._text.add(content)
+            said, self.thinking = said + content, False
+        if calls := delta.get("tool_calls") or delta.get("function_call"):
+            attempt.calling = True
+            self.calls.add(delta)
+            said += _called(calls) or "x"
+        if said:
+            attempt.deltas += 1
+            attempt.completion_tokens += 1 if _one_token(said) else max(1, self._count(said))
+
+
+class _Pieces:
+    """A text that grows piece by piece; joined now and then, because every string has its overhead."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        if len(self._pieces) >= _JOINED_AT:
+            self._pieces = [self.joined()]
+
+    def replace(self, text: str) -> None:
+        self._pieces = [text]
+
+    def joined(self) -> str:
+        return "".join(self._pieces)
+
+    def __bool__(self) -> bool:
+        return any(self._pieces)
+
+
+def _called(calls: Any) -> str:
+    """What a model wrote of its calls in one delta: names and arguments."""
+    listed = calls if isinstance(calls, list) else [{"function": calls}]
+    functions = [call.get("function") for call in listed if isinstance(call, dict)]
+    parts = [f.get(name) for f in functions if isinstance(f, dict) for name in ("name", "arguments")]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def whole_number(value: Any) -> int:
+    """A count as a backend reported it, 0 for anything that is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+        return 0
+    return int(value)
+
+
+def _one_token(text: str) -> bool:
+    """Whether a delta is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.
+
+    A word with the space before it is; a delta with a gap inside, or of many characters, holds several.
+    """
+    if len(text) <= 4:
+        return True
+    return text.isascii() and len(text) <= _LONGEST_TOKEN and len(text.split()) <= 1
+
+
+def first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
+    """The first choice of a chunk, if it is an object."""
+    choices = chunk.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None

@@ -1,0 +1,108 @@
+"""What happens to a stream (events), and what is to be done about it (commands)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from proxy.backends.overflow import Overflow
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReceived:
+    """Bytes came from the backend.
+
+    `unseen` are tokens that were generated and are not in these or earlier bytes yet: the beginning of what may be
+    a tool call written as text.
+    """
+
+    data: bytes
+    unseen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamEnded:
+    """The backend ended the body in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamFailed:
+    """The connection broke or fell silent; `message` is for the client."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The next attempt is open.
+
+    `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
+    The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
+    next character; else the white space before the next word may be missing, which is `gap` if that is known.
+    """
+
+    prompt_tokens: int
+    bound: int | None = None
+    echo: str = ""
+    quote: str = ""
+    exact: bool = True
+    gap: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Another attempt takes the place of the running one, which ended in a tool call that can't be made."""
+
+    prompt_tokens: int
+    bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFailed:
+    """There is no next attempt: the history can't be made shorter, or the backend refused it."""
+
+
+StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Resumed | Corrected | ResumeFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send bytes to the client."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Close the upstream, compact, and open the next attempt; answer with Resumed or ResumeFailed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The backend refused the prompt although it had answered 200: compact and send it again.
+
+    Without an `overflow` it was refused for its tools, in these words.
+    """
+
+    overflow: Overflow | None
+    refusal: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Everything was sent; close both sides."""
+
+
+StreamCommand: TypeAlias = Send | Pause | Retry | Finish
+Stop: TypeAlias = Pause | Retry | Finish
+Commands: TypeAlias = tuple[StreamCommand, ...]
+
+
+def sending(out: list[bytes], stop: Stop | None = None) -> Commands:
+    """Commands to send these pieces, if there is anything in them, and then to stop."""
+    data = b"".join(out)
+    if stop is None:
+        return (Send(data),) if data else ()
+    return (Send(data), stop) if data else (stop,)

@@ -1,0 +1,132 @@
+"""What a stream is watched for, and the judgements whether an answer is to be paused or was cut by the window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.answer.answer import Answer
+
+_FULL_SLACK = 8
+"""Tokens by which a report may miss the window although it is full (llama.cpp reports it exactly)."""
+_BOUND_MARGIN = 24
+"""Tokens before a bound of Spillway's own at which an attempt is paused, rather than cut inside a word."""
+_PATIENCE = 32
+"""A pause waits for the end of a word for this part of the window at most."""
+_GAIN_SHARE = 16
+"""A resumed attempt that said less than this part of the window gained no room: the next would not either."""
+_DANGER = 4096
+_DANGER_SHARE = 4
+"""A tool call that begins within so many tokens, or such a part of the window, of the pause point is withheld."""
+_CALL_SLACK = 64
+"""A withheld call is given up when less than this part of the window is left."""
+_EMPTY_FILL = 0.9
+"""Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What to look out for. Token figures; `window` 0 means unknown: nothing is paused."""
+
+    window: int = 0
+    pause_point: int = 0
+    max_tokens: int | None = None
+    strip_usage: bool = False
+    """The usage chunk was Spillway's wish: take it out again."""
+    show_usage: bool = False
+    """The client wants usage, so a joined answer ends with a usage chunk."""
+    cancels: bool = True
+    """Whether an attempt may be left before its end; False: it is paid for to the end, so a bound has to stop it."""
+    calls_whole: bool = False
+    """Whether tool calls come whole, because they are read from text."""
+    resumable: bool = False
+    max_resumes: int = 3
+
+    def pause_due(self, answer: Answer) -> bool:
+        """Whether the running attempt has reached the pause point and would outgrow the window."""
+        attempt = answer.attempts[-1]
+        used = attempt.used
+        near_bound = attempt.bound is not None and attempt.completion_tokens >= attempt.bound - _BOUND_MARGIN
+        if not (near_bound or used >= self.pause_point) or attempt.finish or not self.may_go_on(answer):
+            return False
+        if attempt.withheld or attempt.unseen:
+            return used >= self.window - max(_FULL_SLACK, self.window // _CALL_SLACK)
+        left = self.tokens_left(answer)
+        if near_bound and left is not None and left > _BOUND_MARGIN:
+            return True
+        return left is None or used + left > self.window - _FULL_SLACK
+
+    def far(self, answer: Answer, tokens: int) -> bool:
+        """Whether so many more tokens are sure not to reach the pause point."""
+        attempt = answer.attempts[-1]
+        return attempt.bound is None and (not self.resumable or attempt.used + tokens < self.pause_point)
+
+    def overdue(self, answer: Answer) -> bool:
+        """Whether no word ended for so long after the pause point that the pause can't wait for one."""
+        attempt = answer.attempts[-1]
+        return (
+            attempt.withheld
+            or attempt.unseen > 0
+            or attempt.used >= self.pause_point + self.window // _PATIENCE
+        )
+
+    def endangers(self, answer: Answer) -> bool:
+        """Whether a tool call that begins now might not fit: then it is withheld until it is whole."""
+        attempt = answer.attempts[-1]
+        reserve = max(_DANGER, self.window // _DANGER_SHARE)
+        managed = self.resumable and self.window > 0 and not self.calls_whole
+        return managed and not attempt.calling and attempt.used >= self.pause_point - reserve
+
+    def called_enough(self, answer: Answer) -> bool:
+        """Whether whole calls were made and the window is nearly full of what the model says after them."""
+        attempt = answer.attempts[-1]
+        made = self.calls_whole and attempt.calling and self.resumable and self.window > 0
+        return made and not attempt.finish and attempt.used >= self.pause_point
+
+    def cut_after_calls(self, answer: Answer) -> bool:
+        """Whether the window ended an answer that has made whole calls."""
+        attempt = answer.attempts[-1]
+        made = self.calls_whole and attempt.calling and attempt.finish == "length"
+        return made and self.tokens_left(answer) != 0
+
+    def may_be_full(self, answer: Answer) -> bool:
+        """Whether an end for its length may have been the window's doing: usage may tell later."""
+        left = self.tokens_left(answer)
+        return self.may_go_on(answer) and (left is None or left > 0)
+
+    def is_full(self, answer: Answer) -> bool:
+        """Whether an attempt that ended for its length is to be gone on with."""
+        if not self.may_be_full(answer):
+            return False
+        attempt = answer.attempt
+        if attempt.bound is not None:
+            return True  # the bound that ended it was Spillway's, not the client's
+        slack = _FULL_SLACK if attempt.usage else self.window // 16
+        return attempt.prompt_tokens + attempt.completion_tokens >= self.window - slack
+
+    def suspiciously_empty(self, answer: Answer) -> bool:
+        """Whether an answer that said nothing at all is a refusal of the prompt."""
+        attempt = answer.attempt
+        empty = not answer.begun and not attempt.finish and not attempt.errored
+        return empty and self.window > 0 and attempt.prompt_tokens >= _EMPTY_FILL * self.window
+
+    def tokens_left(self, answer: Answer) -> int | None:
+        """Completion tokens that the client still allows."""
+        return None if self.max_tokens is None else max(0, self.max_tokens - answer.said_tokens)
+
+    def may_go_on(self, answer: Answer) -> bool:
+        """Whether the answer can be resumed where it stands: between words, and with room gained so far."""
+        attempt = answer.attempts[-1]
+        if attempt.calling and not attempt.withheld:
+            return False
+        begun = answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
+        return begun and self._resumes(answer)
+
+    def _resumes(self, answer: Answer) -> bool:
+        """Whether there may be one more attempt after the running one."""
+        attempt, resumes = answer.attempts[-1], answer.resumes
+        if not self.resumable or not self.window:
+            return False
+        if resumes >= self.max_resumes and (self.max_tokens is None or answer.in_vain >= self.max_resumes):
+            return False
+        first = resumes == 0 and attempt.spoke
+        return attempt.cleared or first or attempt.completion_tokens >= self.window // _GAIN_SHARE

@@ -1,0 +1,271 @@
+"""Recognising "the prompt is longer than the window" in what backends answer, and the numbers they name.
+
+No two backends say it alike, and some wrap another's words as a JSON string inside their own error. So the
+text as it came and every string nested in it are searched for fingerprints; statuses and words that
+mean something else (authentication, rate limits, loading) are excluded first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from proxy.wire import jsontext
+
+EXAMINED = 64 * 1024
+"""Bytes of a body that are looked at; error texts are far shorter."""
+
+_DEPTH = 8
+_FIELDS = 256
+_MOST_TOKENS = 10**9
+
+_NEVER = frozenset({401, 402, 403, 429})
+_OTHER_CAUSE = re.compile(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
+_BUSY = re.compile(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
+_HINTS = (b"context", b"token", b"exceed", b"too long", b"too_long", b"too_large", b"n_ctx", b"input length")
+"""One of these is in every text that a fingerprint matches."""
+
+N = r"(\d[\d,]{0,14})"
+P = r"(?P<prompt>\d[\d,]{0,14})"
+_SHARED = "llama.cpp or LM Studio"
+W = r"(?P<window>\d[\d,]{0,14})"
+
+
+def _rules(*rules: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((origin, re.compile(text, re.IGNORECASE | re.DOTALL)) for origin, text in rules)
+
+
+_FINGERPRINTS = _rules(
+    # Each with the group it was seen in; the ones that name numbers come first.
+    ("llama.cpp", rf"request \({P} tokens?\) exceeds the available context size \({W} tokens?\)"),
+    ("Ollama", rf"input length \({P} tokens?\) exceeds the model's maximum context length \({W} tokens?\)"),
+    ("LM Studio", rf"input has {P} tokens, but the context length only supports {W} tokens"),
+    ("LM Studio", rf"n_keep:? \(?{P}\)?\s*>=\s*n_ctx:? \(?{W}"),
+    ("LM Studio", rf"keep the first {P} tokens.{{0,200}}?context length of only {W} tokens"),
+    ("Anthropic", rf"prompt is too long: {P} tokens? > {W}"),
+    ("gateway", rf"prompt has {P} tokens, but the configured context size is {W}"),
+    ("Google", rf"input token count \(?{P}\)? exceeds the maximum number of tokens allowed \(?{W}"),
+    ("xAI", rf"maximum prompt length is {W} but the request contains {P} tokens"),
+    ("Together", rf"input \({P} tokens\) is longer than the model's context length \({W} tokens\)"),
+    ("gateway", rf"exceeds (?:the )?(?:model's )?maximum context length (?:of )?\(?{W}"),
+    ("gateway", rf"exceeds (?:the )?maximum allowed input length of {W} tokens"),
+    ("OpenRouter", rf"endpoint's maximum context length is {W} tokens"),
+    ("vLLM or OpenAI", rf"maximum context length is {W} tokens"),
+    ("gateway", rf"too large for model with {W} maximum context"),
+    ("gateway", rf"exceeded model token limit(?:: {W})?"),
+    ("gateway", rf"range of input length should be(?: \[\d+, ?{W})?"),
+    ("gateway", rf"tokens?\b[^\n]{{0,80}}?exceeds the limit of {W}"),
+    ("gateway", rf"exceeds the limit of {W} (?:input )?tokens"),
+    ("llama.cpp", r"exceed_context_size_error|the request exceeds the available context size"),
+    (_SHARED, r"context size has been exceeded"),
+    ("Ollama", r"prompt is longer than the context length|input length exceeds the context length"),
+    ("Ollama cloud", r"prompt too long; exceeded (?:max )?context length"),
+    ("vLLM", r"max_(?:completion_)?tokens' is too large"),
+    ("OpenRouter", r"constraint_filtered.{0,2000}context_length|context_length.{0,2000}constraint_filtered"),
+    (
+        "OpenRouter",
+        r"error_type\"?: ?\"(?:max_tokens_exceeded|token_limit_exceeded|string_too_long|payload_too_large)",
+    ),
+    ("context_length_exceeded", r"context[_ ]length[_ ]exceeded|context_?window_?exceeded"),
+    ("gateway", r"exceeds the context window|longer than the model's context length|prompt is too long"),
+    ("gateway", r"greater than the context length|context window exceeds limit|maximum prompt length is"),
+    ("gateway", r"input token count.{0,80}?exceeds the maximum|input is too long for requested model"),
+    ("gateway", r"tokens in request more than max tokens allowed"),
+    ("gateway", r"reduce the length of the messages|too many tokens|token limit exceeded|request_too_large"),
+    ("gateway", r"exceeds maximum allowed content length|request size cannot exceed"),
+)
+
+_WINDOWS = _rules(
+    ("error fields", rf"\"n_ctx\": ?{N}"),
+    ("error text", rf"context length is (?:only )?{N} tokens"),
+)
+_PROMPTS = _rules(
+    ("error fields", rf"\"n_prompt_tokens\": ?{N}"),
+    ("OpenAI", rf"messages resulted in {N} tokens"),
+    ("vLLM", rf"requested \d+ tokens \({N} in (?:the messages|your prompt)"),
+    ("vLLM", rf"(?:prompt contains|request has) {N} input tokens"),
+    ("Moonshot", rf"token limit: \d+ \(requested: {N}\)"),
+)
+# OpenRouter's total counts the answer that was asked for as well.
+_TOTAL_AND_ANSWER = re.compile(
+    rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE
+)
+
+_ECHOES = frozenset({"input", "messages", "prompt", "body", "request"})
+_ECHO = re.compile(r"""['"]input['"]: ?[\[{]""")
+
+_Object: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """A refused prompt. `window` and `prompt_tokens` are in tokens, None where the text named no number.
+
+    `origin` says whose wording it was. `prompt_tokens` may be the backend's estimate.
+    """
+
+    window: int | None
+    prompt_tokens: int | None
+    origin: str
+
+    @property
+    def shared(self) -> bool:
+        """Whether it may be the memory of all slots together that is full, rather than this one's."""
+        return self.origin == _SHARED
+
+
+_TOO_LARGE = Overflow(None, None, "gateway")
+
+
+def recognise(status: int, body: bytes) -> Overflow | None:
+    """Tell whether a backend refused a prompt for its length.
+
+    Args:
+        status: HTTP status of the response; 200 for the data of an SSE frame.
+        body: body of the response, or data of the frame. Of a 200 only an error counts, so that an answer
+            *about* overflows is not mistaken for one.
+    """
+    if status in _NEVER:
+        return None
+    head = body[:EXAMINED]
+    lowered = head.lower()
+    if not any(hint in lowered for hint in _HINTS):
+        return _TOO_LARGE if status == 413 else None
+    if status < 400 and b'"error' not in lowered and b"window_exceeded" not in lowered:
+        return None
+    text = error_text(status, head)
+    return None if text is None or _excluded(status, text) else _match(status, text)
+
+
+def error_text(status: int, body: bytes) -> str | None:
+    """All that an error says, one `"name": value` per line, JSON inside strings taken apart as well.
+
+    None for what is no error, or one that has nothing to do with the request: a key, money, a rate limit.
+    """
+    parsed = _parse(body)
+    if status in _NEVER or _inner_status(parsed) in _NEVER or (status < 400 and not _is_refusal(parsed)):
+        return None
+    return "\n".join(_texts(body, parsed))
+
+
+def is_error_frame(chunk: _Object) -> bool:
+    """Whether parsed SSE data (or a 200 body) is an error, in any of the forms that backends use.
+
+    `error` as a string or an object; vLLM's old `object: "error"`; renamed keys without choices; OpenRouter's
+    `finish_reason: "error"` or an error inside a choice.
+    """
+    if chunk.get("error") or chunk.get("object") == "error" or chunk.get("type") == "error":
+        return True
+    choices = chunk.get("choices")
+    if not isinstance(choices, list):
+        return bool(chunk.get("error_message") or chunk.get("error_type"))
+    return any(
+        isinstance(choice, dict) and (choice.get("finish_reason") == "error" or choice.get("error"))
+        for choice in choices
+    )
+
+
+def _is_refusal(parsed: Any) -> bool:
+    if not isinstance(parsed, dict):
+        return False
+    choices = parsed.get("choices")
+    return is_error_frame(parsed) or (isinstance(choices, list) and any(map(_is_full, choices)))
+
+
+def _is_full(choice: Any) -> bool:
+    return isinstance(choice, dict) and choice.get("finish_reason") == "model_context_window_exceeded"
+
+
+def _parse(data: bytes | str) -> Any:
+    try:
+        return jsontext.loads(data)
+    except ValueError:
+        return None
+
+
+def _inner_status(parsed: Any) -> int | None:
+    """The status that an error names for itself: gateways send 200 or 400 around it."""
+    error = parsed.get("error") if isinstance(parsed, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isdecimal() and len(code) == 3:
+        return int(code)
+    return code if isinstance(code, int) else None
+
+
+def _texts(head: bytes, parsed: Any) -> list[str]:
+    """Every field as `"name": value`, also those of JSON inside strings; the text as it came if it is no JSON.
+
+    What a validation error repeats of the request is left out: a conversation may well talk of overflows.
+    """
+    if parsed is None:
+        return [_without_echo(head.decode("utf-8", "replace"))]
+    found: list[str] = []
+    pending: list[tuple[str, Any, int]] = [("", parsed, 0)]
+    while pending and len(found) < _FIELDS:
+        name, value, depth = pending.pop()
+        if name in _ECHOES and isinstance(value, dict | list):
+            continue
+        found.append(f'"{name}": {_shown(value)}')
+        if depth < _DEPTH:
+            pending.extend((key, item, depth + 1) for key, item in _inside(value))
+    return found
+
+
+def _inside(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+        value = _parse(value)
+    if isinstance(value, dict):
+        return list(value.items())
+    return [("", item) for item in value] if isinstance(value, list) else []
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{_without_echo(value)}"'
+    return "" if isinstance(value, dict | list) else str(value)
+
+
+def _without_echo(text: str) -> str:
+    return _ECHO.split(text, maxsplit=1)[0]
+
+
+def _excluded(status: int, text: str) -> bool:
+    return bool(_OTHER_CAUSE.search(text)) or (status >= 500 and bool(_BUSY.search(text)))
+
+
+def _match(status: int, text: str) -> Overflow | None:
+    for origin, pattern in _FINGERPRINTS:
+        found = pattern.search(text)
+        if found is not None:
+            groups = found.groupdict()
+            window = _number(groups.get("window")) or _first(_WINDOWS, text)
+            prompt = _number(groups.get("prompt")) or _first(_PROMPTS, text) or _total_less_answer(text)
+            return Overflow(window, prompt, origin)
+    return _TOO_LARGE if status == 413 else None
+
+
+def _first(rules: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> int | None:
+    for _, pattern in rules:
+        found = pattern.search(text)
+        if found is not None:
+            return _number(found.group(1))
+    return None
+
+
+def _total_less_answer(text: str) -> int | None:
+    found = _TOTAL_AND_ANSWER.search(text)
+    total = _number(found.group(1)) if found is not None else None
+    if found is None or total is None:
+        return None
+    answer = int(found.group(2).replace(",", ""))
+    return total - answer if answer < total else None
+
+
+def _number(digits: str | None) -> int | None:
+    """A positive figure; thousands may be separated by commas."""
+    if digits is None:
+        return None
+    value = int(digits.replace(",", ""))
+    return value if 0 < value <= _MOST_TOKENS else None

@@ -1,0 +1,28 @@
+"""Tool calls for models that have none: a protocol in the prompt, history as text, calls read back from the answer."""
+
+from __future__ import annotations
+
+from proxy.emulation.history import as_text
+from proxy.emulation.message import complaint, emulated_message
+from proxy.emulation.offer import NO_TOOLS, Offer, Tool, offer_of
+from proxy.emulation.protocol import protocol
+from proxy.emulation.scanner import Call, CallScanner, Malformed, Piece, Text
+from proxy.emulation.stream import EmulatedStream, FormCount
+
+__all__ = [
+    "NO_TOOLS",
+    "Call",
+    "CallScanner",
+    "EmulatedStream",
+    "FormCount",
+    "Malformed",
+    "Offer",
+    "Piece",
+    "Text",
+    "Tool",
+    "as_text",
+    "complaint",
+    "emulated_message",
+    "offer_of",
+    "protocol",
+]

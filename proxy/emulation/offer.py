@@ -1,0 +1,135 @@
+"""The tools that a request offers, and which of them may be called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from proxy.emulation.arguments import Arguments, Unreadable, read_arguments, read_parameters
+from proxy.emulation.forms.base import Words, Written
+from proxy.emulation.schema import Checker
+from proxy.emulation.tolerant import CUT
+
+_MISPLACED = 'its parameters must be put into an object under "arguments"'
+Choice = Literal["auto", "none", "required", "named"]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that may be called."""
+
+    name: str
+    description: str = ""
+    schema: Any = None
+    """JSON schema of the parameters, as the client sent it; anything."""
+
+    @cached_property
+    def checker(self) -> Checker:
+        """Checks arguments for it."""
+        return Checker(self.schema)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a request says of tools (OpenAI API, "Create chat completion")."""
+
+    tools: Mapping[str, Tool] = field(hash=False)
+    choice: Choice = "auto"
+    callable: frozenset[str] = frozenset()
+    """Names that count as calls."""
+    parallel: bool = True
+    """Whether one answer may hold several calls."""
+    legacy: bool = False
+    """Whether the client asked with `functions`, and wants `function_call` back."""
+
+    @cached_property
+    def words(self) -> Words:
+        """The names that count, to be asked letter by letter."""
+        return Words(self.callable)
+
+    def read(self, written: Written, text: str, *, cut: bool) -> Arguments:
+        """The arguments of a call that stands in a text. `cut`: the text may end where more was to come.
+
+        Raises:
+            Unreadable: it can't be called like that; `cut` if its end is missing.
+        """
+        tool = self.tools.get(written.name) if written.name in self.callable else None
+        if not written.closed and (cut or tool is None or written.misplaced):
+            raise Unreadable(CUT)
+        if tool is None:
+            raise Unreadable(f"there is no tool {written.name!r}")
+        if written.broken:
+            raise Unreadable("it is not valid JSON")
+        if written.misplaced:
+            raise Unreadable(_MISPLACED)
+        if written.parameters is not None:
+            if not written.closed:
+                raise Unreadable(CUT)
+            pairs = [(text[slice(*name)], text[slice(*value)]) for name, value in written.parameters]
+            return read_parameters(pairs, tool.checker)
+        said = text[slice(*written.arguments)] if written.arguments is not None else ""
+        found = read_arguments(said, tool.checker)
+        open_end = () if written.closed else ("missing_brackets",)
+        return Arguments(found.text, tuple(dict.fromkeys((*written.repairs, *open_end, *found.repairs))))
+
+
+NO_TOOLS = Offer({}, "none")
+"""For histories of calls and results where none are offered any more."""
+
+
+def offer_of(body: Mapping[str, Any]) -> Offer | None:
+    """The offer of a chat request; None where no function is offered.
+
+    Tools of other types and malformed ones are left out: that they are there is the backend's to refuse.
+    """
+    listed = body.get("tools")
+    legacy = not isinstance(listed, list) or not listed
+    if legacy:
+        tools = _tools(body.get("functions"))
+    else:
+        tools = _tools(t.get("function") for t in listed or () if isinstance(t, Mapping))
+    if not tools:
+        return None
+    choice, names = _choice(body.get("function_call" if legacy else "tool_choice"), tools)
+    parallel = not legacy and body.get("parallel_tool_calls") is not False
+    return Offer(tools, choice, names, parallel=parallel, legacy=legacy)
+
+
+def _tools(functions: Any) -> dict[str, Tool]:
+    if not isinstance(functions, Iterable):
+        return {}
+    found: dict[str, Tool] = {}
+    for function in functions:
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if isinstance(name, str) and name:
+            described = function.get("description")
+            description = described.strip() if isinstance(described, str) else ""
+            found[name] = Tool(name, description, function.get("parameters"))
+    return found
+
+
+def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[str]]:
+    """What `tool_choice` or `function_call` says, and the names that it leaves."""
+    names = frozenset(tools)
+    if choice == "none":
+        return "none", frozenset()
+    if choice == "required":
+        return "required", names
+    if not isinstance(choice, Mapping):
+        return "auto", names
+    if isinstance(allowed := choice.get("allowed_tools"), Mapping):
+        return ("required" if allowed.get("mode") == "required" else "auto"), _allowed(allowed, names)
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    return ("named", frozenset({name})) if isinstance(name, str) and name in names else ("auto", names)
+
+
+def _allowed(allowed: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
+    listed = allowed.get("tools")
+    functions = (
+        [t.get("function") for t in listed if isinstance(t, Mapping)] if isinstance(listed, list) else []
+    )
+    wanted = {f.get("name") for f in functions if isinstance(f, Mapping) and isinstance(f.get("name"), str)}
+    return names & wanted

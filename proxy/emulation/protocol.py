@@ -1,0 +1,154 @@
+"""What a model is told of tools: how to write a call, and each tool as a signature, in fewer words than its JSON schema.
+
+Deterministic, so that the prompt begins with the same bytes on every turn and the backend's prefix cache keeps working. What
+holds for one answer only, such as a `tool_choice`, is told apart from it, at the end of the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proxy.emulation.forms.tool_call import CLOSING, OPENING
+from proxy.emulation.offer import Offer, Tool
+from proxy.history.tooltext import RULE
+from proxy.wire.jsontext import dumps
+
+RESULT = "tool_result"
+"""Tag of a result; `proxy.history.tooltext` reads it."""
+_SEVERAL = "For several calls, write one such block after the other."
+_RESULTS = (
+    f"Results come in the next message as <{RESULT} tool_name='NAME'>...</{RESULT}>: never write one yourself. "
+    "If no tool is needed, answer in plain text."
+)
+_DEEPEST = 6
+_NODES = 400
+"""Schemas that are written out for one tool: references can multiply them without end."""
+_DEFAULT = 40
+"""Characters of the longest default value that is told."""
+_JOINED = ("anyOf", "oneOf")
+_SIMPLE = frozenset({"object", "string", "integer", "number", "boolean", "null"})
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A call in the form that is taught; `arguments` is JSON."""
+    return f'{OPENING}\n{{"name": {dumps(name).decode()}, "arguments": {arguments}}}\n{CLOSING}'
+
+
+EXAMPLE = call_text("NAME", '{"PARAMETER": VALUE}')
+
+
+def protocol(offer: Offer) -> str:
+    """The text for the system prompt: the same whichever of the tools may be called; empty where there are none."""
+    if not offer.tools:
+        return ""
+    listed = (_Signature(tool).render() for tool in offer.tools.values())
+    return "\n".join(
+        (
+            f"# Tools\n\nTo call a tool, write exactly this and stop:\n{EXAMPLE}",
+            f"Arguments are strict JSON. {_SEVERAL} {_RESULTS}\n",
+            "Tools (? marks optional parameters):",
+            *listed,
+        )
+    )
+
+
+def rule(offer: Offer) -> str:
+    """What holds for this answer only, for the end of the prompt; empty where nothing does."""
+    if not offer.tools:
+        return ""
+    if not offer.callable:
+        return RULE.format("do not call a tool")
+    told: list[str] = []
+    names = [name for name in offer.tools if name in offer.callable]
+    if offer.choice == "named":
+        told.append(f"you must call {names[0]}")
+    elif offer.choice == "required":
+        told.append("you must call a tool")
+    if offer.choice != "named" and len(names) < len(offer.tools):
+        told.append(f"call none but {', '.join(names)}")
+    if not offer.parallel:
+        told.append("write at most one call")
+    return RULE.format("; ".join(told)) if told else ""
+
+
+class _Signature:
+    """One tool: its parameters with their types on one line, what is said of them on lines of their own."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+        self._root: Mapping[str, Any] = tool.schema if isinstance(tool.schema, Mapping) else {}
+        self._left = _NODES
+        self._words: list[tuple[str, str]] = []
+
+    def render(self) -> str:
+        inside = ", ".join(self._members(self._resolved(self._root), "", 0))
+        described = f": {self._tool.description}" if self._tool.description else ""
+        lines = [f"- {self._tool.name}({inside}){described}"]
+        return "\n".join((*lines, *(f"  {path}: {words}" for path, words in self._words)))
+
+    def _members(self, schema: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
+        properties = schema.get("properties")
+        required = schema.get("required")
+        for name, inner in (properties if isinstance(properties, Mapping) else {}).items():
+            described = self._resolved(inner)
+            own = f"{path}.{name}" if path else str(name)
+            # A description beside a reference is about this parameter, one behind it about the type.
+            said = next((s.get("description") for s in (inner, described) if isinstance(s, Mapping)), None)
+            if isinstance(said, str) and said.strip() and self._left > 0:
+                self._words.append((own, " ".join(said.split())))
+            mark = "" if isinstance(required, list) and name in required else "?"
+            yield f"{name}{mark}: {self._kind(described, own, depth + 1)}{_default(described)}"
+
+    def _kind(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
+        """The type of a value: its options, several types, an array, an object, or the name of a simple type."""
+        self._left -= 1
+        named = schema.get("type")
+        options = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(options, list) and options:
+            return " | ".join(dumps(option).decode() for option in options)
+        choices = next((schema[key] for key in _JOINED if isinstance(schema.get(key), list)), None)
+        if choices is None and isinstance(named, list):
+            choices = [{**schema, "type": kind} for kind in named]
+        if choices:
+            return self._joined([self._resolved(choice) for choice in choices], path, depth)
+        if named == "array" or "items" in schema:
+            return self._array(schema, path, depth)
+        if isinstance(schema.get("properties"), Mapping) and depth <= _DEEPEST and self._left > 0:
+            return "{" + ", ".join(self._members(schema, path, depth)) + "}"
+        return named if isinstance(named, str) and named in _SIMPLE else "any"
+
+    def _joined(self, schemas: list[Mapping[str, Any]], path: str, depth: int) -> str:
+        if depth > _DEEPEST or self._left <= 0:
+            return "any"
+        return " | ".join(dict.fromkeys(self._kind(schema, path, depth + 1) for schema in schemas))
+
+    def _array(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
+        items = schema.get("items")
+        if not isinstance(items, Mapping) or depth > _DEEPEST or self._left <= 0:
+            return "array"
+        kind = self._kind(self._resolved(items), f"{path}[]", depth + 1)
+        return f"({kind})[]" if " | " in kind and not kind.endswith("}") else f"{kind}[]"
+
+    def _resolved(self, schema: Any) -> Mapping[str, Any]:
+        """The schema that a local reference means; an empty one for what can't be followed."""
+        for _ in range(_DEEPEST):
+            reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+            if not isinstance(reference, str):
+                break
+            schema = self._at(reference)
+        return schema if isinstance(schema, Mapping) else {}
+
+    def _at(self, reference: str) -> Any:
+        found: Any = self._root
+        for step in reference.removeprefix("#").split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found if reference.startswith("#") else None
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    if schema.get("default") is None:
+        return ""
+    text = dumps(schema["default"]).decode()
+    return f" = {text}" if len(text) <= _DEFAULT else ""

@@ -1,0 +1,206 @@
+"""The schema of a tool's parameters: what fits, what fits once its type is mended, and what to say of the rest.
+
+A client may send anything as a schema. One that is invalid, refers to other documents or asks for more work than a call
+is worth checks nothing: any object is accepted then. Regular expressions are never run, because they may run for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
+from referencing import Registry
+
+from proxy.emulation.tolerant import Unreadable, parse
+from proxy.wire.jsontext import dumps
+
+_REFERENCES = 10_000
+"""References followed for one call: they can multiply like rabbits."""
+_UNIQUE = 1_000
+"""Items that are compared with each other."""
+_MISTAKES = 20
+_ROUNDS = 3
+"""Mending one value may bring another to light: text that holds an object that holds text."""
+_TOLD = 3
+_SHOWN = 60
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
+_BOOLEANS = {"true": True, "false": False}
+_UNCHECKED = ("pattern", "patternProperties", "unevaluatedProperties")
+_REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+class _TooMuch(Exception):
+    """More work than a call is worth."""
+
+
+class Checker:
+    """Checks arguments against a schema, and mends types that were mistaken."""
+
+    def __init__(self, schema: Any) -> None:
+        """Take any JSON value as a schema; nothing is looked at before the first call."""
+        self._schema = schema
+        self._validator: Validator | None = None
+        self._built = False
+        self._followed = 0
+
+    def kinds_of(self, name: str) -> frozenset[str]:
+        """The types that the schema of a parameter names; empty if it names none."""
+        properties = self._schema.get("properties") if isinstance(self._schema, Mapping) else None
+        found = properties.get(name) if isinstance(properties, Mapping) else None
+        if not isinstance(found, Mapping):
+            return frozenset()
+        choices = found.get("anyOf") or found.get("oneOf")
+        schemas = [found, *choices] if isinstance(choices, list) else [found]
+        return frozenset(
+            kind for schema in schemas if isinstance(schema, Mapping) for kind in _kinds(schema.get("type"))
+        )
+
+    def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...], str | None]:
+        """Arguments with their types mended, the names of the repairs, and what is wrong in spite of them.
+
+        Repairs: `number_for_text`, `text_for_boolean`, `text_for_null`, `text_for_number`, `text_for_structure`.
+        Arguments with nothing to mend are the same object.
+        """
+        repairs: dict[str, None] = {}
+        mistakes = self._mistakes(value)
+        for _ in range(_ROUNDS):
+            mended = [(m, new) for m in mistakes if (new := _mended(m)) is not None]
+            if not mended:
+                break
+            for mistake, (kind, other) in mended:
+                value = _replaced(value, list(mistake.absolute_path), other)
+                repairs[kind] = None
+            mistakes = self._mistakes(value)
+        told = list(dict.fromkeys(map(_told, mistakes)))
+        return value, tuple(repairs), "; ".join(told[:_TOLD]) or None
+
+    def _mistakes(self, value: dict[str, Any]) -> list[ValidationError]:
+        self._followed = 0
+        try:
+            if not self._built:
+                self._built = True
+                self._validator = self._build()
+            validator = self._validator
+            return [] if validator is None else list(islice(validator.iter_errors(value), _MISTAKES))
+        except Exception:  # noqa: BLE001 - a schema may be anything, and fail in any way: then it checks nothing
+            return []
+
+    def _build(self) -> Validator | None:
+        if not isinstance(self._schema, Mapping):
+            return None
+        base = validator_for(self._schema, default=Draft202012Validator)
+        base.check_schema(dict(self._schema))
+        keywords: dict[str, Any] = dict.fromkeys(_UNCHECKED)
+        for name in _REFERRING:
+            if name in base.VALIDATORS:
+                keywords[name] = self._bounded(base.VALIDATORS[name])
+        if extra := base.VALIDATORS.get("additionalProperties"):
+            keywords["additionalProperties"] = _without_patterns(extra)
+        if unique := base.VALIDATORS.get("uniqueItems"):
+            keywords["uniqueItems"] = _if_few(unique)
+        # This registry fetches nothing: a reference to another document can't be resolved.
+        made: Validator = extend(base, keywords)(self._schema, registry=Registry())  # type: ignore[no-untyped-call]
+        return made
+
+    def _bounded(self, keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
+        def follow(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            self._followed += 1
+            if self._followed > _REFERENCES:
+                raise _TooMuch
+            yield from keyword(validator, value, instance, schema) or ()
+
+        return follow
+
+
+def _without_patterns(keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        if "patternProperties" not in schema:
+            yield from keyword(validator, value, instance, schema) or ()
+
+    return check
+
+
+def _if_few(keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        if not isinstance(instance, list) or len(instance) <= _UNIQUE:
+            yield from keyword(validator, value, instance, schema) or ()
+
+    return check
+
+
+def _kinds(named: Any) -> list[str]:
+    return [kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)]
+
+
+def _wanted(mistake: ValidationError) -> list[str]:
+    """The types that would do where a mistake is: its own, or those of the schemas of which none fits."""
+    here = [mistake, *(m for m in mistake.context or () if not m.relative_path)]
+    return [kind for m in here if m.validator == "type" for kind in _kinds(m.validator_value)]
+
+
+def _mended(mistake: ValidationError) -> tuple[str, Any] | None:
+    """The name of the repair and the value that was meant; None if that is not known."""
+    value = mistake.instance
+    for kind in _wanted(mistake):
+        if isinstance(value, str):
+            if (mended := _from_text(value.strip(), kind)) is not None:
+                return mended
+        elif isinstance(value, int | float) and not isinstance(value, bool) and kind == "string":
+            return "number_for_text", dumps(value).decode()
+    return None
+
+
+def _from_text(text: str, kind: str) -> tuple[str, Any] | None:
+    if kind in {"integer", "number"} and _NUMBER.fullmatch(text):
+        number, _ = parse(text)
+        return ("text_for_number", number) if kind == "number" or isinstance(number, int) else None
+    if kind == "boolean" and text.lower() in _BOOLEANS:
+        return "text_for_boolean", _BOOLEANS[text.lower()]
+    if kind == "null" and text in {"null", "None"}:
+        return "text_for_null", None
+    if kind in {"array", "object"} and text[:1] == {"array": "[", "object": "{"}[kind]:
+        try:
+            return "text_for_structure", parse(text)[0]
+        except Unreadable:
+            return None
+    return None
+
+
+def _replaced(value: Any, path: Sequence[str | int], new: Any) -> Any:
+    """The value with another one in a place inside of it."""
+    if not path:
+        return new
+    changed = value.copy()
+    changed[path[0]] = _replaced(value[path[0]], path[1:], new)
+    return changed
+
+
+def _told(mistake: ValidationError) -> str:
+    """What is wrong, for the model."""
+    instance: Any = mistake.instance
+    wished: Any = mistake.validator_value
+    where = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in mistake.absolute_path)
+    where = f'"{where.removeprefix(".")}"' if where else "the arguments"
+    if mistake.validator == "required":
+        missing = [name for name in wished if name not in instance]
+        inside = "" if where == "the arguments" else f" in {where}"
+        names = ", ".join(f'"{name}"' for name in missing)
+        return f"{names} {'is' if len(missing) == 1 else 'are'} missing{inside}"
+    if wanted := _wanted(mistake):
+        return f"{where} must be {' or '.join(dict.fromkeys(wanted))}, not {_short(instance)}"
+    if mistake.validator == "enum":
+        return f"{where} must be one of {', '.join(map(_short, wished))}"
+    if mistake.validator == "additionalProperties":
+        return f"{where}: {mistake.message[:200]}"
+    return f"{where} must keep to {mistake.validator} {_short(wished)}"
+
+
+def _short(value: Any) -> str:
+    text = dumps(value).decode()
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -1,0 +1,102 @@
+"""What the user chose, as the pure part and the stages see it; made from the settings by `proxy.app`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.shortening.budget import ContextBudget
+from proxy.shortening.policy import Policy, limits_for
+
+_OPTION_FIELDS = (
+    *("trigger", "target", "pause", "policy", "summary_model"),
+    *("answer_cap", "tools_allowed", "system_prompt"),
+)
+_CAP_SHARE = 1 / 4
+"""Fraction of the window that the answer cap of the policy may take."""
+
+_UNKNOWN = 2**31
+"""Stands for a window that nobody tells: nothing is small for its sake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Fractions of the window, times in seconds, sizes in bytes; see `proxy.settings` for each."""
+
+    trigger: float = 0.8
+    target: float = 0.5
+    pause: float = 0.9
+    max_resumes: int = 3
+    summary_model: str | None = None
+    status: str = "auto"
+    policy: Policy = "auto"
+    answer_cap: int | None = None
+    """Completion tokens asked for when the client sets no bound; 0: none; None: what the policy says."""
+    tools_allowed: tuple[str, ...] = ()
+    """Globs on names of tools; empty: all."""
+    system_prompt: str | None = None
+    """Stands for the client's under policy `local`."""
+    emulate_tools: bool = True
+    """Whether models without tools of their own get them as text."""
+    ask_usage: bool = True
+    max_body: int = 64 * 2**20
+    grace: float = 2.0
+    heartbeat: float = 10.0
+    overrides: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """Glob on the model id, and the fields set for the models it matches."""
+
+    def for_model(self, model: str) -> Options:
+        """The options in force for one model; a later glob wins over an earlier one."""
+        changed = {
+            name: value
+            for fields in self._matching(model)
+            for name, value in fields.items()
+            if name in _OPTION_FIELDS and value is not None
+        }
+        return replace(self, **changed) if changed else self
+
+    def profile_for(self, model: str) -> ModelProfile:
+        """What the user says of a model itself, at the highest trust."""
+        profile = ModelProfile()
+        for fields in self._matching(model):
+            facts: dict[str, Any] = {
+                name: Fact(fields[name], "setting", Trust.USER)
+                for name in ("window", "tools", "vision", "tokenizer")
+                if fields.get(name) is not None
+            }
+            if fields.get("continuation") is not None:
+                facts["continuation"] = Fact(Continuation(fields["continuation"]), "setting", Trust.USER)
+            profile = replace(profile, **facts)
+        return profile
+
+    def answer_cap_for(self, window: int | None) -> int | None:
+        """Completion tokens of an answer whose client sets no bound, in a window of so many tokens."""
+        if self.answer_cap is not None:
+            return self.answer_cap or None
+        cap = _policy_cap(self.policy, window or _UNKNOWN)
+        return cap if cap is None or window is None else min(cap, max(1, int(window * _CAP_SHARE)))
+
+    def allows_tool(self, name: str) -> bool:
+        """Whether a tool of this name may be offered to the model."""
+        return not self.tools_allowed or any(fnmatchcase(name, glob) for glob in self.tools_allowed)
+
+    @property
+    def own_system_prompt(self) -> str | None:
+        """What stands for the client's system prompt, if anything does: only where `local` was chosen."""
+        return self.system_prompt if self.policy == "local" else None
+
+    def budget(self, window: int) -> ContextBudget:
+        """The budget for a window of so many tokens."""
+        return ContextBudget(window=window, trigger=self.trigger, target=self.target, pause=self.pause)
+
+    def _matching(self, model: str) -> list[Mapping[str, Any]]:
+        return [fields for glob, fields in self.overrides if fnmatchcase(model, glob)]
+
+
+@lru_cache(maxsize=256)
+def _policy_cap(policy: Policy, window: int) -> int | None:
+    return limits_for(policy, window).answer_cap

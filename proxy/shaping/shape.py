@@ -1,0 +1,99 @@
+"""What the policy makes of a request before anything else looks at it.
+
+Fewer and shorter tools, a cap on the answer, another system prompt: decided by the request and the window alone,
+so that the prompt begins the same on every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from proxy.neutral.request import ChatRequest, leading_system
+from proxy.options import Options
+from proxy.shaping.diet import diet, diet_from
+from proxy.wire.jsontext import dumps, loads
+
+_FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
+"""Fields with tools and with the choice among them: today's, and those they replaced in 2023."""
+_REMEMBERED = 256 * 1024
+"""Bytes of tool definitions up to which the result is remembered."""
+
+
+def shape(request: ChatRequest, options: Options, window: int | None) -> ChatRequest:
+    """The request as the policy has it; the same object if that leaves it alone.
+
+    `window` in tokens, None if it is not known.
+    """
+    fields = {**_tools(request.body, options, window), **_answer(request, options, window)}
+    text, lead = options.own_system_prompt, leading_system(request.messages)
+    if text is not None and lead:
+        # A request without a system prompt gets none: it may be a chore of the client's own.
+        system = {"role": request.messages[0]["role"], "content": text}
+        fields["messages"] = [system, *request.messages[lead:]]
+    return request.changed(**fields) if fields else request
+
+
+def tool_name(tool: Any) -> str:
+    """By which name a tool is allowed: its function's, its own, or its type's (tools that the backend runs)."""
+    if not isinstance(tool, Mapping):
+        return ""
+    function = tool.get("function")
+    named = function if isinstance(function, Mapping) else tool
+    return str(named.get("name") or tool.get("type") or "")
+
+
+def _tools(body: Mapping[str, Any], options: Options, window: int | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for form, choice in _FORMS:
+        tools = body.get(form)
+        if not isinstance(tools, list) or not tools:
+            continue
+        allowed = [tool for tool in tools if options.allows_tool(tool_name(tool))]
+        slim = _slim(allowed, options, window)
+        if not allowed:
+            fields |= {name: None for name in (form, choice, "parallel_tool_calls") if name in body}
+        elif slim is not allowed or len(allowed) < len(tools):
+            fields[form] = slim
+        if allowed and not _chosen(body.get(choice), options):
+            fields[choice] = "auto"
+    return fields
+
+
+def _chosen(choice: Any, options: Options) -> bool:
+    """Whether the tool that the model is told to call, if it is one, may be called."""
+    return not isinstance(choice, Mapping) or options.allows_tool(tool_name(choice))
+
+
+def _slim(tools: Sequence[Any], options: Options, window: int | None) -> Sequence[Any]:
+    """Always under `local`, else where the definitions take too much of the window."""
+    if not tools or options.policy == "standard" or (options.policy == "auto" and window is None):
+        return tools
+    raw = dumps(tools)
+    if options.policy == "auto" and window is not None and len(raw) <= diet_from(window):
+        return tools
+    if len(raw) > _REMEMBERED:
+        return diet(tools)
+    slim = _remembered(raw)
+    return tools if slim is None else slim
+
+
+@lru_cache(maxsize=32)
+def _remembered(raw: bytes) -> Sequence[Any] | None:
+    """The diet of tools given as JSON; None if they stay as they are."""
+    tools = loads(raw)
+    slim = diet(tools)
+    return None if slim is tools else slim
+
+
+def _answer(request: ChatRequest, options: Options, window: int | None) -> dict[str, Any]:
+    bounded = request.max_tokens is not None or _positive(request.body.get("n_predict"))
+    cap = None if bounded else options.answer_cap_for(window)
+    if cap is None:
+        return {}
+    return {"max_completion_tokens" if "max_completion_tokens" in request.body else "max_tokens": cap}
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int) and value > 0

@@ -1,0 +1,306 @@
+"""Shortening a history down the ladder: a pure flow that yields requests for summaries and receives texts.
+
+Order: rungs without a model, then a summary of what lies between head and tail, then a digest made by code
+when the summary fails twice, then trimming. The result is a prefix rewrite: `covered` messages at the front
+of the history are replaced, the rest stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Literal, TypeAlias, get_args
+
+from proxy.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
+from proxy.neutral.request import Message
+from proxy.shortening import summary
+from proxy.shortening.ladder import RUNGS, Cost, Reduction
+from proxy.shortening.ladder.trim import cut_middles, drop_oldest
+
+Kind = Literal["pruned", "compacted", "trimmed"]
+
+_SMALLEST_PIECE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summariser:
+    """The model that summarises, in tokens: its window, the length wanted, and what surrounds the history.
+
+    `overhead` is what the system messages and tools of the live request take; `same_model` tells whether
+    the instruction may be appended to the live prompt, whose prefix that backend has cached.
+    """
+
+    window: int
+    tokens: int
+    overhead: float
+    same_model: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryAsk:
+    """Ask a model for a summary. `append`: with the live request's system messages and tools."""
+
+    messages: list[Message]
+    append: bool
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What came out: the new history, and which part of the old one which part of it stands for."""
+
+    messages: Sequence[Message]
+    covered: int
+    """Messages at the front of the old history that were rewritten; 0: nothing could be done."""
+    replaced: int
+    """Messages at the front of the new history that stand for them."""
+    kind: Kind
+    before: float
+    after: float
+    """Predicted tokens of the whole history."""
+    rungs: tuple[str, ...]
+
+
+CompactionFlow: TypeAlias = Generator[SummaryAsk, str, Compaction]
+
+
+def compact(reduction: Reduction, summariser: Summariser, *, limit: float) -> CompactionFlow:
+    """Bring a history down to `reduction.budget` tokens, or at least below `limit`, the tokens that surely fit.
+
+    Yields summary requests; send the text back, empty when the model failed. Raises nothing: a result above
+    `limit` means that the pinned part alone is too large.
+    """
+    if reduction.fits:
+        return _rewritten(reduction, reduction, "pruned", ())
+    shorter, rungs = _prune(reduction)
+    kind: Kind = "pruned"
+    if not shorter.fits:
+        compacted, how = yield from _summarise(reduction, shorter, summariser)
+        if compacted is not None and compacted.total < shorter.total:
+            shorter, rungs, kind = compacted, how, "compacted"
+    if (
+        kind == "pruned"
+        and not shorter.fits
+        and reduction.total - shorter.total < reduction.limits.minimum_gain
+    ):
+        shorter, rungs = reduction, ()  # a few tokens are not worth the backend's prefix cache
+    if shorter.total > limit:
+        shorter, rungs, kind = _trim(shorter, limit), (*rungs, "trim"), "trimmed"
+    return _rewritten(reduction, shorter, kind, rungs)
+
+
+def kind_of(word: str) -> Kind:
+    """A kind as it was stored; an unknown one counts as the deepest reduction."""
+    return next((kind for kind in get_args(Kind) if kind == word), "trimmed")
+
+
+def head_end(messages: Sequence[Message]) -> int:
+    """Index after the pinned head: the first user message and, if there is one, the frozen summary.
+
+    Where several turns with tool results come before it, the beginning of the conversation is missing: none is pinned.
+    """
+    first = first_user(messages)
+    if first is None or _beheaded(messages[:first]):
+        return 0
+    end = first + 1
+    if end < len(messages) and summary.is_summary(messages[end]):
+        end += 1
+        end += summary.is_bridge(messages, end)
+    return end
+
+
+def _beheaded(before: Sequence[Message]) -> bool:
+    return any(map(is_result, before)) and len(cut_points(before)) > 2
+
+
+def _prune(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:
+    """Old turns first, then what the newest one has read."""
+    newest = newest_user(reduction.messages)
+    used: list[str] = []
+    for rung in RUNGS:
+        for tail in (newest or 0, len(reduction.messages)):
+            shorter = reduction if reduction.fits else rung.shorten(replace(reduction, tail=tail))
+            if shorter.total < reduction.total:
+                reduction, used = shorter, [*used, rung.name]
+    return reduction, tuple(dict.fromkeys(used))
+
+
+def _trim(reduction: Reduction, limit: float) -> Reduction:
+    newest, floor = newest_user(reduction.messages), head_end(reduction.messages)
+    # In a turn that is all there is, only its last step is certain to stay.
+    tail = newest if newest is not None and newest >= floor else cut_points(reduction.messages)[-2:][0]
+    shorter = drop_oldest(replace(reduction, budget=limit, tail=tail, floor=floor))
+    return shorter if shorter.fits else cut_middles(shorter)
+
+
+def _tail_start(reduction: Reduction, room: float) -> int | None:
+    """Where the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
+
+    None if there is no place to cut.
+    """
+    newest = newest_user(reduction.messages)
+    # Tokens of everything before an index.
+    upto = [0.0, *accumulate(reduction.costs)]
+    points = [
+        point
+        for point in cut_points(reduction.messages)
+        if reduction.floor <= point < len(reduction.messages)
+    ]
+    for point in points:
+        if point > reduction.floor and point - 1 != newest and is_user(reduction.messages[point - 1]):
+            continue  # a question stays with its answer
+        moved = newest is not None and reduction.floor <= newest < point
+        if upto[-1] - upto[point] + (reduction.costs[newest or 0] if moved else 0.0) <= room:
+            return point
+    return points[-1] if points else None
+
+
+def _summarise(
+    reduction: Reduction, pruned: Reduction, by: Summariser
+) -> Generator[SummaryAsk, str, tuple[Reduction | None, tuple[str, ...]]]:
+    """Summarise the unpruned history, whose bytes the backend has cached; the tail is kept as it was pruned."""
+    reduction = _merge_if_due(reduction, by)
+    pinned = sum(reduction.costs[: reduction.floor])
+    start = _tail_start(replace(pruned, floor=reduction.floor), reduction.budget - pinned - by.tokens)
+    if (
+        start is None
+        or sum(reduction.costs[reduction.floor : start]) - by.tokens < reduction.limits.minimum_gain
+    ):
+        return None, ()
+    zone = reduction.messages[reduction.floor : start]
+    rung, text = "summarise", ""
+    for attempt in range(2):
+        text = yield from _ask(reduction, by, start, fresh=attempt > 0)
+        if summary.acceptable(text):
+            break
+    else:
+        rung, text = "digest", summary.digest(zone, limit=by.tokens * 3)
+    kept = replace(reduction, messages=[*reduction.messages[:start], *pruned.messages[start:]])
+    compacted = _with_summary(kept, start, summary.block(text, zone, limit=by.tokens))
+    return (
+        (compacted, (rung,))
+        if compacted.total < reduction.total - reduction.limits.minimum_gain
+        else (None, ())
+    )
+
+
+def _merge_if_due(reduction: Reduction, by: Summariser) -> Reduction:
+    """Earlier summary blocks stay frozen until together they outgrow their budget; then they are summarised too."""
+    at = next((i for i in range(reduction.floor) if summary.is_summary(reduction.messages[i])), None)
+    if at is None or reduction.costs[at] <= 2 * by.tokens:
+        return reduction
+    return replace(reduction, floor=at)
+
+
+def _ask(reduction: Reduction, by: Summariser, start: int, *, fresh: bool) -> Generator[SummaryAsk, str, str]:
+    """Append to the live prompt where that fits, else send a transcript, in pieces if it must be."""
+    live = _live(reduction, start)
+    frozen = any(map(summary.is_summary, reduction.messages[: reduction.floor]))
+    what = "since the summary near its beginning" if frozen else "so far"
+    ask: Message = {"role": "user", "content": summary.instruction(tokens=by.tokens, what=what)}
+    left = int(
+        by.window * 0.98 - by.overhead - sum(reduction.costs[: len(live)]) - sum(reduction.cost([ask]))
+    )
+    # A shorter summary out of the backend's cache is worth more than a long one for which it reads everything again.
+    if by.same_model and not fresh and left >= by.tokens // 2:
+        return (yield SummaryAsk(_appended(live, ask), append=True, max_tokens=min(by.tokens, left)))
+    shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x")]))
+    room = max(64.0, by.window * 0.9 - shell - 2 * by.tokens)
+    known = ""
+    pieces = list(
+        _pieces(summary.transcript(reduction.messages[reduction.floor : start]), room, reduction.cost)
+    )
+    for piece in pieces:
+        message = summary.fenced(piece, tokens=by.tokens, before=known)
+        for _ in range(2 if len(pieces) > 1 else 1):
+            answer = yield SummaryAsk([message], append=False, max_tokens=by.tokens)
+            if summary.acceptable(answer):
+                known = answer
+                break
+        else:
+            return ""  # a summary that leaves out a part without a word is none
+    return known
+
+
+def _appended(live: list[Message], ask: Message) -> list[Message]:
+    """The live prompt with the instruction at its end, in the last message if that is a user's already."""
+    last = live[-1] if live else {}
+    if last.get("role") == "user" and isinstance(last.get("content"), str):
+        return [*live[:-1], {**last, "content": f"{last['content']}\n\n{ask['content']}"}]
+    return [*live, ask]
+
+
+def _live(reduction: Reduction, start: int) -> list[Message]:
+    """What is covered, which the backend has seen and cached.
+
+    No more than that: a client may edit what comes after it, and a summary would still tell of what it was.
+    """
+    return list(reduction.messages[:start])
+
+
+def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
+    """A text in pieces of at most `room` tokens, but not of fewer than 200 characters."""
+    at, size = 0, len(text)
+    while at < len(text):
+        piece = text[at : at + size]
+        tokens = sum(cost([{"role": "user", "content": piece}]))
+        # Text differs from place to place, so the size is set anew from every piece.
+        size = max(_SMALLEST_PIECE, int(len(piece) * 0.95 * room / max(tokens, 1.0)))
+        if tokens <= room or len(piece) <= _SMALLEST_PIECE:
+            if at + len(piece) < len(text):
+                piece = piece[: _end_of_line(piece)]
+            yield piece
+            at += len(piece)
+
+
+def _end_of_line(piece: str) -> int:
+    """Where to cut a piece: behind its last line or, if that is far from its end, its last word."""
+    for mark in ("\n", " "):
+        at = piece.rfind(mark, len(piece) * 3 // 4)
+        if at >= 0:
+            return at + 1
+    return len(piece)
+
+
+def _with_summary(reduction: Reduction, start: int, block: str) -> Reduction:
+    """The history with a summary in place of what lies between head and tail.
+
+    Earlier blocks stay as they are, in front of it. A newest user message that is covered stays whole behind it.
+    """
+    messages, newest = reduction.messages, newest_user(reduction.messages)
+    head = list(messages[: reduction.floor])
+    if summary.is_bridge(head, len(head) - 1):
+        head.pop()
+    while head and summary.is_summary(head[-1]):
+        block = f"{head.pop()['content']}\n{block}"
+    said: Message = {"role": "assistant" if head else "user", "content": block}
+    rest = list(messages[start:])
+    if newest is not None and reduction.floor <= newest < start:
+        rest.insert(0, messages[newest])
+    role = bridge_needed(said, rest)
+    bridge = [{"role": role, "content": summary.BRIDGE if role == "user" else summary.NOTED}] if role else []
+    shorter = [*head, said, *bridge, *rest]
+    return replace(reduction, messages=shorter, costs=reduction.cost(shorter), floor=len(head) + 1)
+
+
+def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...]) -> Compaction:
+    """Find the untouched common end: everything before it is covered. No gain, no rewrite."""
+    if new.total >= old.total:
+        new, rungs = old, ()
+    before, after = list(old.messages), list(new.messages)
+    same = 0
+    while same < min(len(before), len(after)) and before[-1 - same] is after[-1 - same]:
+        same += 1
+    # Up to the next place where the history may be cut: a batch of results is stored whole.
+    covered = next(point for point in cut_points(before) if point >= len(before) - same)
+    replaced = len(after) - (len(before) - covered)
+    return Compaction(
+        messages=after,
+        covered=covered,
+        replaced=replaced,
+        kind=kind,
+        before=old.total,
+        after=new.total,
+        rungs=rungs,
+    )

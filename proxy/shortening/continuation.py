@@ -1,0 +1,152 @@
+"""Asking a backend to go on with a partial answer, and shortening what was said so far."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.answer.thinking import open_thought
+from proxy.backends.profile import Continuation
+from proxy.neutral.request import Message, text_of
+from proxy.shortening import summary
+from proxy.shortening.compaction import Summariser, SummaryAsk
+from proxy.shortening.ladder import Cost
+
+_QUOTED = 300
+_GO_ON = (
+    "Your answer was cut off. It ended with:\n«{tail}»\n"
+    "Go on from exactly there. Do not repeat anything and do not comment on this."
+)
+_NOTES = "[My thoughts so far, cut off at the end:]\n{}"
+_THINK_ON = (
+    "You were interrupted while you were thinking. Think on from there, only as far as it is still needed, and then "
+    "give your answer to my last message. Do not comment on the interruption."
+)
+_FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
+_TAG = re.compile(r"\s*<\w+>")
+_LOST = " […]"
+_LEFT_OUT = "[The beginning of this answer, shortened:]\n{}\n[It goes on:]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationRequest:
+    """Messages and fields to ask with. `echo` may be repeated whole by the backend, `quote` by the model."""
+
+    messages: list[Message]
+    fields: dict[str, Any]
+    echo: str = ""
+    quote: str = ""
+    exact: bool = False
+    """The backend is known to go on with the very next character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """How far an answer got: what it said, and what it thought if it has not begun to say anything."""
+
+    text: str = ""
+    thought: str = ""
+
+    @property
+    def in_thought(self) -> bool:
+        """Whether it was interrupted while the model was thinking."""
+        return (bool(self.thought) and not self.text) or open_thought(self.text) is not None
+
+
+def continuation(
+    history: Sequence[Message], partial: Partial, how: Continuation, *, thoughts: bool = False
+) -> ContinuationRequest:
+    """Ask for the rest of an answer in the way this backend understands; from the top if it has said nothing.
+
+    `thoughts`: with flags the backend goes on with reasoning as well (llama.cpp).
+    """
+    if history and history[-1].get("role") == "assistant" and (partial.text or partial.thought):
+        # The client began the answer itself: what was said goes on with that.
+        begun = text_of(history[-1])
+        history = history[:-1]
+        partial = Partial(begun + partial.text, partial.thought)
+    if not partial.text and not partial.thought:
+        return ContinuationRequest(
+            list(history), {}, exact=True
+        )  # all there was is a tool call that did not fit
+    flags = how is Continuation.FLAGS and (bool(partial.text) or thoughts)
+    if flags:
+        # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).
+        said: Message = {"role": "assistant", "content": partial.text}
+        if not partial.text:
+            said["reasoning_content"] = partial.thought
+        return ContinuationRequest([*history, said], dict(_FLAGS), exact=True)
+    if not partial.text or (partial.in_thought and how is Continuation.QUOTE):
+        return _from_notes(history, partial.text or partial.thought)
+    said = {"role": "assistant", "content": partial.text}
+    tail = partial.text[-_QUOTED:]
+    if how is Continuation.TRAILING:
+        return ContinuationRequest([*history, said], {}, echo=partial.text, quote=tail)
+    ask: Message = {"role": "user", "content": _GO_ON.format(tail=tail)}
+    return ContinuationRequest([*history, said, ask], {}, quote=tail)
+
+
+def _from_notes(history: Sequence[Message], thought: str) -> ContinuationRequest:
+    """A thought can't be gone on with in a new turn: the model gets it as its notes, and thinks the rest anew."""
+    notes: Message = {"role": "assistant", "content": _NOTES.format(_TAG.sub("", thought, count=1).strip())}
+    ask: Message = {"role": "user", "content": _THINK_ON}
+    return ContinuationRequest([*history, notes, ask], {}, quote=thought[-_QUOTED:])
+
+
+@dataclass(slots=True)
+class Said:
+    """What an answer said before its kept end: a summary of its first `upto` characters."""
+
+    upto: int = 0
+    summary: str = ""
+
+
+def shorten_said(
+    text: str, said: Said, *, room: float, by: Summariser, cost: Cost
+) -> Generator[SummaryAsk, str, str]:
+    """Bring a partial answer down to about `room` tokens: its end verbatim, its beginning summarised.
+
+    Only what is new since the last time is read again. `said` is brought up to date.
+    """
+    total = _tokens(text, cost)
+    if total <= room:
+        return text
+    keep = max(_QUOTED, int(len(text) * room * 0.6 / total))
+    start = _word_start(text, len(text) - keep) if keep < len(text) else 0
+    if not start:
+        return text
+    new = text[said.upto : start]
+    if new:
+        budget = max(48, int(room * 0.4))
+        ask = summary.fenced(_fitting(new, by, cost), tokens=budget, before=said.summary)
+        answer = yield SummaryAsk([ask], append=False, max_tokens=budget)
+        known = said.summary or text[:200].strip()
+        digest = answer.strip() if summary.acceptable(answer) else f"{known.removesuffix(_LOST)}{_LOST}"
+        said.summary, said.upto = digest, start
+    tag = open_thought(text)
+    return (f"<{tag}>" if tag else "") + _LEFT_OUT.format(said.summary) + text[start:]
+
+
+def _fitting(text: str, by: Summariser, cost: Cost) -> str:
+    """The text, its middle left out if the summariser could not read it whole."""
+    tokens = _tokens(text, cost)
+    room = by.window * 0.7 - by.tokens
+    if tokens <= room:
+        return text
+    half = int(len(text) * room / tokens / 2)
+    return f"{text[:half]}\n[…]\n{text[-half:]}"
+
+
+def _tokens(text: str, cost: Cost) -> float:
+    return sum(cost([{"role": "assistant", "content": text}]))
+
+
+def _word_start(text: str, at: int) -> int:
+    """The next beginning of a line or word from `at` on, not far away."""
+    for mark in ("\n", " "):
+        found = text.find(mark, at, at + 200)
+        if found >= 0:
+            return found + 1
+    return at

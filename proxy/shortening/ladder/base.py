@@ -1,0 +1,55 @@
+"""What every rung of the ladder works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from proxy.neutral.request import Message
+from proxy.shortening.policy import Limits
+
+Cost = Callable[[Sequence[Message]], list[float]]
+"""Predicted tokens of each message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """A history to shorten: the messages after the leading system messages, and the room they may take.
+
+    `floor` is the index of the first message that may change (what is before it is pinned or frozen),
+    `tail` the index at which the protected newest messages begin, `budget` the tokens that all `messages`
+    together may have, `costs` their predicted tokens.
+    """
+
+    messages: Sequence[Message]
+    costs: Sequence[float]
+    floor: int
+    tail: int
+    budget: float
+    limits: Limits
+    cost: Cost
+
+    @property
+    def total(self) -> float:
+        """Tokens of all messages."""
+        return sum(self.costs)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the budget is kept."""
+        return self.total <= self.budget
+
+    def with_messages(self, messages: Sequence[Message]) -> Reduction:
+        """The same reduction after messages were replaced one for one."""
+        return replace(self, messages=messages, costs=self.cost(messages))
+
+
+class Rung(Protocol):
+    """One way to shorten a history without a model."""
+
+    name: str
+
+    def shorten(self, reduction: Reduction) -> Reduction:
+        """Shorten between `floor` and `tail`, replacing messages one for one; the same reduction if nothing is to gain."""
+        ...

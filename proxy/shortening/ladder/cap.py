@@ -1,0 +1,211 @@
+"""Cap oversize tool results: beginning, end and what looks like an error stay, and each cut says its size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from proxy.history.turns import newest_user
+from proxy.shortening.ladder.base import Reduction
+from proxy.shortening.ladder.results import Result, by_message, results_of, unread_from, with_texts
+from proxy.shortening.policy import ResultLimits
+
+_LEAST = 400
+"""Characters that are left of a result at least: below that the marks would take more than they save."""
+_LEAST_LINE = 100
+_LEAST_LINES = 5
+_LINES_OUT = "[… {} line{}, {} characters left out here …]"
+_CHARACTERS_OUT = "[… {} characters left out …]"
+_MARK_ROOM = 72
+"""Characters of a mark with its line end, at most."""
+_TRIES = 4
+_SCANNED = 50_000
+"""Lines that are searched for errors."""
+_GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
+_LESS_GRAVE = re.compile(r"warn|not found|cannot|unable|timed? ?out", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_COMMANDS = frozenset(
+    {"bash", "sh", "shell", "zsh", "cmd", "command", "commands", "terminal", "console"}
+    | {"exec", "execute", "run", "powershell", "python"}
+)
+_LISTINGS = frozenset({"ls", "dir", "directory", "tree", "glob", "folder"})
+_SEARCHES = frozenset({"search", "grep"})
+_LISTING_COMMAND = re.compile(r'^\{\s*"(?:command|cmd)"\s*:\s*"\s*(?:ls|dir|tree|find|fd)\b[^|;&"\\]*"')
+
+
+class Cap:
+    """Caps tool results that exceed the limits; the others stay as they are."""
+
+    name = "cap"
+
+    def shorten(self, reduction: Reduction) -> Reduction:
+        """Cap every oversize result between `floor` and `tail`; what the model has not read yet only if it must be."""
+        unread = unread_from(reduction.messages)
+        read = _cap(reduction, reduction.floor, min(unread, reduction.tail))
+        return read if read.fits else _cap(read, max(unread, reduction.floor), reduction.tail)
+
+
+def _cap(reduction: Reduction, start: int, end: int) -> Reduction:
+    limits = reduction.limits.results
+    if limits is None or start >= end:
+        return reduction
+    messages = list(reduction.messages)
+    user = newest_user(messages)
+    for index, results in by_message(results_of(messages)).items():
+        if start <= index < end and index != user:
+            short = {r: text for r in results if (text := _capped(r, reduction, limits)) != r.text}
+            messages[index] = with_texts(messages[index], short)
+    capped = reduction.with_messages(messages)
+    return capped if capped.total < reduction.total else reduction
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    lines: int
+    line: int
+    characters: int
+
+    def within(self, characters: int) -> _Bounds:
+        return _Bounds(self.lines, self.line, min(self.characters, characters))
+
+
+def _capped(result: Result, reduction: Reduction, limits: ResultLimits) -> str:
+    """The text within all limits; the text itself if it is, or if capping would not save tokens."""
+    text = result.text
+    if len(text) <= _LEAST:
+        return text
+
+    def tokens(text: str) -> float:
+        return sum(reduction.cost([{"role": "tool", "content": text}]))
+
+    bounds = _bounds(result, limits)
+    short = shortened(text, bounds)
+    if short == text and reduction.costs[result.index] <= limits.tokens:
+        return text
+    short = _within_tokens(short, tokens, limits.tokens, bounds)
+    return short if short != text and tokens(short) < tokens(text) else text
+
+
+def _within_tokens(text: str, tokens: Callable[[str], float], most: int, bounds: _Bounds) -> str:
+    """Shortened until it has so few tokens, as far as that goes."""
+    short, room = text, len(text)
+    for last in (*[False] * _TRIES, True):
+        counted = tokens(short)
+        if counted <= most or len(short) <= _LEAST:
+            break
+        # Tokens are not spread evenly over the characters, so a guess may miss.
+        room = _LEAST if last else max(_LEAST, int(min(room, len(short)) * 0.95 * most / counted))
+        short = shortened(text, bounds.within(room))
+    return short
+
+
+def _bounds(result: Result, limits: ResultLimits) -> _Bounds:
+    words = {word.lower() for word in _WORDS.findall(result.name)}
+    command = bool(words & _COMMANDS)
+    listing = (bool(words & _LISTINGS) or {"list", "files"} <= words) and not words & _SEARCHES
+    if command and _LISTING_COMMAND.match(result.arguments or ""):
+        listing = True
+    # One line more than entries, for the mark.
+    lines = min(limits.lines, limits.entries + 1) if listing else limits.lines
+    characters = limits.output_characters if command else len(result.text)
+    return _Bounds(
+        max(_LEAST_LINES, lines), max(_LEAST_LINE, limits.line_characters), max(_LEAST, characters)
+    )
+
+
+def shortened(text: str, bounds: _Bounds) -> str:
+    """The text within its bounds, marks and line ends included, so that doing it again changes nothing."""
+    lines = [_cut(line, bounds.line) for line in text.split("\n")]
+    if len(lines) > bounds.lines or _length(lines) > bounds.characters + 1:
+        longest = max(_LEAST_LINE, min(bounds.line, bounds.characters // 4))
+        lines = _Selection([_cut(line, longest) for line in lines], bounds).render()
+    return "\n".join(lines)
+
+
+def _cut(line: str, most: int) -> str:
+    if len(line) <= most:
+        return line
+    # The mark for all of it is the longest that can be needed.
+    keep = most - len(_CHARACTERS_OUT.format(len(line)))
+    return line[: keep - keep // 2] + _CHARACTERS_OUT.format(len(line) - keep) + line[len(line) - keep // 2 :]
+
+
+def _length(lines: Iterable[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
+
+
+class _Selection:
+    """Which lines stay: two fifths of the room for the beginning, as much for the end, the rest for errors."""
+
+    def __init__(self, lines: Sequence[str], bounds: _Bounds) -> None:
+        self._lines = lines
+        self._kept: set[int] = set()
+        # There is at least one mark.
+        self._lines_left = bounds.lines - 1
+        self._characters_left = bounds.characters - _MARK_ROOM
+        share = self._lines_left * 2 // 5, self._characters_left * 2 // 5
+        first = self._take(range(len(lines)), *share)
+        last = self._take(range(len(lines) - 1, first - 1, -1), *share)
+        end = len(lines) - last
+        self._take_errors(first, end)
+        self._take(range(end - 1, first - 1, -1), self._lines_left, self._characters_left)
+
+    def _take(self, indexes: Iterable[int], lines: int, characters: int) -> int:
+        """Keep lines in that order until one does not fit; how many were passed."""
+        taken = 0
+        for index in indexes:
+            if index not in self._kept:
+                size = len(self._lines[index]) + 1
+                if lines < 1 or characters < size:
+                    break
+                lines, characters = lines - 1, characters - size
+                self._keep(index)
+            taken += 1
+        return taken
+
+    def _keep(self, index: int) -> None:
+        self._kept.add(index)
+        self._lines_left -= 1
+        self._characters_left -= len(self._lines[index]) + 1
+
+    def _take_errors(self, first: int, end: int) -> None:
+        for at in suspects(self._lines, first, end):
+            if at in self._kept:
+                continue
+            around = [i for i in range(max(first, at - 1), min(end, at + 2)) if i not in self._kept]
+            for group in (around, [at]):
+                size = _length(self._lines[i] for i in group) + _MARK_ROOM
+                if len(group) < self._lines_left and size <= self._characters_left:
+                    break
+            else:
+                return
+            # What is kept in the middle may add a mark.
+            self._lines_left -= 1
+            self._characters_left -= _MARK_ROOM
+            for index in group:
+                self._keep(index)
+
+    def render(self) -> list[str]:
+        """The lines that stay, and a mark in each gap."""
+        shown: list[str] = []
+        after = 0
+        for index in (*sorted(self._kept), len(self._lines)):
+            if gap := self._lines[after:index]:
+                shown.append(_LINES_OUT.format(len(gap), "s" * (len(gap) > 1), _length(gap)))
+            if index < len(self._lines):
+                shown.append(self._lines[index])
+            after = index + 1
+        return shown
+
+
+def suspects(lines: Sequence[str], first: int, end: int) -> Iterator[int]:
+    """Lines between two indexes that look like errors, then those like warnings; each kind of line once."""
+    seen: set[str] = set()
+    for pattern in (_GRAVE, _LESS_GRAVE):
+        for index in range(first, min(end, first + _SCANNED)):
+            if pattern.search(lines[index]):
+                kind = re.sub(r"\d+", "0", lines[index][:200])
+                if kind not in seen:
+                    seen.add(kind)
+                    yield index

@@ -1,0 +1,163 @@
+"""Summaries: how they are asked for, when one is believed, and how it stands in the history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from proxy.history.constraints import HEADING, constraints
+from proxy.history.identifiers import identifiers
+from proxy.history.tooltext import calls_in, results_in, spoken, texts_of, without
+from proxy.history.turns import calls_of, is_result, is_user
+from proxy.neutral.request import Message, text_of
+
+OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
+CLOSE = "[End of the summary. The conversation goes on below.]"
+BRIDGE = "Go on with the task from where the summary ends."
+NOTED = "Noted."
+FENCE = "<<<conversation>>>"
+FENCE_END = "<<<end of conversation>>>"
+
+_SECTIONS = (
+    "Goal and constraints (word for word where the user set them); decisions and their reasons; "
+    "state of the work; files and identifiers; errors and how they were fixed; open items and next step"
+)
+_INSTRUCTION = (
+    "Summarise the conversation {what} so that it can be continued without the original messages. "
+    "Sections: {sections}. Keep names, numbers, paths and exact values. Where something was corrected, keep only "
+    "the correction. Write plain text of at most {words} words, nothing before or after it, and call no tools."
+)
+_REFUSAL = re.compile(
+    r"^\W*(?:i['\u2019]?m sorry|i am sorry|sorry|i cannot|i can['\u2019]?t|as an ai)\b", re.IGNORECASE
+)
+_SHORTEST = 24
+_ENTRY = 4_000
+
+
+def instruction(*, tokens: int, what: str = "so far") -> str:
+    """The request for a summary of at most so many tokens (three quarters of a word each)."""
+    return _INSTRUCTION.format(what=what, sections=_SECTIONS, words=max(40, tokens * 3 // 5))
+
+
+def acceptable(text: str) -> bool:
+    """Whether a reply says something: not empty, not a refusal, not the instruction repeated."""
+    # A model that writes its calls as text may write one here too.
+    stripped = _without_calls(text).strip()
+    if len(stripped) < _SHORTEST or stripped.startswith("Summarise the conversation"):
+        return False
+    return not (len(stripped) < 300 and _REFUSAL.match(stripped))
+
+
+def block(text: str, covered: Sequence[Message], *, limit: int) -> str:
+    """A summary as it stands in the history: marked, with the user's rules and identifiers appended by code.
+
+    `limit` bounds each of the two, in characters.
+    """
+    text = _without_calls(text).replace(OPEN, "").replace(CLOSE, "").replace(HEADING, "").strip()
+    rules = [rule for rule in constraints(covered, limit=limit) if rule not in text]
+    stated = "".join(f"\n- {rule}" for rule in rules)
+    said = f"\n{HEADING}{stated}" if rules else ""
+    names = [n for n in identifiers(map(_all_text, covered), limit=limit) if n not in text]
+    listed = f"\nIdentifiers: {', '.join(names)}" if names else ""
+    return f"{OPEN}\n{text}{said}{listed}\n{CLOSE}"
+
+
+def _without_calls(text: str) -> str:
+    return without(text, [call.span for call in calls_in(text)])
+
+
+def is_bridge(messages: Sequence[Message], at: int) -> bool:
+    """Whether the message there is the user turn that Spillway puts behind a summary."""
+    return 0 < at < len(messages) and messages[at].get("content") == BRIDGE and is_summary(messages[at - 1])
+
+
+def is_summary(message: Message) -> bool:
+    """Whether a message is a summary that Spillway put there."""
+    content = message.get("content")
+    return isinstance(content, str) and content.startswith(OPEN)
+
+
+def transcript(messages: Sequence[Message]) -> str:
+    """A conversation as plain text for a summariser; tool calls and results look the same in either form."""
+    return "\n\n".join(f"{_speaker(m)}: {_entry(m)}" for m in messages)
+
+
+def fenced(text: str, *, tokens: int, before: str = "") -> Message:
+    """A user message that asks for a summary of a text, going on from an earlier summary if there is one.
+
+    The fence cannot be closed from inside.
+    """
+    text, before = _defanged(text), _defanged(before)
+    known = f"Summary of what came before:\n{before}\n\n" if before else ""
+    what = "between the marks, together with the summary before it," if before else "between the marks"
+    ask = instruction(tokens=tokens, what=what)
+    return {"role": "user", "content": f"{known}{FENCE}\n{text}\n{FENCE_END}\n\n{ask}"}
+
+
+def digest(messages: Sequence[Message], *, limit: int) -> str:
+    """A summary made without a model, of at most about `limit` characters.
+
+    The user's requests, the assistant's last statements and the tools called, newest first in priority.
+    """
+    share = limit // 3
+    asked = _newest((f"- {_line(m)}" for m in messages if is_user(m)), share)
+    said = _newest(
+        (f"- {_line(m)}" for m in messages if m.get("role") == "assistant" and spoken(m).strip()), share
+    )
+    called = _newest((f"- {call}" for m in messages for call in _calls(m)), share)
+    parts = (("The user asked:", asked), ("The assistant said:", said), ("Tools called:", called))
+    return "\n".join(f"{title}\n" + "\n".join(lines) for title, lines in parts if lines)
+
+
+def _newest(lines: Iterable[str], room: int) -> list[str]:
+    kept: list[str] = []
+    for line in reversed(list(lines)):
+        if len(line) + 1 > room:
+            return kept[::-1] or [line[: max(0, room - 1)]]
+        room -= len(line) + 1
+        kept.append(line)
+    return kept[::-1]
+
+
+def _line(message: Message) -> str:
+    return " ".join(_said(message).split())[:200]
+
+
+def _calls(message: Message) -> list[str]:
+    functions = [call.get("function") for call in calls_of(message)]
+    called = [(f.get("name"), f.get("arguments")) for f in functions if isinstance(f, dict)]
+    if message.get("role") == "assistant":
+        called += ((call.name, call.arguments) for _, text in texts_of(message) for call in calls_in(text))
+    return [f"{name}({str(arguments)[:120]})" for name, arguments in called]
+
+
+def _entry(message: Message) -> str:
+    text = _all_text(message)
+    if len(text) <= _ENTRY or is_summary(message):
+        return text
+    return f"{text[: _ENTRY // 2]}\n[…]\n{text[-_ENTRY // 2 :]}"
+
+
+def _defanged(text: str) -> str:
+    # Round brackets, because the rest of nested marks must not make a new one.
+    return text.replace(FENCE, "(conversation)").replace(FENCE_END, "(end of conversation)")
+
+
+def _all_text(message: Message) -> str:
+    return "\n".join(part for part in (_said(message), *_calls(message)) if part)
+
+
+def _said(message: Message) -> str:
+    """The text without what stands for calls, and of messages that are nothing but results without their marks."""
+    if message.get("role") == "assistant":
+        return spoken(message).strip("\n")
+    if message.get("role") == "user" and is_result(message):
+        inside = ((text, result.inside) for _, text in texts_of(message) for result in results_in(text))
+        return "\n".join(text[start:end] for text, (start, end) in inside)
+    return text_of(message)
+
+
+def _speaker(message: Message) -> str:
+    return (
+        "TOOL" if is_result(message) and message.get("role") == "user" else str(message.get("role")).upper()
+    )

@@ -1,0 +1,155 @@
+"""One chat request on its way through the stages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from proxy.backends.profile import ModelProfile
+from proxy.emulation import Offer
+from proxy.exchange import Exchange
+from proxy.history.checkpoint import Checkpoint
+from proxy.neutral.request import ChatRequest, Message
+from proxy.options import Options
+from proxy.shortening.budget import ContextBudget
+from proxy.stages.routing import Route
+from proxy.tokens.meter import Estimate
+from proxy.wire.splice import ask_usage
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """What is known about a request, and what will be sent for it.
+
+    `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
+    the client sent it, without status text, and `links` its chain digests.
+    """
+
+    exchange: Exchange
+    asked: ChatRequest
+    """As the client sent it."""
+    request: ChatRequest
+    route: Route
+    options: Options
+    profile: ModelProfile
+    scope: str
+    """Credential digest, backend and model: nothing is shared across it."""
+    system: Sequence[Message]
+    sent: Sequence[Message]
+    links: Sequence[bytes]
+    history: Sequence[Message]
+    checkpoint: Checkpoint | None = None
+    estimate: Estimate
+    untouched: bool = True
+    """Whether the body can go upstream byte for byte."""
+    action: str = "forwarded"
+    usage_asked: bool = False
+    cut: bool = False
+    """Whether the backend was found to have cut this prompt in silence."""
+    answer_bound: int | None = None
+    """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
+    saved: int = 0
+    """Tokens by which the prompt was shortened, over all compactions of this job."""
+    offer: Offer | None = None
+    """Tools that the model is told of in its prompt, because it has none of its own."""
+    cleared: int = 0
+    """How many times the backend cleared its slot because all slots together had filled the memory."""
+    alone: asyncio.Lock | None = None
+    """Held by the one such job that may go on."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of the body that differ from the client's."""
+
+    def become(self, other: Job) -> None:
+        """Start over as another job, which was prepared from the same request in another way."""
+        for each in fields(Job):
+            if each.name not in ("cleared", "alone"):
+                setattr(self, each.name, getattr(other, each.name))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Under which tokens are counted: backend and model."""
+        return (self.route.upstream.name, self.route.model)
+
+    @property
+    def budget(self) -> ContextBudget | None:
+        """None while the window is not known: then nothing is managed."""
+        window = self.profile.window
+        return None if window is None else self.options.budget(window.value)
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the client offers tools, or sends calls and results, in the forms for it."""
+        return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))
+
+    @property
+    def resumable(self) -> bool:
+        """What can't be joined without a seam isn't paused: it runs to the window's end and ends honestly.
+
+        Several choices share one window; a format and log-probabilities hold for one generation only; a client's own
+        chores are left as they are.
+        """
+        request = self.request
+        single = request.choices == 1 and not request.structured and not request.body.get("logprobs")
+        return single and not self.background
+
+    @property
+    def may_emulate(self) -> bool:
+        """Whether there is anything to emulate, and it is not done yet."""
+        return self.offer is None and self.offers_tools and self.options.emulate_tools
+
+    @property
+    def background(self) -> bool:
+        """Whether it is a chore of the client's own (a title, tags), into which nothing may be written.
+
+        Open WebUI names the chore in a header where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
+        """
+        return self.request.background_task or bool((self.exchange.header(b"x-task") or "").strip())
+
+    @property
+    def cancels(self) -> bool:
+        """Whether leaving a stream ends the generation, so that it may be paused at any word."""
+        backend = self.route.upstream.prober.known_backend
+        return backend is None or backend.stops_when_left(self.request.body, self.profile)
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages as they will be sent."""
+        return [*self.system, *self.history]
+
+    def body(self) -> dict[str, Any]:
+        """The body as it will be sent, as parsed JSON."""
+        return {**self.request.body, "messages": self.messages, **self._changed_fields()}
+
+    def outgoing(self, *, may_ask_usage: bool) -> bytes:
+        """The bytes to send: the client's own where nothing was changed.
+
+        Usage is asked for on streams whose client said nothing about it.
+        """
+        body = self.request.body
+        ask = may_ask_usage and self.request.stream and "stream_options" not in body
+        self.usage_asked = ask
+        changed = self._changed_fields()
+        if self.untouched and not changed:
+            return ask_usage(self.request.raw) if ask else self.request.raw
+        raw = self.request.rewritten(None if self.untouched else self.messages, **changed)
+        return ask_usage(raw) if ask else raw
+
+    def _changed_fields(self) -> dict[str, Any]:
+        """Fields that go upstream with another value than the client gave them, but for the messages."""
+        renamed = self.route.model != self.request.model
+        return {**self.fields, "model": self.route.model} if renamed else self.fields
+
+    def spillway_headers(self) -> list[tuple[bytes, bytes]]:
+        """What the client is told about this request."""
+        headers = [
+            (b"x-spillway-action", self.action.encode()),
+            (b"x-spillway-backend", self.route.upstream.name.encode("latin-1", "replace")),
+        ]
+        if self.offer is not None:
+            headers.append((b"x-spillway-tools", b"emulated"))
+        if (budget := self.budget) is not None:
+            headers.append((b"x-spillway-fill", f"{budget.fill(self.estimate.tokens):.4f}".encode()))
+            headers.append((b"x-spillway-window", str(budget.window).encode()))
+        return headers

@@ -1,0 +1,105 @@
+"""A notice, and how its text is recognised when a client sends it back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from proxy.answer.answer import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing to tell. `done` closes the one before it; token figures where they are known."""
+
+    done: bool
+    before: int | None = None
+    after: int | None = None
+    failed: bool = False
+    cut: bool = False
+    """The backend was found to have cut the prompt in silence; told beside the answer, never in its text."""
+
+    @property
+    def text(self) -> str:
+        """One line of plain text."""
+        if self.cut:
+            return "⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn"
+        if not self.done:
+            return "⚙️ Compacting conversation history…"
+        if self.failed:
+            return "⚠️ Compacting did not help, continuing as it is"
+        if self.before is None or self.after is None:
+            return "✅ Context compacted, continuing…"
+        return f"✅ Context compacted, continuing… ({_short(self.before)} → {_short(self.after)} tokens)"
+
+
+Form: TypeAlias = Callable[[Notice, Identity], bytes]
+"""Makes the frame that carries a notice."""
+
+_TEXTS = (
+    "⚙ Compacting conversation history…",
+    "⚠ Compacting did not help, continuing as it is",
+    "✅ Context compacted, continuing…",
+)
+_FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
+_SELECTOR = "\ufe0f"
+_SHORTEST = 12
+"""Characters of a notice by which half of one is recognised."""
+
+
+def _pattern() -> re.Pattern[str]:
+    """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
+    bodies = [r"\s+".join(map(re.escape, text.split())) for text in _TEXTS]
+    bodies = [f"{body[0]}{_SELECTOR}?{body[1:]}" for body in bodies]
+    blank = r"[^\S\r\n]*"
+    before = rf"(?:\r?\n(?:{blank}\r?\n)?{blank})?"
+    after = rf"(?:{blank}\r?\n){{0,2}}"
+    return re.compile(rf"{before}>\s+\*(?:{'|'.join(bodies)}){_FIGURES}\*{after}")
+
+
+_NOTICE = _pattern()
+_REST = re.compile(r"[ (\d.k→tokens)]*\*?")
+_MARK = re.compile(r"(?:\r?\n[^\S\r\n]*){0,2}>\s+\*[⚙⚠✅]")
+
+
+def quoted(notice: Notice) -> str:
+    """The notice as it stands in content or reasoning."""
+    return f"\n\n> *{notice.text}*\n\n"
+
+
+def strip_status(text: str) -> str:
+    """The text without notices that an earlier answer carried."""
+    kept, at = [], 0
+    for start, end in status_spans(text):
+        kept.append(text[at:start])
+        at = end
+    return "".join((*kept, text[at:])) if at else text
+
+
+def status_spans(text: str) -> list[tuple[int, int]]:
+    """Where notices stand in a text, with the white space around them; at its end maybe the beginning of one."""
+    if ">" not in text or not any(sign in text for sign in "⚙⚠✅"):
+        return []
+    spans = [found.span() for found in _NOTICE.finditer(text)]
+    starts = [found.start() for found in _MARK.finditer(text, spans[-1][1] if spans else 0)]
+    if starts and _begun(text[starts[-1] :]):
+        spans.append((starts[-1], len(text)))
+    return spans
+
+
+def _begun(tail: str) -> bool:
+    """Whether a text is the beginning of a notice, cut off by the client."""
+    tail = " ".join(tail.replace(_SELECTOR, "").split())
+    if len(tail) < _SHORTEST:
+        return False
+    lines = [f"> *{text}*" for text in _TEXTS]
+    told = lines[-1].removesuffix("*")
+    return any(line.startswith(tail) for line in lines) or (
+        tail.startswith(told) and _REST.fullmatch(tail.removeprefix(told)) is not None
+    )
+
+
+def _short(tokens: int) -> str:
+    return str(tokens) if tokens < 1000 else f"{tokens / 1000:.1f}k"

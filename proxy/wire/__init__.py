@@ -1,0 +1,1 @@
+"""Bytes that are no dialect yet: JSON, server-sent events, a field spliced into a body."""

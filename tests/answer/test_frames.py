@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.answer.frames import clean, encoded, is_done, is_open, is_torn, object_of, with_timings
+from tests.answer.support import DONE, chunk, ending, frame, said, usage
+
+
+def test_objects_of_data() -> None:
+    assert object_of(b'{"a":1}') == {"a": 1}
+    for data in (None, b"", b"[1]", b"[DONE]", b'"x"', b'{"a"', b"\xff"):
+        assert object_of(data) is None
+
+
+def test_the_end_mark() -> None:
+    assert is_done(b"[DONE]")
+    assert is_done(b" [DONE] ")
+    assert not is_done(b'"[DONE]"')
+    assert not is_done(None)
+
+
+@pytest.mark.parametrize(
+    "frame", [said("a"), b"data: [DONE]", b": comm", b"", b'data: {"a":1}', b"event: x", b"data: x\n\n"]
+)
+def test_whole_frames_are_not_torn(frame: bytes) -> None:
+    assert not is_torn(frame)
+
+
+@pytest.mark.parametrize("frame", [b'data: {"a', b"data: {", b"data: ", b"data: x\n", b"data: [DO"])
+def test_torn_frames(frame: bytes) -> None:
+    assert is_torn(frame)
+
+
+def test_open_is_what_lacks_its_blank_line() -> None:
+    for out in ([], [b""], [DONE], [said("a"), b"\n"], [said("a"), b""], [b"data: x\r\n\r\n"]):
+        assert not is_open(out)
+    for out in ([b"data: x"], [b"data: x\n"], [DONE, b": c", b""]):
+        assert is_open(out)
+
+
+def test_clean_frames_stay_as_they_came() -> None:
+    odd = b'data:{ "choices" : [] }\r\n\r\n'
+    assert clean(odd, {"choices": []}) is odd
+    assert clean(said("a"), chunk({"content": "a"}, event=1)) == said("a")
+    assert clean(b"x", {"event": 1}) == b""
+
+
+def test_what_can_not_be_written_is_left_out() -> None:
+    nested: list[object] = []
+    for _ in range(5000):
+        nested = [nested]
+    assert encoded({"choices": nested}) == b""
+    while nested:
+        nested = nested[0]  # type: ignore[assignment] # freed one by one
+
+
+TIMED = frame({**chunk(), "choices": [], "usage": {"prompt_tokens": 1}, "timings": {"cache_n": 1}})
+
+
+def test_timings_move_back_to_the_finish() -> None:
+    assert with_timings(ending(), TIMED) == frame(chunk({}, "stop", timings={"cache_n": 1}))
+    assert with_timings(ending(), usage(1, 2)) == ending()
+    timed = frame(chunk({}, "stop", timings={"cache_n": 2}))
+    assert with_timings(timed, TIMED) == timed
+
+
+def test_nothing_else_moves_with_them() -> None:
+    hostile = TIMED.replace(b"}\n\n", b',"event":{"type":"execute"}}\n\n')
+    assert with_timings(ending(), hostile) == ending()
+    assert with_timings(ending(), b'data: ,"timings":x\n\n') == ending()

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from proxy.answer.answer import Identity
+from proxy.answer.rewriting import content_of, part_of, renamed, text_alone, with_content
+from tests.answer.support import chunk, odd_chunks
+
+OWN = Identity("own", 7, "asked", {"system_fingerprint": "fp"})
+
+
+@given(odd_chunks())
+def test_any_chunk_is_rewritten_or_left_out(value: dict[str, Any]) -> None:
+    for role_said in (False, True):
+        renamed(value, OWN, role_said=role_said)
+        part = part_of(value, OWN, role_said=role_said)
+        alone = text_alone(value, role_said=role_said)
+        if part is not None:
+            assert part["id"] == "own"
+            assert part["choices"][0]["finish_reason"] is None
+            assert "event" not in part
+        if alone is not None:
+            assert part is not None
+            assert part["choices"][0]["delta"][alone[0]] == alone[1]
+    if content := content_of(value):
+        assert content_of(with_content(value, content + "!")) == content + "!"
+
+
+def test_renaming_changes_the_identity_only() -> None:
+    value = chunk({"role": "assistant", "content": "a"}, "stop", provider="P", usage={"x": 1})
+    assert renamed(value, OWN, role_said=False) == {
+        **value, "id": "own", "created": 7, "model": "asked", "system_fingerprint": "fp",
+    }  # fmt: skip
+    assert renamed({"x": 1}, OWN, role_said=True) == {"x": 1}
+
+
+def test_the_role_of_the_first_choice_is_said_once() -> None:
+    value = chunk({"role": "assistant", "content": "a"})
+    value["choices"].append({"index": 1, "delta": {"role": "assistant"}})
+    choices = renamed(value, OWN, role_said=True)["choices"]
+    assert choices[0]["delta"] == {"content": "a"}
+    assert choices[1]["delta"] == {"role": "assistant"}
+
+
+def test_a_part_is_what_was_said() -> None:
+    value = chunk(
+        {"role": "assistant", "content": "a", "refusal": None, "tool_calls": []}, "stop", usage={"x": 1}
+    )
+    part = part_of(value, OWN, role_said=True)
+    assert part is not None
+    assert part["choices"] == [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]
+    assert "usage" not in part
+    first = part_of(value, OWN, role_said=False)
+    assert first is not None
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [chunk({}), chunk({"content": ""}), chunk({"role": "assistant"}), chunk({}, "stop"), {"choices": []}, {}],
+)
+def test_what_says_nothing_is_no_part(value: dict[str, Any]) -> None:
+    assert part_of(value, OWN, role_said=True) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        chunk({"content": "a", "reasoning": "b"}),
+        chunk({"content": "a", "tool_calls": [{"index": 0}]}),
+        chunk({"content": "a"}, "stop"),
+        chunk({"content": "a"}, usage={"prompt_tokens": 5}),
+        chunk({"content": ["a"]}),
+        chunk({"refusal": "a"}),
+        {"choices": [*chunk({"content": "a"})["choices"], {"index": 1}]},
+    ],
+)
+def test_text_with_anything_beside_it_is_not_alone(value: dict[str, Any]) -> None:
+    assert text_alone(value, role_said=True) is None
+
+
+def test_text_alone() -> None:
+    assert text_alone(chunk({"role": "assistant", "content": "a"}), role_said=True) == ("content", "a")
+    assert text_alone(chunk({"role": "assistant", "content": "a"}), role_said=False) is None
+    assert text_alone(chunk({"content": None, "reasoning": "b"}), role_said=True) == ("reasoning", "b")

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
+
+
+def window(value: int, trust: Trust) -> ModelProfile:
+    return ModelProfile(window=Fact(value, "test", trust))
+
+
+def value_of(profile: ModelProfile) -> int | None:
+    return profile.window.value if profile.window is not None else None
+
+
+PROBED = [Trust.FALLBACK, Trust.TRAINED, Trust.LISTED, Trust.CONFIGURED, Trust.LOADED, Trust.LEARNED]
+
+
+def facts(values: st.SearchStrategy[object], trusts: list[Trust]) -> st.SearchStrategy[object]:
+    return st.none() | st.builds(Fact, values, st.sampled_from(["a", "b"]), st.sampled_from(trusts))
+
+
+def profiles(trusts: list[Trust]) -> st.SearchStrategy[ModelProfile]:
+    lengths = facts(st.integers(1, 10), trusts)
+    flags = facts(st.booleans(), list(Trust))
+    return st.builds(
+        ModelProfile,
+        window=lengths,
+        trained_window=lengths,
+        max_output=lengths,
+        tools=flags,
+        vision=flags,
+        continuation=facts(st.sampled_from(Continuation), list(Trust)),
+        tokenizer=facts(st.sampled_from(["x", "y"]), list(Trust)),
+        parallel=lengths,
+        parallel_tool_calls=flags,
+        refused_continuations=facts(st.frozensets(st.sampled_from(Continuation)), list(Trust)),
+        providers=facts(st.sampled_from([("A",), ("A", "B")]), trusts),
+        cancellable=flags,
+    )
+
+
+def test_nothing_merged_is_nothing_known() -> None:
+    assert merge_profiles() == ModelProfile()
+
+
+@pytest.mark.parametrize("lower", PROBED[:-1])
+def test_the_more_trusted_window_wins_in_either_order(lower: Trust) -> None:
+    less, more = window(8192, lower), window(4096, Trust(lower + 1))
+    assert value_of(merge_profiles(less, more)) == 4096
+    assert value_of(merge_profiles(more, less)) == 4096
+
+
+def test_of_equally_trusted_facts_the_later_wins() -> None:
+    assert value_of(merge_profiles(window(1, Trust.LOADED), window(2, Trust.LOADED))) == 2
+
+
+def test_a_field_that_nobody_told_takes_nothing_away() -> None:
+    told = ModelProfile(tools=Fact(value=True, origin="test", trust=Trust.LISTED))
+    assert merge_profiles(told, ModelProfile()).tools == told.tools
+
+
+@pytest.mark.parametrize(
+    ("user", "learned", "expected"), [(32768, 8192, 8192), (8192, 32768, 8192), (8192, 8192, 8192)]
+)
+def test_the_user_gives_way_only_to_a_smaller_learnt_window(user: int, learned: int, expected: int) -> None:
+    merged = merge_profiles(
+        window(65536, Trust.LOADED), window(learned, Trust.LEARNED), window(user, Trust.USER)
+    )
+    assert value_of(merged) == expected
+
+
+def test_an_old_smaller_learnt_window_still_holds_against_the_user() -> None:
+    learned = (window(4096, Trust.LEARNED), window(6000, Trust.LEARNED))
+    assert value_of(merge_profiles(*learned, window(8192, Trust.USER))) == 4096
+
+
+@pytest.mark.parametrize(("trust", "provisional"), [(trust, trust < Trust.LOADED) for trust in Trust])
+def test_a_window_that_is_settled_is_not_provisional(trust: Trust, *, provisional: bool) -> None:
+    merged = merge_profiles(ModelProfile(provisional=True), window(4096, trust))
+    assert merged.provisional is provisional
+
+
+def test_a_loaded_model_is_never_made_provisional() -> None:
+    assert not merge_profiles(window(4096, Trust.FALLBACK), ModelProfile()).provisional
+
+
+@given(profiles(PROBED), profiles(PROBED), profiles(PROBED))
+def test_merging_is_associative(one: ModelProfile, two: ModelProfile, three: ModelProfile) -> None:
+    flat = merge_profiles(one, two, three)
+    assert merge_profiles(merge_profiles(one, two), three) == flat
+    assert merge_profiles(one, merge_profiles(two, three)) == flat
+
+
+@given(profiles(list(Trust)), profiles(list(Trust)))
+def test_every_fact_comes_from_one_of_the_profiles(one: ModelProfile, two: ModelProfile) -> None:
+    merged = merge_profiles(one, two)
+    for field in fields(ModelProfile):
+        if field.name != "provisional":
+            given_facts = (getattr(one, field.name), getattr(two, field.name))
+            assert getattr(merged, field.name) in given_facts
+            assert getattr(merged, field.name) is not None or given_facts == (None, None)
+
+
+@given(profiles(list(Trust)))
+def test_merging_with_itself_or_nothing_changes_nothing(profile: ModelProfile) -> None:
+    assert merge_profiles(profile) == profile
+    assert merge_profiles(profile, profile, ModelProfile()) == profile
+
+
+def test_the_users_word_on_tools_stands_above_a_refusal() -> None:
+    learned = ModelProfile(tools=Fact(value=False, origin="an error", trust=Trust.LEARNED))
+    user = ModelProfile(tools=Fact(value=True, origin="setting", trust=Trust.USER))
+    assert merge_profiles(learned, user).tools == user.tools
+    assert merge_profiles(user, learned).tools == user.tools
+
+
+FLAGS, TRAILING, QUOTE = Continuation
+
+
+def continued(
+    how: Continuation | None, *refused: Continuation, trust: Trust = Trust.FALLBACK
+) -> ModelProfile:
+    return ModelProfile(
+        continuation=Fact(how, "test", trust) if how is not None else None,
+        refused_continuations=Fact(frozenset(refused), "an error", Trust.LEARNED) if refused else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "ways"),
+    [
+        (ModelProfile(), [FLAGS, TRAILING, QUOTE]),
+        (continued(TRAILING), [TRAILING, FLAGS, QUOTE]),
+        (continued(QUOTE), [QUOTE, FLAGS, TRAILING]),
+        (continued(FLAGS, FLAGS), [TRAILING, QUOTE]),
+        (continued(None, TRAILING), [FLAGS, QUOTE]),
+        (continued(FLAGS, FLAGS, trust=Trust.USER), [FLAGS, TRAILING, QUOTE]),
+        (continued(FLAGS, *Continuation), [QUOTE]),
+    ],
+)
+def test_ways_to_continue_are_those_not_refused_best_first(
+    profile: ModelProfile, ways: list[Continuation]
+) -> None:
+    assert profile.ways((FLAGS, TRAILING, QUOTE)) == ways
+
+
+def test_quoting_is_always_left() -> None:
+    assert ModelProfile().ways(()) == [QUOTE]
+    assert continued(None, FLAGS).ways((FLAGS,)) == [QUOTE]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.counting.verdict import Dispute, Expectation, Observation, judge
+
+ACCEPTED, REJECTED, CUT = Observation.ACCEPTED, Observation.REJECTED, Observation.CUT
+
+
+def expect(anchor: int, predicted: float, *, deviation: float = 0, unsure: float = 0) -> Expectation:
+    return Expectation(anchor, predicted, deviation, unsure, trusted=True)
+
+
+@pytest.mark.parametrize(
+    ("expected", "reported", "verdict"),
+    [
+        (expect(0, 1000), 1100, ACCEPTED),
+        (expect(0, 1000), 3000, ACCEPTED),  # an unknown script
+        (expect(0, 1000), 800, ACCEPTED),
+        (expect(0, 1000), 650, REJECTED),
+        (expect(0, 1000, deviation=200), 600, ACCEPTED),
+        (expect(0, 40), 12, ACCEPTED),  # too small to tell
+        (expect(9000, 400), 9800, ACCEPTED),
+        (expect(9000, 400), 8500, ACCEPTED),  # the template dropped old reasoning
+        (expect(9000, 400), 400, REJECTED),  # the cached part was left out
+        (expect(9000, 400), 0, REJECTED),
+        (expect(9000, 400), -5, REJECTED),
+        (expect(9000, 400), 4700, CUT),
+        (expect(0, 9400), 2050, CUT),
+        (expect(0, 9400, unsure=8000), 2050, ACCEPTED),  # tools that the backend ignores
+        (expect(0, 600), 300, REJECTED),
+    ],
+)
+def test_verdicts(expected: Expectation, reported: int, verdict: Observation) -> None:
+    assert judge(expected, reported, None) is verdict
+
+
+@pytest.mark.parametrize(
+    ("expected", "reported", "verdict"),
+    [
+        (expect(4000, 300), 2050, CUT),
+        (expect(4000, 300), 2046, CUT),
+        (expect(0, 4300, deviation=50), 2054, CUT),
+        (expect(0, 2600, deviation=50), 2054, ACCEPTED),  # a prompt that fits is never cut,
+        (expect(0, 2060), 2050, ACCEPTED),  # it is as long as that
+        (expect(1900, 180), 2050, ACCEPTED),
+        (expect(0, 2600, deviation=400), 2050, ACCEPTED),
+        (expect(0, 2600), 2100, ACCEPTED),
+    ],
+)
+def test_half_of_the_window_is_where_a_prompt_is_cut(
+    expected: Expectation, reported: int, verdict: Observation
+) -> None:
+    assert judge(expected, reported, 4096) is verdict
+
+
+def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
+    unknown = Expectation(0, 9000, 100, 0, trusted=False)
+    assert judge(unknown, 3000, None) is REJECTED
+
+
+@given(
+    st.integers(0, 10**6), st.floats(0, 10**6), st.floats(0, 10**5), st.floats(0, 10**6),
+    st.integers(-5, 10**7), st.none() | st.integers(256, 10**6),
+)  # fmt: skip
+def test_every_report_gets_a_verdict(
+    anchor: int, predicted: float, deviation: float, unsure: float, reported: int, window: int | None
+) -> None:
+    expected = expect(anchor, predicted, deviation=deviation, unsure=unsure)
+    verdict = judge(expected, reported, window)
+    if reported >= anchor + predicted and reported > 0:
+        assert verdict is ACCEPTED
+
+
+def test_a_second_report_that_is_low_by_the_same_ratio_bears_the_first_out() -> None:
+    dispute = Dispute(b"", reported=1200, estimated=2600)
+    assert dispute.borne_out(2000, 4300)
+    assert not dispute.borne_out(3000, 4300)  # now as expected: the first was corrupt
+    assert not dispute.borne_out(1200, 4300)  # it does not grow: it is cut
+    assert not Dispute(b"", reported=300, estimated=2600).borne_out(500, 4300)

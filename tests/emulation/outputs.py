@@ -1,0 +1,208 @@
+"""Outputs as models write them, and the pieces that each is made of: calls in every form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.emulation import Call, Malformed, Offer, Piece, Text, offer_of
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "Get the weather of a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "Name of the city"},
+            "days": {"type": "integer"},
+            "unit": {"enum": ["celsius", "fahrenheit"]},
+            "hourly": {"type": "boolean"},
+            "height": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        },
+        "required": ["city"],
+    },
+}
+WRITE = {
+    "name": "write_file",
+    "description": "Write a file.",
+    "parameters": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["path", "content"],
+        "additionalProperties": False,
+    },
+}
+SEARCH = {
+    "name": "search",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "filter": {"type": "object"},
+        },
+    },
+}
+NOW = {"name": "now", "description": "Tell the time."}
+FUNCTIONS: list[dict[str, Any]] = [WEATHER, WRITE, SEARCH, NOW]
+BODY: dict[str, Any] = {"tools": [{"type": "function", "function": f} for f in FUNCTIONS]}
+
+
+def offer(**fields: Any) -> Offer:
+    found = offer_of({**BODY, **fields})
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True)
+class Output:
+    name: str
+    text: str
+    pieces: tuple[Piece, ...]
+    cut: bool = False
+
+
+def paris(form: str, *repairs: str, arguments: str = '{"city": "Paris"}') -> Call:
+    return Call("get_weather", arguments, form, repairs)
+
+
+def row(name: str, text: str, *pieces: Piece | str, cut: bool = False) -> Output:
+    return Output(name, text, tuple(Text(p) if isinstance(p, str) else p for p in pieces), cut)
+
+
+def broken(name: str, text: str, form: str, reason: str, *, cut: bool = False) -> Output:
+    return Output(name, text, (Malformed(text, form, reason),), cut)
+
+
+P = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+LISBON = '{"name": "get_weather", "arguments": {"city": "Lisbon"}}'
+ARGS = '{"city": "Paris"}'
+TAGGED = f"<tool_call>\n{P}\n</tool_call>"
+FENCED = f"```json\n{P}\n```"
+HARD = r'{"path": "a.md", "content": "# {x} [y] `z`\n```js\nf({\"a\": \"}\"})\n```\n</tool_call> ü 🌧 \\"}'
+HARD_CALL = f'{{"name": "write_file", "arguments": {HARD}}}'
+
+
+def hard(form: str) -> Call:
+    return Call("write_file", HARD, form)
+
+
+CLEAN = [
+    row("tagged", TAGGED, paris("tool_call")),
+    row("tagged on one line", f"<tool_call>{P}</tool_call>", paris("tool_call")),
+    row("function_call tag", f"<function_call>\n{P}\n</function_call>", paris("function_call")),
+    row("llama function tag", f"<function=get_weather>{ARGS}</function>", paris("function")),
+    row("llama function tag without its end", f"<function=get_weather>{ARGS}", paris("function")),
+    row("fence json", FENCED, paris("fenced")),
+    row("fence JSON in capitals", f"```JSON\n{P}\n```", paris("fenced")),
+    row("fence tool_call", f"```tool_call\n{P}\n```", paris("fenced")),
+    row("fence tool", f"```tool\n{P}\n```\n", paris("fenced")),
+    row("fence without a language", f"```\n{P}\n```", paris("fenced")),
+    row("fence on one line", f"```json {P} ```", paris("fenced")),
+    row("fence of four", f"````json\n{P}\n````", paris("fenced")),
+    row("fence left open", f"```json\n{P}\n", paris("fenced")),
+    row("fence with Windows line ends", f"```json\r\n{P}\r\n```", paris("fenced")),
+    row("tags in a fence", f"```\n{TAGGED}\n{TAGGED}\n```\n", paris("fenced"), paris("fenced")),
+    row("tags in a fence of xml", f"Yes.\n```xml\n{TAGGED}\n```", "Yes.", paris("fenced")),
+    row("tags in a fence left open", f"```\n{TAGGED}", paris("fenced")),
+    row("fence in a tag", f"<tool_call>\n{FENCED}\n</tool_call>\nB", paris("tool_call"), "B"),
+    row("closing tag alone", f"A\n{P}\n</tool_call>", "A", paris("bare")),
+    row("closing tag cut off", f"{P}\n</tool", paris("bare")),
+    row("another tag behind", f"{P}\n</b>", paris("bare"), "</b>"),
+    row("bare", P, paris("bare")),
+    row("bare over lines", P.replace("{", "{\n  ").replace("}", "\n}"), paris("bare", arguments='{\n  "city": "Paris"\n}')),
+    row("bare array", f"[{P}]", paris("bare")),
+    row("mistral array", f"[TOOL_CALLS][{P}]", paris("mistral")),
+    row("mistral array with a space", f"[TOOL_CALLS] [{P}]", paris("mistral")),
+    row("mistral name and args", f"[TOOL_CALLS]get_weather[ARGS]{ARGS}", paris("mistral")),
+    row("mistral name with id", f"[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{ARGS}", paris("mistral")),
+    row("mistral name alone", f"[TOOL_CALLS]get_weather{ARGS}", paris("mistral")),
+    row(
+        "qwen3-coder",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+        "</function>\n</tool_call>",
+        paris("tool_call", arguments='{"city":"Paris","days":3}'),
+    ),
+    row(
+        "qwen3-coder without the outer tag",
+        "<function=write_file>\n<parameter=path>\na.html\n</parameter>\n<parameter=content>\n<b>\n1 < 2\n</b>\n\n</parameter>\n</function>",
+        Call("write_file", r'{"path":"a.html","content":"<b>\n1 < 2\n</b>\n"}', "function"),
+    ),
+    row("qwen3-coder without parameters", "<tool_call>\n<function=now>\n</function>\n</tool_call>", Call("now", "{}", "tool_call")),
+    row(
+        "qwen3-coder with structures",
+        '<function=search><parameter=tags>["a", "b"]</parameter><parameter=filter>{"x": True}</parameter></function>',
+        Call("search", '{"tags":["a","b"],"filter":{"x":true}}', "function"),
+    ),
+    # shapes
+    row("tool and args", f'{{"tool": "get_weather", "args": {ARGS}}}', paris("bare")),
+    row("name and parameters", f'{{"name": "get_weather", "parameters": {ARGS}}}', paris("bare")),
+    row("name and input", f'{{"name": "get_weather", "input": {ARGS}}}', paris("bare")),
+    row("name and params", f'{{"params": {ARGS}, "name": "get_weather"}}', paris("bare")),
+    row("other keys before", f'{{"name": "get_weather", "why": "it rains", "input": {ARGS}}}', paris("bare")),
+    row("labels alone", '{"type": "function", "name": "now", "id": "c1"}', Call("now", "{}", "bare")),
+    row("a list of names", '[{"name": "now"}, {"id": 2, "name": "now"}]', Call("now", "{}", "bare"), Call("now", "{}", "bare")),
+    row("behind a structure", f'{{"a": [1, {{}}]}}\n{P}', '{"a": [1, {}]}', paris("bare")),
+    row("tag in a structure that breaks off", f'{{"a": 1,\n{TAGGED}', '{"a": 1,', paris("tool_call")),
+    row("behind a quote that is forgotten", f'{{"a": "b}}\n{P}', '{"a": "b}', paris("bare")),
+    row("behind brackets that are none", f"[x y\n{P}", "[x y", paris("bare")),
+    row("function inside", f'{{"function": {P}}}', paris("bare")),
+    row("OpenAI's own shape", f'{{"type": "function", "function": {P}}}', paris("bare")),
+    row("with an id", f'{{"id": "call_1", "type": "function", "function": {P}}}', paris("bare")),
+    row("function as the name", f'{{"function": "get_weather", "arguments": {ARGS}}}', paris("bare")),
+    row("arguments first", f'{{"arguments": {ARGS}, "name": "get_weather"}}', paris("bare")),
+    row("type beside name", f'{{"type": "function", "name": "get_weather", "parameters": {ARGS}}}', paris("bare")),
+    row("more keys than wanted", P.replace("}}", '}, "why": "it rains"}'), paris("bare")),
+    row(
+        "arguments as a string",
+        r'{"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"}',
+        paris("bare"),
+    ),
+    row("no arguments at all", '{"name": "now"}', Call("now", "{}", "bare")),
+    row("empty arguments", '{"name": "now", "arguments": {}}', Call("now", "{}", "bare")),
+    row("null arguments", '{"name": "now", "arguments": null}', Call("now", "{}", "bare")),
+    row("empty string of arguments", '{"name": "now", "arguments": ""}', Call("now", "{}", "bare")),
+    row("surplus arguments stay", '{"name": "now", "arguments": {"x": 1}}', Call("now", '{"x": 1}', "bare")),
+    # contents that are hard to read
+    *(
+        row(f"hard content {form}", text, hard(form))
+        for form, text in (
+            ("tool_call", f"<tool_call>\n{HARD_CALL}\n</tool_call>"),
+            ("fenced", f"```json\n{HARD_CALL}\n```"),
+            ("bare", HARD_CALL),
+            ("mistral", f"[TOOL_CALLS][{HARD_CALL}]"),
+            ("function", f"<function=write_file>{HARD}</function>"),
+        )
+    ),
+    row(
+        "nested braces",
+        '{"name": "search", "arguments": {"filter": {"a": {"b": [{"c": "}{"}, []]}}}}',
+        Call("search", '{"filter": {"a": {"b": [{"c": "}{"}, []]}}}', "bare"),
+    ),
+    row("unicode", P.replace("Paris", "Zürich ☔\u2028"), paris("bare", arguments='{"city": "Zürich ☔\u2028"}')),
+    # text around
+    row("prose before", f"Let me look that up.\n\n{TAGGED}", "Let me look that up.", paris("tool_call")),
+    row("prose before on the same line", f"Right: {TAGGED}", "Right:", paris("tool_call")),
+    row("prose after", f"{TAGGED}\n\nI wait.", paris("tool_call"), "I wait."),
+    row("prose on both sides", f"A.\n\n{TAGGED}\nB.", "A.", paris("tool_call"), "\n\nB."),
+    row("prose close by", f"A.{TAGGED}B.", "A.", paris("tool_call"), "B."),
+    row("prose close before", f"A.{TAGGED}\nB.", "A.", paris("tool_call"), "\nB."),
+    row("prose and fence", f"I call it:\n{FENCED}\n", "I call it:", paris("fenced")),
+    row("fence behind a colon", f"I call it: {FENCED}", "I call it:", paris("fenced")),
+    row("prose and bare", f"I call it:\n\n{P}\nDone.", "I call it:", paris("bare"), "\n\nDone."),
+    row("indented bare", f"Step 1:\n   {P}", "Step 1:", paris("bare")),
+    row("thought before", f"<think>\nhm {P} {TAGGED}\n</think>\n\n{P}", f"<think>\nhm {P} {TAGGED}\n</think>", paris("bare")),
+    row("directly behind a thought", f"<think>x</think>{P}", "<think>x</think>", paris("bare")),
+    row("on the line behind a brace", f"{{\n{P}", "{\n", paris("bare")),
+    row("white space around", f"\n\n {TAGGED} \n\n", paris("tool_call")),
+    # several
+    row("two tags", f"{TAGGED}\n{TAGGED}", paris("tool_call"), paris("tool_call")),
+    row("two in one tag", f"<tool_call>\n{P}\n{P}\n</tool_call>", paris("tool_call"), paris("tool_call")),
+    row("array in a fence", f"```json\n[{P}, {P}]\n```", paris("fenced"), paris("fenced")),
+    row("lines in a fence", f"```json\n{P}\n{P}\n```", paris("fenced"), paris("fenced")),
+    row("lines", f"{P}\n{P}", paris("bare"), paris("bare")),
+    row("semicolons", f"{P}; {P}", paris("bare"), paris("bare")),
+    row("mistral in a row", f"[TOOL_CALLS]now[ARGS]{{}}[TOOL_CALLS]get_weather[ARGS]{ARGS}", Call("now", "{}", "mistral"), paris("mistral")),
+    row("forms mixed", f"{FENCED}\n{TAGGED}\nthen\n{P}", paris("fenced"), paris("tool_call"), "then", paris("bare")),
+    row("tag not closed before the next", f"<tool_call>{P}<tool_call>{P}</tool_call>", paris("tool_call"), paris("tool_call")),
+]  # fmt: skip

@@ -1,0 +1,75 @@
+"""Work grows with the length of the text and no faster, however it is cut and whatever it looks like."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from proxy.emulation import CallScanner
+from tests.emulation.outputs import P, offer
+
+OFFER = offer()
+SIZE = 4_000
+
+
+def call_of(content: str) -> str:
+    return json.dumps({"name": "write_file", "arguments": {"path": "a", "content": content}})
+
+
+TEXTS: dict[str, Callable[[int], str]] = {
+    "prose": lambda n: "some words. " * (n // 12),
+    "braces": lambda n: "{\n" * (n // 2),
+    "names": lambda n: '{"name": "\n' * (n // 11),
+    "backticks": lambda n: "```\n`" * (n // 5),
+    "fences": lambda n: f"```json\n{P}\n//\n```\n" * (n // 75),
+    "records": lambda n: '{"id": 1, "name": "x"}\n' * (n // 23),
+    "words in brackets": lambda n: "{x\n" * (n // 3),
+    "lists left open": lambda n: '["\n' * (n // 3),
+    "one list": lambda n: "[\n" + '{"id": "x", "name": "y"},\n' * (n // 26),
+    "one list of words": lambda n: "[" + "a," * (n // 2),
+    "arguments of nobody": lambda n: '{"arguments": [1 2\n' * (n // 20),
+    "tags": lambda n: "<tool_call>\n" * (n // 12),
+    "angles": lambda n: "<" * n,
+    "white space": lambda n: " \n" * (n // 2),
+    "thought": lambda n: "<think>" + "</" * (n // 2),
+    "one call": lambda n: call_of("x\n{" * (n // 3)),
+    "call left open": lambda n: call_of("x\n{" * (n // 3))[:-3],
+    "arguments first": lambda n: '{"arguments": "' + "x" * n,
+    "calls": lambda n: (P + "\n") * (n // 56),
+    "array": lambda n: "[" + (P + ",") * (n // 56),
+    "parameters": lambda n: "<function=write_file>" + "<parameter=path>\na\n</parameter>" * (n // 31),
+    "brackets": lambda n: '{"name":"now","arguments":' + "[{" * (n // 2) + "}]" * (n // 2),
+    "bad escapes": lambda n: '{"name":"now","arguments":{"a":"' + "\\d" * (n // 2) + '"}}',
+}
+
+
+def steps(text: str, size: int) -> int:
+    """Calls of functions that it takes to scan a text in chunks of a size."""
+    taken = 0
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal taken
+        taken += event in {"call", "c_call"}
+
+    scanner = CallScanner(OFFER)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for at in range(0, len(text), size):
+            scanner.feed(text[at : at + size])
+        scanner.close()
+    finally:
+        sys.setprofile(before)
+    return taken
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("size", [3, 10**6])
+def test_twice_the_text_takes_twice_the_steps(name: str, size: int) -> None:
+    once, twice = (steps(TEXTS[name](n), size) for n in (SIZE, 2 * SIZE))
+    assert twice <= 2.2 * once + 50

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.emulation.schema import Checker
+
+
+def checked(schema: Any, value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...], str | None]:
+    return Checker(schema).check(value)
+
+
+def one(kind: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": {"type": kind}}, **more}
+
+
+EXOTIC: list[Any] = [
+    None,
+    True,
+    "object",
+    [],
+    {"type": "objekt"},
+    {"type": 5},
+    {"properties": []},
+    {"required": "x"},
+    {"$ref": "#/nowhere"},
+    {"$ref": "http://127.0.0.1:9/schema.json"},
+    {"$ref": "other.json"},
+    {"$schema": "http://127.0.0.1:9/own", "type": "object"},
+    {"$schema": {}, "type": "array"},
+    {"allOf": [{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "http://127.0.0.1:9/x"}]},
+    {"$ref": "#"},
+    {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    {"$dynamicRef": "#x"},
+    {"properties": {"x": {"pattern": "(a+)+$"}}},
+    {"patternProperties": {"(": {"type": "integer"}}, "additionalProperties": False},
+    {"unevaluatedProperties": False, "patternProperties": {"(x+)+$": {}}},
+]
+
+
+@pytest.mark.parametrize("schema", EXOTIC, ids=repr)
+def test_what_can_not_be_checked_is_accepted(schema: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is fetched for it."""
+    reached: list[Any] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda _, address: reached.append(address))
+    value = {"x": "a" * 40 + "b"}
+    assert checked(schema, value) == (value, (), None)
+    assert reached == []
+
+
+@given(st.recursive(st.text() | st.integers(), lambda s: st.lists(s) | st.dictionaries(
+    st.sampled_from(["type", "properties", "items", "required", "enum", "$ref", "anyOf", "x"]), s), max_leaves=10))  # fmt: skip
+def test_no_schema_is_an_error(schema: Any) -> None:
+    value, _, _ = checked(schema, {"x": "1", "y": [{}]})
+    assert isinstance(value, dict)
+
+
+def test_references_multiply_only_so_far() -> None:
+    levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$defs": {**levels, "l40": {}}, "$ref": "#/$defs/l0"}
+    assert checked(schema, {"x": 1}) == ({"x": 1}, (), None)
+
+
+def test_many_items_are_not_compared_with_each_other() -> None:
+    value: dict[str, Any] = {"x": [{}] * 20_000}
+    assert checked({"properties": {"x": {"uniqueItems": True}}}, value)[2] is None
+    assert checked({"properties": {"x": {"uniqueItems": True}}}, {"x": [{}, {}]})[2] is not None
+
+
+def test_local_references_are_followed() -> None:
+    schema = {"$defs": {"n": {"type": "integer"}}, "properties": {"x": {"$ref": "#/$defs/n"}}}
+    assert checked(schema, {"x": "7"}) == ({"x": 7}, ("text_for_number",), None)
+    assert checked(schema, {"x": "y"})[2] == '"x" must be integer, not "y"'
+
+
+@pytest.mark.parametrize(
+    "draft", ["http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"]
+)
+def test_the_draft_that_is_named_counts(draft: str) -> None:
+    """Before 2019-09 nothing beside a reference was looked at."""
+    schema = {"definitions": {"n": {}}, "properties": {"x": {"$ref": "#/definitions/n", "type": "integer"}}}
+    assert checked({"$schema": draft, **schema}, {"x": []})[2] is None
+    assert checked(schema, {"x": []})[2] == '"x" must be integer, not []'
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "mended", "repair"),
+    [
+        ("integer", "12", 12, "text_for_number"),
+        ("integer", " -1 ", -1, "text_for_number"),
+        ("number", "1.5", 1.5, "text_for_number"),
+        ("boolean", "FALSE", False, "text_for_boolean"),
+        ("string", 5, "5", "number_for_text"),
+        ("string", 1.5, "1.5", "number_for_text"),
+        ("object", "{'a': 1}", {"a": 1}, "text_for_structure"),
+        ("array", "[1]", [1], "text_for_structure"),
+        (["null", "integer"], "null", None, "text_for_null"),
+    ],
+)
+def test_types_are_mended(kind: Any, value: Any, mended: Any, repair: str) -> None:
+    assert checked(one(kind), {"x": value, "y": value}) == ({"x": mended, "y": value}, (repair,), None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("integer", "1.5"),
+        ("integer", "0x10"),
+        ("integer", "9" * 40),
+        ("integer", True),
+        ("boolean", 1),
+        ("boolean", "yes"),
+        ("string", True),
+        ("string", None),
+        ("object", "{x"),
+        ("array", "{}"),
+    ],
+)
+def test_what_might_mean_something_else_is_told(kind: str, value: Any) -> None:
+    same, repairs, wrong = checked(one(kind), {"x": value})
+    assert (same, repairs) == ({"x": value}, ())
+    assert wrong is not None
+    assert wrong.startswith(f'"x" must be {kind}, not ')
+    assert len(wrong) < 120
+
+
+def test_the_value_handed_in_is_not_changed() -> None:
+    value = {"x": [{"n": "1"}]}
+    schema = {"properties": {"x": {"items": {"properties": {"n": {"type": "integer"}}}}}}
+    assert checked(schema, value)[0] == {"x": [{"n": 1}]}
+    assert value == {"x": [{"n": "1"}]}
+
+
+def test_what_is_wrong_is_told_in_few_words() -> None:
+    schema = one("string", required=["x", "z"], minProperties=9)
+    wrong = checked(schema, {"x": [1] * 1000})[2]
+    assert wrong is not None
+    assert '"z" is missing' in wrong
+    assert "the arguments must keep to minProperties 9" in wrong
+    assert len(wrong) < 300
+    inside = {"properties": {"x": {"required": ["a"]}}}
+    assert checked(inside, {"x": {}})[2] == '"a" is missing in "x"'

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.history.chain import chain
+from proxy.neutral.request import Message
+from proxy.shaping.clean import clean_history
+from proxy.status.base import Notice, quoted, strip_status
+from tests.histories import assistant, histories, user
+
+NOTICES = [
+    Notice(done=False),
+    Notice(done=True),
+    Notice(done=True, before=41_234, after=987),
+    Notice(done=True, failed=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("notice", "before", "after"),
+    list(product(NOTICES, ["", "Hello", "Hello.\n\n", "a\n"], ["", " world", "\n\nNext", "> quote"])),
+)
+def test_a_notice_is_taken_out_and_nothing_else(notice: Notice, before: str, after: str) -> None:
+    assert strip_status(before + quoted(notice) + after) == before + after
+
+
+@pytest.mark.parametrize("notice", NOTICES)
+def test_a_client_may_have_trimmed_it(notice: Notice) -> None:
+    text = quoted(notice)
+    assert strip_status(text.strip()) == ""
+    assert strip_status(("Hello" + text).strip()) == "Hello"
+    assert strip_status((text + "Hello").strip()) == "Hello"
+    assert strip_status(text.replace("\ufe0f", "")) == ""
+
+
+def test_two_notices_in_a_row_go_both() -> None:
+    assert strip_status(f"a{quoted(NOTICES[0])}{quoted(NOTICES[2])}b") == "ab"
+
+
+CHANGES: dict[str, Callable[[str], str]] = {
+    "as it was": lambda text: text,
+    "trimmed": str.strip,
+    "trimmed at its end": str.rstrip,
+    "one line end for two": lambda text: text.replace("\n\n", "\n"),
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "white space at the ends of lines": lambda text: text.replace("\n", " \n"),
+    "indented": lambda text: text.replace("> ", "  > "),
+    "all on one line": lambda text: " ".join(text.split()),
+    "without selectors": lambda text: text.replace("\ufe0f", ""),
+}
+"""What clients make of a text before they send it back."""
+pieces = st.sampled_from(
+    [
+        "word",
+        " ",
+        "\n",
+        "\n\n",
+        "> ",
+        "> *",
+        "*",
+        "> *Note*\n",
+        "⚙️",
+        "✅ ",
+        "⚠️",
+        "…",
+        "```\n",
+        "(1.2k → 3 tokens)",
+        "\r\n",
+    ]
+)
+# A lone CR in front of a notice's own LF would be one line end with it.
+words = st.text(max_size=5).map(lambda text: text.replace("\r", ""))
+ordinary = st.lists(pieces | words, max_size=12).map("".join)
+
+
+def letters(text: str) -> str:
+    return "".join(text.split())
+
+
+@given(ordinary, st.lists(st.sampled_from(NOTICES), min_size=1, max_size=3), ordinary)
+def test_whatever_is_around_it_stays_to_the_letter(before: str, notices: list[Notice], after: str) -> None:
+    assert strip_status(before + "".join(map(quoted, notices)) + after) == before + after
+
+
+@given(
+    ordinary,
+    st.lists(st.sampled_from(NOTICES), min_size=1, max_size=3),
+    ordinary,
+    st.sampled_from(list(CHANGES)),
+)
+def test_it_goes_whatever_a_client_makes_of_the_white_space(
+    before: str, notices: list[Notice], after: str, change: str
+) -> None:
+    sent = CHANGES[change]("".join(map(quoted, notices)))
+    assert letters(strip_status(before + sent + after)) == letters(before + after)
+    whole = CHANGES[change](before + "".join(map(quoted, notices)) + after)
+    assert letters(strip_status(whole)) == letters(CHANGES[change](before + after))
+
+
+@given(ordinary, ordinary)
+def test_an_ordinary_quote_stays(before: str, after: str) -> None:
+    """In the answers of others too: a notice is a notice to its last character only."""
+    lookalikes = [
+        "> *Context compacted, continuing…*",
+        "> *✅ Context compacted, continuing as before*",
+        "> *⚙️ Compacting conversation history is what Spillway does*",
+        "> **⚙️ Compacting conversation history…**",
+        "> ⚙️ Compacting conversation history…",
+        "> *✅ Context compacted, continuing… (some → fewer tokens)*",
+        "> *⚠️ Compacting did not help*",
+    ]
+    for quote in lookalikes:
+        text = f"{before}\n\n{quote}\n\n{after}"
+        assert strip_status(text) == text
+    mine = user(f"{before}{quoted(NOTICES[0])}{after}")
+    assert clean_history([mine])[0] is mine, "what users write is theirs"
+
+
+@pytest.mark.parametrize("change", ["CRLF", "white space at the ends of lines"])
+def test_the_white_space_around_it_goes_with_it(change: str) -> None:
+    clean = strip_status(CHANGES[change](f"one{quoted(NOTICES[2])}two"))
+    assert clean.replace(" ", "") == "onetwo", "a blank before it may be the answer's own"
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "  "])
+def test_other_kinds_of_space_inside_it(space: str) -> None:
+    assert strip_status(f"one{quoted(NOTICES[2]).replace(' ', space)}two") == "onetwo"
+
+
+def test_a_client_may_have_cut_the_answer_in_the_middle_of_it() -> None:
+    """Cut after the sign and a word, so that it can't be anything else, or in front of its last words."""
+    text = quoted(NOTICES[2])
+    for at in range(text.index(" ", 8) + 1, len(text)):
+        assert strip_status(f"one{text[:at]}").strip() == "one", f"cut at {at}"
+
+
+def test_it_may_lie_across_two_parts() -> None:
+    text = quoted(NOTICES[2])
+    for at in range(3, len(text) - 3):
+        parts = [{"type": "text", "text": f"one{text[:at]}"}, {"type": "text", "text": f"{text[at:]}two"}]
+        (clean,) = clean_history([{"role": "assistant", "content": parts}])
+        assert letters("".join(part["text"] for part in clean["content"])) == "onetwo", f"split at {at}"
+
+
+def test_each_of_several_parts_may_have_its_own() -> None:
+    parts = [{"type": "text", "text": f"a{quoted(notice)}"} for notice in NOTICES]
+    (clean,) = clean_history([{"role": "assistant", "content": parts}])
+    assert [part["text"] for part in clean["content"]] == ["a"] * len(parts)
+
+
+@given(st.text(st.sampled_from("> *⚙️✅…\nContext compacted"), max_size=60))
+def test_what_only_looks_like_one_stays(text: str) -> None:
+    assert strip_status(text) == text or any(n.text.rstrip(")").split(" (")[0] in text for n in NOTICES)
+
+
+@given(histories())
+def test_a_clean_history_is_the_very_same(messages: list[Message]) -> None:
+    assert all(a is b for a, b in zip(clean_history(messages), messages, strict=True))
+
+
+def test_every_form_of_text_of_an_assistant_is_cleaned() -> None:
+    note = quoted(NOTICES[0])
+    dirty: list[Message] = [
+        user(f"I saw {note}"),
+        assistant(f"a{note}b", x=1),
+        assistant("c", reasoning_content=f"d{note}e", reasoning=f"f{note}"),
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": f"g{note}", "y": 2}, {"type": "image_url"}, "odd"],
+        },
+    ]
+    assert clean_history(dirty) == [
+        user(f"I saw {note}"),
+        assistant("ab", x=1),
+        assistant("c", reasoning_content="de", reasoning="f"),
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "g", "y": 2}, {"type": "image_url"}, "odd"],
+        },
+    ]
+    assert note in dirty[1]["content"], "the client's message is not touched"
+
+
+def test_an_answer_with_a_notice_is_recognised_again() -> None:
+    said = [user("a"), assistant("first part, second part")]
+    again = [user("a"), assistant(f"first part,{quoted(NOTICES[0])}{quoted(NOTICES[2])} second part\n")]
+    assert chain(clean_history(again)) == chain(said)

@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.history.turns import cut_points, newest_user
+from proxy.neutral.request import Message, text_of
+from proxy.shortening import summary
+from proxy.shortening.compaction import Compaction, Summariser, SummaryAsk, compact, head_end
+from proxy.shortening.ladder import Reduction
+from proxy.shortening.ladder.trim import LEFT_OUT
+from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
+
+GOOD = "The user builds a house of words and wants it blue. The roof is still missing."
+BY = Summariser(window=4000, tokens=60, overhead=0.0, same_model=True)
+
+
+def run(
+    reduction: Reduction, replies: Iterable[str] = (), by: Summariser = BY, limit: float = 1e9
+) -> tuple[Compaction, list[SummaryAsk]]:
+    """Drive a compaction; after the given replies every further one is a good summary."""
+    answers = iter(replies)
+    asked: list[SummaryAsk] = []
+    flow = compact(reduction, by, limit=limit)
+    try:
+        ask = next(flow)
+        while True:
+            asked.append(ask)
+            ask = flow.send(next(answers, GOOD))
+    except StopIteration as stop:
+        done: Compaction = stop.value
+        return done, asked
+
+
+def total(messages: Sequence[Message]) -> float:
+    return sum(cost(messages))
+
+
+def chat(turns: int, words: int = 60) -> list[Message]:
+    messages: list[Message] = []
+    for n in range(turns):
+        messages += [user(f"Question {n}: " + "why " * words), assistant(f"Answer {n}: " + "so " * words)]
+    return [*messages, user("And now?")]
+
+
+def agent(steps: int, words: int = 60) -> list[Message]:
+    messages = [user("Fix the bug in a.py")]
+    for n in range(steps):
+        messages += [assistant(None, tool_calls=[call(n)]), tool(n, f"line {n} " * words)]
+    return messages
+
+
+# -- the invariants, over random histories
+
+
+@given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5), st.booleans(), st.integers(0, 3))
+def test_every_compaction_keeps_the_invariants(
+    messages: list[Message], share: float, limit_share: float, fails: bool, gain: int
+) -> None:
+    before = deepcopy(messages)
+    reduction = reduction_of(messages, total(messages) * share, gain=gain * 10)
+    limit = total(messages) * share * limit_share
+    done, _ = run(reduction, ["no", "no"] if fails else [], limit=limit)
+    after = list(done.messages)
+    assert messages == before, "the client's messages are not touched"
+    assert flaws(after) == flaws(messages) == []
+    assert_mapping(messages, done)
+    assert done.before == total(messages)
+    assert done.after == pytest.approx(total(after))
+    if done.covered:
+        assert done.after < done.before
+    else:
+        assert after == messages
+    if "trim" not in done.rungs:
+        newest = newest_user(messages)
+        assert newest is not None
+        assert any(message is messages[newest] for message in after), "the newest user message is untouched"
+
+
+def assert_mapping(messages: Sequence[Message], done: Compaction) -> None:
+    """The new history is the replacement and then the very messages that are not covered."""
+    rest = messages[done.covered :]
+    assert len(done.messages) == done.replaced + len(rest)
+    assert all(a is b for a, b in zip(done.messages[done.replaced :], rest, strict=True))
+    assert done.covered in cut_points(messages)
+
+
+@given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5))
+def test_the_same_history_comes_out_the_same(messages: list[Message], share: float, limit: float) -> None:
+    reduction = reduction_of(messages, total(messages) * share)
+    again = reduction_of(deepcopy(messages), total(messages) * share)
+    first, _ = run(reduction, limit=total(messages) * limit)
+    second, _ = run(again, limit=total(messages) * limit)
+    assert (list(first.messages), first.covered) == (list(second.messages), second.covered)
+
+
+@given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5))
+def test_a_history_that_was_brought_down_stays_as_it_is(
+    messages: list[Message], share: float, limit: float
+) -> None:
+    budget = total(messages) * share
+    done, _ = run(reduction_of(messages, budget), limit=budget * limit)
+    again, asked = run(reduction_of(done.messages, max(budget, done.after)), limit=budget * limit)
+    if done.after <= max(budget, budget * limit):
+        assert again.covered == 0
+        assert again.messages == done.messages
+        assert asked == []
+
+
+@given(histories(), histories(longest=4), st.floats(0.1, 0.9))
+def test_a_conversation_goes_on_after_a_compaction(
+    messages: list[Message], more: list[Message], share: float
+) -> None:
+    """The second rewrite extends the first: it covers all of it, and earlier blocks stay frozen."""
+    first, _ = run(reduction_of(messages, total(messages) * share), limit=1e9)
+    more = [message for message in more if message["role"] == "user"][-1:]
+    grown = [*first.messages, assistant("Here you are. " * 30), *more]
+    second, _ = run(reduction_of(grown, total(grown) * share), limit=1e9)
+    if messages[-1]["role"] == "user":
+        assert flaws(list(second.messages)) == []
+    assert_mapping(grown, second)
+
+
+@given(histories(), st.floats(0.05, 1.1))
+def test_unknown_fields_survive(messages: list[Message], share: float) -> None:
+    done, _ = run(reduction_of(messages, total(messages) * share), limit=total(messages) * share)
+    fields = {frozenset(m) - {"content"} for m in done.messages}
+    known = {frozenset(m) - {"content"} for m in messages}
+    assert fields <= known | {frozenset({"role"})}
+
+
+# -- what a rewrite looks like
+
+
+def test_below_the_budget_nothing_happens() -> None:
+    messages = chat(3)
+    done, asked = run(reduction_of(messages, 1e9))
+    assert (done.covered, done.replaced, done.rungs, asked) == (0, 0, (), [])
+    assert list(done.messages) == messages
+
+
+def test_old_tool_results_go_first_and_no_model_is_asked() -> None:
+    messages = [*agent(6, words=300), assistant("Done."), user("Thanks")]
+    done, asked = run(reduction_of(messages, total(messages) * 0.7, protect=0))
+    assert (done.kind, done.rungs, asked) == ("pruned", ("mask",), [])
+    assert done.after <= total(messages) * 0.7
+    assert [m["role"] for m in done.messages] == [m["role"] for m in messages]
+
+
+def test_a_rewrite_inside_a_batch_covers_the_whole_batch() -> None:
+    messages = [
+        user("Read both"),
+        assistant(None, tool_calls=[call(0), call(1)]),
+        tool(0, "long " * 300),
+        tool(1, "short"),
+        assistant("Read."),
+        user("Thanks"),
+    ]
+    done, _ = run(reduction_of(messages, total(messages) - 100, protect=0))
+    assert done.kind == "pruned"
+    assert done.covered == done.replaced == 4
+
+
+def test_the_summary_stands_between_the_first_question_and_the_tail() -> None:
+    messages = chat(8)
+    done, asked = run(reduction_of(messages, total(messages) * 0.5))
+    assert done.kind == "compacted"
+    assert done.rungs == ("summarise",)
+    assert done.messages[0] is messages[0]
+    block = done.messages[1]
+    assert block["role"] == "assistant"
+    assert summary.is_summary(block)
+    assert GOOD in block["content"]
+    assert done.messages[-1] is messages[-1]
+    assert len(asked) == 1
+
+
+def test_the_instruction_is_appended_to_the_live_prompt() -> None:
+    """The same messages that the backend has seen, so that its cache serves them."""
+    messages = chat(8)
+    _, asked = run(reduction_of(messages, total(messages) * 0.5))
+    assert asked[0].append
+    assert asked[0].max_tokens == BY.tokens
+    *live, instruction = asked[0].messages
+    assert live
+    assert all(a is b for a, b in zip(live, messages, strict=False))
+    assert instruction["role"] == "user"
+
+
+def test_the_summariser_sees_nothing_that_is_not_covered() -> None:
+    """A client may edit what comes after the covered part."""
+    messages = chat(8)
+    done, asked = run(reduction_of(messages, total(messages) * 0.5))
+    shown = str(asked[0].messages)
+    for message in messages[done.covered :]:
+        assert str(message["content"]) not in shown
+
+
+@pytest.mark.parametrize("by", [{"same_model": False}, {"window": 800}, {"overhead": 3900.0}])
+def test_else_a_fenced_transcript_is_sent(by: dict[str, float]) -> None:
+    messages = chat(8)
+    other = Summariser(**{"window": 4000, "tokens": 60, "overhead": 0.0, "same_model": True, **by})  # type: ignore[arg-type] # a table of fields
+    _, asked = run(reduction_of(messages, total(messages) * 0.5), by=other)
+    assert not asked[0].append
+    assert len(asked[0].messages) == 1
+    assert "USER: Question 1" in asked[0].messages[0]["content"]
+
+
+def test_a_transcript_larger_than_the_window_is_read_in_pieces() -> None:
+    """Each piece goes on from the summary of those before it, and fits the window, whatever the script."""
+    messages = [*chat(20, words=100), assistant("漢" * 3000), user("So?")]
+    by = Summariser(window=900, tokens=60, overhead=0.0, same_model=False)
+    replies = [f"Summary number {n} of the pieces that were read so far." for n in range(50)]
+    done, asked = run(reduction_of(messages, 500), replies, by=by)
+    assert len(asked) > 5
+    assert all(total(ask.messages) + ask.max_tokens <= by.window for ask in asked)
+    assert all(replies[n - 1] in asked[n].messages[0]["content"] for n in range(1, len(asked)))
+    assert replies[len(asked) - 1] in str(done.messages[1]["content"])
+
+
+def test_a_failed_summary_is_asked_for_once_more_and_then_made_by_code() -> None:
+    messages = chat(8)
+    done, asked = run(reduction_of(messages, total(messages) * 0.5), ["", "I'm sorry, I can't do that."])
+    assert [ask.append for ask in asked] == [True, False]
+    assert done.rungs == ("digest",)
+    assert done.kind == "compacted"
+    text = text_of(done.messages[1])
+    assert "The user asked:" in text
+    assert "Question" in text
+
+
+def test_an_earlier_block_stays_frozen() -> None:
+    first, _ = run(reduction_of(chat(8), total(chat(8)) * 0.5))
+    frozen = first.messages[1]["content"]
+    grown = [*first.messages, *[m for n in range(5) for m in (assistant("ha " * 90), user("ho " * 90))]]
+    second, _ = run(reduction_of(grown, total(grown) * 0.5), ["A second summary, of the rest of it all."])
+    content = second.messages[1]["content"]
+    assert content.startswith(frozen)
+    assert content.count(summary.OPEN) == 2
+
+
+def test_blocks_that_outgrow_their_budget_are_summarised_with_the_rest() -> None:
+    block = assistant(summary.block("fact " * 200, [], limit=0))
+    messages = [user("Task"), block, user(summary.BRIDGE), *chat(6)[1:]]
+    done, asked = run(reduction_of(messages, total(messages) * 0.4))
+    assert "so far" in asked[0].messages[-1]["content"]
+    assert "fact fact" not in str(done.messages)
+    assert sum(map(summary.is_summary, done.messages)) == 1
+    assert flaws(done.messages) == []
+
+
+def test_a_merged_block_is_read_whole() -> None:
+    """Other long messages lose their middle in a transcript; an earlier summary must not."""
+    block = assistant(
+        summary.block("The code is 4711. " * 400 + "The door is green." + " x" * 3000, [], limit=0)
+    )
+    messages = [user("Task"), block, *chat(6)]
+    by = Summariser(window=100_000, tokens=60, overhead=0.0, same_model=False)
+    _, asked = run(reduction_of(messages, total(messages) * 0.2), by=by)
+    assert "The door is green." in asked[0].messages[0]["content"]
+
+
+# -- shapes of conversations that have no obvious answer
+
+
+def test_an_agent_loop_with_one_question_keeps_the_question_and_the_last_step() -> None:
+    messages = agent(12)
+    done, _ = run(reduction_of(messages, total(messages) * 0.5, protect=10_000))
+    assert done.messages[0] is messages[0]
+    assert list(done.messages[-2:]) == messages[-2:]
+    assert done.messages[2]["content"] == summary.BRIDGE
+    assert flaws(done.messages) == []
+
+
+def test_the_next_compaction_of_that_loop_extends_it() -> None:
+    done, _ = run(reduction_of(agent(12), total(agent(12)) * 0.5, protect=10_000))
+    step = [m for n in range(20, 30) for m in (assistant(None, tool_calls=[call(n)]), tool(n, "x " * 60))]
+    grown = [*done.messages, *step]
+    again, _ = run(reduction_of(grown, total(grown) * 0.5, protect=10_000))
+    assert again.messages[0] is grown[0]
+    assert sum(m.get("content") == summary.BRIDGE for m in again.messages) == 1
+    assert flaws(again.messages) == []
+
+
+def test_results_that_the_model_has_not_read_are_never_masked() -> None:
+    messages = [
+        *agent(4),
+        assistant(None, tool_calls=[call(8), call(9)]),
+        tool(8, "a " * 900),
+        tool(9, "b " * 900),
+    ]
+    done, _ = run(reduction_of(messages, total(messages) * 0.3, protect=0))
+    assert list(done.messages[-2:]) == messages[-2:]
+
+
+def test_one_message_alone_is_cut_in_its_middle_only_when_it_must_be() -> None:
+    messages = [user("start " + "word " * 2000 + " end")]
+    kept, _ = run(reduction_of(messages, 500), limit=1e9)
+    assert kept.covered == 0
+    cut, _ = run(reduction_of(messages, 500), limit=1000)
+    content = cut.messages[0]["content"]
+    assert cut.kind == "trimmed"
+    assert cut.after <= 1000
+    assert content.startswith("start word")
+    assert content.endswith("word  end")
+    assert "characters left out here" in content
+
+
+def test_the_newest_message_as_parts_is_cut_and_its_image_stays() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages = [
+        user("Task"),
+        assistant("Yes?"),
+        {"role": "user", "content": [image, {"type": "text", "text": "w " * 4000}]},
+    ]
+    done, _ = run(reduction_of(messages, 300), limit=600)
+    assert done.after <= 600
+    assert done.messages[-1]["content"][0] is image
+
+
+def test_a_tool_result_larger_than_the_window_is_cut_before_the_question() -> None:
+    messages = [user("Read it. " * 100), assistant(None, tool_calls=[call(0)]), tool(0, "x" * 40_000)]
+    done, _ = run(reduction_of(messages, 500), limit=900)
+    assert done.after <= 900
+    assert done.messages[0] is messages[0]
+    assert flaws(done.messages) == []
+
+
+def test_what_can_not_be_made_to_fit_is_made_as_short_as_it_goes() -> None:
+    messages = [user("a" * 9000), assistant("b" * 9000), user("c" * 9000)]
+    done, _ = run(reduction_of(messages, 10), limit=20)
+    assert done.after > 20, "the caller sees that it does not fit"
+    assert done.after < done.before / 4
+    assert flaws(done.messages) == []
+
+
+def test_without_any_user_message_the_summary_is_the_user() -> None:
+    messages = [assistant(f"Thought {n} " * 50) for n in range(10)]
+    done, _ = run(reduction_of(messages, total(messages) * 0.5))
+    assert done.messages[0]["role"] == "user"
+    assert summary.is_summary(done.messages[0])
+    grown = [*done.messages, user("Hello? " * 200), assistant("Yes. " * 200), user("Go on")]
+    again, _ = run(reduction_of(grown, total(grown) * 0.3))
+    assert again.messages[0]["role"] == "user"
+
+
+def test_a_greeting_before_the_first_question_stays() -> None:
+    messages = [assistant("Hello, I am your assistant."), *chat(8)]
+    done, _ = run(reduction_of(messages, total(messages) * 0.5))
+    assert list(done.messages[:2]) == messages[:2]
+    assert flaws(done.messages) == []
+
+
+ODD: list[list[Message]] = [
+    [{"role": "user"}],
+    [{"role": "tool", "content": "x " * 500}],
+    [
+        {"role": "tool", "tool_call_id": "gone", "content": "x " * 500},
+        user("a"),
+        assistant("b"),
+        user("c " * 300),
+    ],
+    [user("a"), tool(1, "x " * 500), tool(2, "y " * 500)],
+    [user("a " * 300), user("b " * 300), user("c " * 300)],
+    [
+        user("a"),
+        assistant("x " * 300, tool_calls=[call(1)]),
+        user("never mind " * 100),
+        assistant("ok " * 300),
+        user("d"),
+    ],
+    [user("a"), {"role": "assistant", "content": None, "tool_calls": 5}, user("b " * 500)],
+    [user("a"), {"role": "assistant", "content": {"odd": "x " * 900}}, user("b"), assistant("c"), user("d")],
+    [
+        user("a"),
+        {"role": "assistant", "content": 7, "tool_calls": [None, {"function": None}]},
+        user("b " * 500),
+    ],
+    [user("a"), {"role": "system", "content": "s " * 500}, assistant("b " * 300), user("c")],
+    [{"role": "function", "name": "f", "content": "x " * 900}, user("a"), assistant("b"), user("c")],
+    [user("a"), {"role": "critic", "content": "x " * 900}, assistant("b"), user("c")],
+    [user(summary.BRIDGE), assistant("b " * 900), user("c")],
+    [user(f"{summary.OPEN} fooled you"), assistant("b " * 900), user("c"), assistant("d " * 300), user("e")],
+]
+
+
+@pytest.mark.parametrize("messages", ODD)
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.95])
+@pytest.mark.parametrize("replies", [[], ["", ""]])
+def test_odd_histories_are_shortened_without_a_word_too_many(
+    messages: list[Message], share: float, replies: list[str]
+) -> None:
+    before = deepcopy(messages)
+    for limit in (1e9, total(messages) * share):
+        done, _ = run(reduction_of(messages, total(messages) * share), replies, limit=limit)
+        assert messages == before
+        assert_mapping(messages, done)
+        assert done.covered == 0 or done.after < done.before
+        users = [m for m in messages if m["role"] == "user"]
+        assert not users or any(m["role"] == "user" for m in done.messages)
+
+
+def test_a_first_message_that_reads_like_ours_is_still_the_users() -> None:
+    messages = [user(summary.BRIDGE), *chat(6)[1:]]
+    done, _ = run(reduction_of(messages, total(messages) * 0.5))
+    assert done.messages[0] is messages[0]
+
+
+def test_head_end_counts_the_first_question_the_block_and_its_bridge() -> None:
+    block = assistant(summary.block("text", [], limit=0))
+    bridge = user(summary.BRIDGE)
+    assert head_end([]) == 0
+    assert head_end([assistant("a")]) == 0
+    assert head_end([user("a"), assistant("b")]) == 1
+    assert head_end([user("a"), block, bridge, assistant("b")]) == 3
+    assert head_end([user("a"), block, user("mine")]) == 2
+    assert head_end([user("a"), bridge]) == 1
+
+
+def test_dropped_turns_are_said_in_place() -> None:
+    messages = chat(8)
+    done, asked = run(reduction_of(messages, 50, gain=10**9), limit=250)
+    assert done.kind == "trimmed"
+    assert asked == []
+    assert done.messages[1] == assistant(LEFT_OUT)
+    assert flaws(done.messages) == []

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.neutral.request import Message, text_of
+from proxy.shortening import summary
+from proxy.shortening.summary import (
+    acceptable,
+    block,
+    digest,
+    fenced,
+    instruction,
+    is_bridge,
+    is_summary,
+    transcript,
+)
+from tests.histories import assistant, call, histories, tool, user
+
+SAYS = "The user wants a blue house; the roof is missing."
+
+
+def test_an_instruction_names_its_length_and_what_it_is_about() -> None:
+    assert "at most 120 words" in instruction(tokens=200)
+    assert "at most 40 words" in instruction(tokens=5)
+    assert "conversation since yesterday so that" in instruction(tokens=5, what="since yesterday")
+
+
+@pytest.mark.parametrize(
+    "text", [SAYS, "  " + SAYS, "用户想要一座蓝色的房子,屋顶还没有完成,下一步是选择材料。", "I cannot " * 50]
+)
+def test_a_summary_that_says_something(text: str) -> None:
+    assert acceptable(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "   \n", "OK.", "I'm sorry, but I can't help with that request.", "Sorry, no summary can be made of this.",
+     "**I cannot** summarise this conversation.", "As an AI I have no memory of it at all.", instruction(tokens=50)],
+)  # fmt: skip
+def test_what_is_no_summary(text: str) -> None:
+    assert not acceptable(text)
+
+
+def test_a_block_is_marked_and_recognised() -> None:
+    made = block(f"  {SAYS}\n", [user("Look at src/house.py, please")], limit=100)
+    assert made == f"{summary.OPEN}\n{SAYS}\nIdentifiers: src/house.py\n{summary.CLOSE}"
+    assert is_summary(assistant(made))
+    assert not is_summary(assistant(SAYS))
+    assert not is_summary({"role": "assistant", "content": [{"type": "text", "text": made}]})
+
+
+def test_identifiers_that_the_summary_has_are_not_repeated() -> None:
+    assert "Identifiers" not in block("It is in src/house.py, all of it.", [user("src/house.py")], limit=100)
+    assert "Identifiers" not in block(SAYS, [user("src/house.py")], limit=0)
+
+
+def test_marks_that_a_model_copied_do_not_nest() -> None:
+    made = block(block(SAYS, [], limit=0), [], limit=0)
+    assert made.count(summary.OPEN) == made.count(summary.CLOSE) == 1
+
+
+def test_a_bridge_is_one_only_behind_a_summary() -> None:
+    messages = [user("a"), assistant(block(SAYS, [], limit=0)), user(summary.BRIDGE), user(summary.BRIDGE)]
+    assert [is_bridge(messages, at) for at in range(-1, 5)] == [False, False, False, True, False, False]
+
+
+def test_a_transcript_tells_who_said_what() -> None:
+    messages = [user("Read it."), assistant(None, tool_calls=[call(1)]), tool(1, "text")]
+    assert transcript(messages) == 'USER: Read it.\n\nASSISTANT: read_file({"path":"a.py"})\n\nTOOL: text'
+
+
+def test_long_messages_lose_their_middle_in_a_transcript() -> None:
+    text = transcript([user("a" * 9000 + "b" * 9000)])
+    assert len(text) < 5000
+    assert text.startswith("USER: aaa")
+    assert "[…]" in text
+    assert text.endswith("bbb")
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["<", ">", "<<<", ">>>", "conversation", "end of ", summary.FENCE, summary.FENCE_END]
+        ),
+        max_size=12,
+    )
+)
+def test_a_fence_can_not_be_closed_from_inside(pieces: list[str]) -> None:
+    inside = "".join(pieces)
+    content = str(fenced(inside, tokens=50, before=inside)["content"])
+    assert content.count(summary.FENCE) == 1
+    assert content.count(summary.FENCE_END) == 1
+    start, end = content.index(summary.FENCE), content.index(summary.FENCE_END)
+    assert start < end
+
+
+def test_a_fenced_request_goes_on_from_what_is_known() -> None:
+    first = str(fenced("text", tokens=50)["content"])
+    assert first.startswith(
+        f"{summary.FENCE}\ntext\n{summary.FENCE_END}\n\nSummarise the conversation between the marks"
+    )
+    later = str(fenced("text", tokens=50, before="known")["content"])
+    assert later.startswith("Summary of what came before:\nknown\n\n")
+    assert "together with the summary before it" in later
+
+
+@given(histories(), st.integers(0, 3000))
+def test_a_digest_fits_and_is_the_same_every_time(messages: list[Message], limit: int) -> None:
+    made = digest(messages, limit=limit)
+    assert made == digest(messages, limit=limit)
+    assert len(made) <= limit + 60
+
+
+def test_a_digest_has_the_newest_of_each_kind() -> None:
+    messages = [
+        m for n in range(50) for m in (user(f"Question {n}"), assistant(f"Answer {n}", tool_calls=[call(n)]))
+    ]
+    made = digest(messages, limit=300)
+    assert made.startswith("The user asked:\n- Question")
+    assert "Question 49" in made
+    assert "Answer 49" in made
+    assert 'read_file({"path":"a.py"})' in made
+    assert "Question 1\n" not in made
+
+
+def test_a_digest_says_something_even_when_little_fits() -> None:
+    made = digest([user("A very long question, " * 20)], limit=300)
+    assert "A very long question" in made
+    assert digest([assistant("")], limit=300) == ""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"role": 5},
+        {"role": "user", "content": 5},
+        {"role": "assistant", "tool_calls": [5, {"function": 5}]},
+    ],
+)
+def test_odd_messages_are_told_as_well_as_can_be(message: Message) -> None:
+    transcript([message])
+    digest([message], limit=100)
+    block(SAYS, [message], limit=100)
+    assert text_of(message) == ""

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.answer.answer import Identity
+from proxy.settings import STATUS_FORMS
+from proxy.shaping.clean import clean_history
+from proxy.status import FORMS, Notice, carries_chunks, strip_status
+from proxy.wire import sse
+from proxy.wire.jsontext import loads
+from tests.histories import assistant
+
+OWN = Identity("own", 7, "asked")
+BEGUN = Notice(done=False)
+ENDED = Notice(done=True, before=41_200, after=980)
+
+
+def chunks(form: str, notice: Notice) -> list[dict[str, object]]:
+    made = b"".join(each(notice, OWN) for each in FORMS[form])
+    return [loads(data) for frame in sse.frames(made) if (data := sse.data_of(frame)) is not None]
+
+
+def test_there_is_a_form_for_every_value_of_the_setting() -> None:
+    assert set(FORMS) == set(STATUS_FORMS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True)])
+def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notice) -> None:
+    for chunk in chunks(form, notice):
+        assert (chunk["id"], chunk["model"], chunk["object"]) == ("own", "asked", "chat.completion.chunk")
+        choices = chunk["choices"]
+        assert isinstance(choices, list)
+        assert choices[0]["finish_reason"] is None
+        assert isinstance(choices[0]["delta"], dict)
+    assert carries_chunks(form) == bool(chunks(form, notice))
+
+
+def test_texts() -> None:
+    assert BEGUN.text == "⚙️ Compacting conversation history…"
+    assert ENDED.text == "✅ Context compacted, continuing… (41.2k → 980 tokens)"
+    assert Notice(done=True).text == "✅ Context compacted, continuing…"
+    assert Notice(done=True, before=5).text == "✅ Context compacted, continuing…"
+    assert Notice(done=True, failed=True).text.startswith("⚠️")
+
+
+def test_an_event_rides_on_an_empty_delta() -> None:
+    (chunk,) = chunks("event", BEGUN)
+    assert chunk["event"] == {"type": "status", "data": {"description": BEGUN.text, "done": False}}
+    assert chunk["choices"] == [{"index": 0, "delta": {"content": ""}, "finish_reason": None}]
+    (chunk,) = chunks("event", ENDED)
+    assert chunk["event"] == {"type": "status", "data": {"description": ENDED.text, "done": True}}
+
+
+def test_auto_is_an_event_and_a_comment() -> None:
+    made = b"".join(each(BEGUN, OWN) for each in FORMS["auto"])
+    assert [sse.data_of(frame) is None for frame in sse.frames(made)] == [False, True]
+
+
+@pytest.mark.parametrize(("form", "field"), [("content", "content"), ("reasoning", "reasoning_content")])
+@pytest.mark.parametrize("notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True)])
+def test_what_is_written_into_an_answer_is_taken_out_of_the_history(
+    form: str, field: str, notice: Notice
+) -> None:
+    (chunk,) = chunks(form, notice)
+    choices = chunk["choices"]
+    assert isinstance(choices, list)
+    text = f"one{choices[0]['delta'][field]}two"
+    assert notice.text in text
+    assert clean_history([assistant("x", **{field: text})])[0][field] == "onetwo"
+    assert strip_status(text) == "onetwo"
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 999, 1000, 1050, 41_234, 999_949, 1_048_576, 10_000_000])
+@pytest.mark.parametrize("form", ["content", "reasoning"])
+def test_whatever_the_figures_are_it_is_taken_out_again(form: str, tokens: int) -> None:
+    for notice in (Notice(done=True, before=tokens, after=0), Notice(done=True, before=0, after=tokens)):
+        (chunk,) = chunks(form, notice)
+        choices = chunk["choices"]
+        assert isinstance(choices, list)
+        ((name, text),) = choices[0]["delta"].items()
+        sent_back = assistant("", **{name: f"so{text}on"})
+        assert clean_history([sent_back])[0][name] == "soon"
+
+
+def test_off_says_nothing() -> None:
+    assert FORMS["off"] == ()
