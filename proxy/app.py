@@ -25,6 +25,7 @@ from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings
+from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger
@@ -32,10 +33,11 @@ from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
-from proxy.stages.sending import Sender
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
-from proxy.telemetry import Telemetry
+from proxy.telemetry.journal import Journals
+from proxy.telemetry.log import RequestLog
+from proxy.telemetry.metrics import Metrics
 from proxy.tokens.meter import Meter
 
 
@@ -82,9 +84,8 @@ def create_app(
     kept = store or open_store(
         settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes
     )
-    telemetry = Telemetry()
-    counting = Counting(meter=Meter(), store=kept, telemetry=telemetry, clock=clock)
-    surface = _surface(settings, wire, kept, counting, telemetry, clock)
+    counting = Counting(meter=Meter(), store=kept, clock=clock)
+    surface = _surface(settings, wire, kept, counting, clock)
 
     app = Application(
         title="Spillway",
@@ -127,35 +128,34 @@ def _surface(
     transport: httpx.AsyncBaseTransport,
     store: CheckpointStore,
     counting: Counting,
-    telemetry: Telemetry,
     clock: Callable[[], float],
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
     router = Router(upstreams(settings.backends, settings, transport))
     meter = counting.meter
-    compactor = Compactor(meter=meter, store=store, router=router, telemetry=telemetry, clock=clock)
-    preparer = Preparer(counting=counting, store=store, options=options, telemetry=telemetry)
-    sender = Sender(preparer=preparer, compactor=compactor, pool=SharedPool(), telemetry=telemetry)
-    resumer = Resumer(compactor=compactor, sender=sender, meter=meter, telemetry=telemetry)
-    ledger = CallLedger(telemetry)
+    metrics = Metrics()
+    journals = Journals(metrics, RequestLog(), clock=time.monotonic)
+    compactor = Compactor(meter=meter, store=store, router=router, clock=clock)
+    preparer = Preparer(counting=counting, store=store, options=options)
+    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
+    resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
+    ledger = CallLedger()
     relay = Relay(
         options=options,
         router=router,
         preparer=preparer,
         compactor=compactor,
-        sender=sender,
+        attempts=attempts,
         counting=counting,
-        driver=StreamDriver(
-            sender=sender, resumer=resumer, counting=counting, ledger=ledger, telemetry=telemetry
-        ),
-        telemetry=telemetry,
+        driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=ledger),
+        journals=journals,
         clock=clock,
     )
     return Surface(
         relay=relay,
         options=options,
-        telemetry=telemetry,
+        metrics=metrics,
         meter=meter,
         ledger=ledger,
         keys=settings.api_keys,

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from proxy.errors import BadRequest, BodyTooLarge, ClientError
 from proxy.net.tasks import spawn
@@ -30,9 +31,13 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.target: bytes = scope.get("raw_path") or scope["path"].encode()
-        if query := scope.get("query_string"):
-            self.target += b"?" + query
+        self.query: bytes = scope.get("query_string", b"")
+        if self.query:
+            self.target += b"?" + self.query
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self.id: str = uuid4().hex
+        self.status = 0
+        """What the client was answered; 0: nothing yet."""
         self.started = False
         self.ended = False
         self.gone = False
@@ -94,6 +99,7 @@ class Exchange:
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers."""
         self.started = True
+        self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def write(self, data: bytes) -> Awaitable[None]:

@@ -1,12 +1,14 @@
 """The straight line: what happens to a chat request, from top to bottom.
 
-request → route → profile, clean history, checkpoint, count → compact if due → forward → watch
-→ (pause → compact → resume)* → answer
+read → route → profile, clean history, checkpoint, count → compact if due → attempt → watch
+→ (pause → compact → resume)* → answer → outcome
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -14,27 +16,29 @@ from uuid import uuid4
 import httpx
 
 from proxy.answer.answer import Identity
-from proxy.backends.overflow import recognise
-from proxy.errors import BadRequest, ClientError, ContextOverflow, UpstreamTimeout, UpstreamUnavailable
+from proxy.dialects.chat.request import read
+from proxy.errors import BadRequest, ClientError, ContextOverflow
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
-from proxy.neutral.request import parse_chat
+from proxy.net.responses import is_event_stream
 from proxy.options import Options
+from proxy.stages.attempt import Attempts
 from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.job import Job
 from proxy.stages.passing import pass_by_model, pass_through, relay_response, upstream_of
-from proxy.stages.pooling import leave, was_cleared
-from proxy.stages.preparing import Preparer
+from proxy.stages.pooling import leave
+from proxy.stages.preparing import Preparer, tenant
 from proxy.stages.routing import Router
-from proxy.stages.sending import RETRIES, Sender, buffered, is_event_stream
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import answer_whole, as_stream
 from proxy.status import FORMS, Notice
-from proxy.telemetry import Telemetry
+from proxy.telemetry.events import Received, Routed
+from proxy.telemetry.journal import Journal, Journals
+from proxy.telemetry.outcome import CLIENT_LEFT
 from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
@@ -48,9 +52,9 @@ class Relay:
     preparer: Preparer
     compactor: Compactor
     counting: Counting
-    sender: Sender
+    attempts: Attempts
     driver: StreamDriver
-    telemetry: Telemetry
+    journals: Journals
     clock: Callable[[], float]
     """Seconds since the epoch."""
 
@@ -60,18 +64,17 @@ class Relay:
         Raises:
             ClientError: it can't be served; nothing was sent yet.
         """
-        wire = await exchange.body(self.options.max_body)
-        async with exchange.watched():
-            if exchange.header(b"x-spillway-bypass") == "1":
-                await pass_through(exchange, await upstream_of(wire, self.router), wire)
-                return
-            job = await self._job(exchange, wire)
-            try:
-                await (self._stream(job) if job.request.stream else self._whole(job))
-            finally:
-                leave(job)
-            budget = job.budget
-            self.telemetry.request(job.key, job.action, budget.fill(job.estimate.tokens) if budget else None)
+        async with self._recorded(exchange, "chat") as journal:
+            wire = await exchange.body(self.options.max_body)
+            async with exchange.watched():
+                if exchange.header(b"x-spillway-bypass") == "1":
+                    await pass_through(exchange, await upstream_of(wire, self.router), wire)
+                    return
+                job = await self._read(exchange, journal, wire)
+                try:
+                    await (self._stream(job) if job.request.stream else self._whole(job))
+                finally:
+                    leave(job)
 
     async def explain(self, exchange: Exchange) -> None:
         """Tell what would happen to a chat request, without asking a model.
@@ -81,7 +84,7 @@ class Relay:
         """
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
-            job = await self._job(exchange, wire)
+            job = await self._read(exchange, self.journals.silent(), wire)
             body = dumps(await explain(job, self.counting, self.compactor))
             await exchange.reply(200, [(b"content-type", b"application/json")], body)
 
@@ -92,14 +95,37 @@ class Relay:
             ClientError: no backend answered.
             BrokenOff: the backend broke off in the middle of the body.
         """
-        await pass_by_model(exchange, self.router)
+        async with self._recorded(exchange, ""):
+            await pass_by_model(exchange, self.router)
 
-    async def _job(self, exchange: Exchange, wire: bytes) -> Job:
+    # -- from bytes to a job
+
+    async def _read(self, exchange: Exchange, journal: Journal, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, count."""
         body = decoded(wire, exchange.header(b"content-encoding"), self.options.max_body)
-        request = parse_chat(body, wire)
+        request = read(body, wire)
         route = await self.router.route(request.model)
-        return await self.preparer.prepare(exchange, request, route)
+        journal.tell(Routed(route.upstream.name, route.model))
+        return await self.preparer.prepare(exchange, journal, request, route)
+
+    @asynccontextmanager
+    async def _recorded(self, exchange: Exchange, dialect: str) -> AsyncIterator[Journal]:
+        """Keep the request's journal, and close it whatever happens."""
+        journal = self.journals.open(exchange.id)
+        journal.tell(Received(dialect, tenant(exchange)))
+        try:
+            yield journal
+        except ClientError as error:
+            journal.failed(error.status, error.code or error.type)
+            raise
+        except asyncio.CancelledError:
+            journal.failed(CLIENT_LEFT, "client_left" if exchange.gone else "cancelled")
+            raise
+        except Exception as error:  # it is reported where it is answered; here it is only written down
+            journal.failed(exchange.status or 500, type(error).__name__)
+            raise
+        finally:
+            journal.close(exchange.status)
 
     # -- streamed answers
 
@@ -107,8 +133,9 @@ class Relay:
         client = self._client_stream(job)
         try:
             await self._make_room(job, client)
-            response = await self._open_stream(job)
+            response = await self.attempts.open(job)
             if not is_event_stream(response):
+                client.stop()
                 await self._other_than_stream(job, client, response)
                 return
             plain = readable(response)
@@ -123,45 +150,28 @@ class Relay:
                 await client.warn_of_cut()
             await client.end()
         except ClientError as error:
-            if not exchange_started(job):
+            if not job.exchange.started:
                 raise
+            job.journal.failed(error.status, error.code or error.type)
             await _end_with_error(client, error.body())
         finally:
             client.stop()
 
-    async def _open_stream(self, job: Job) -> httpx.Response:
-        """Send the job; a refusal that comes as JSON with status 200 is answered like any other."""
-        retry = 0
-        while True:
-            response = await self.sender.open(job)
-            if response.status_code != 200 or is_event_stream(response):
-                return response
-            response, body = await buffered(response)
-            if retry == RETRIES or not await self._answered(job, body, retry):
-                return response
-            retry += 1
-
     async def _other_than_stream(self, job: Job, client: ClientStream, response: httpx.Response) -> None:
-        """An error, most likely: as it came, or inside the stream if that is already open."""
-        client.stop()
-        try:
-            whole = await answer_whole(job, response, self.driver)
-        except httpx.TransportError as broken:
-            raise UpstreamUnavailable(
-                f"The backend broke off the answer ({type(broken).__name__})."
-            ) from None
-        if not exchange_started(job):
-            await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
-            return
+        """An answer of a backend that can't stream becomes one; an error stays as it came, if it still can."""
+        whole = await answer_whole(job, response, self.driver)
         if (frames := as_stream(whole)) is not None:
             await client.close_notice()
             await client.write(frames)
             await client.end()
-            return
-        error = BadRequest(
-            f"The backend answered {whole.status}: {whole.body[:2000].decode('utf-8', 'replace')}"
-        )
-        await _end_with_error(client, error.body())
+        elif not job.exchange.started:
+            await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
+        else:
+            error = BadRequest(
+                f"The backend answered {whole.status}: {whole.body[:2000].decode('utf-8', 'replace')}"
+            )
+            job.journal.failed(whole.status, error.type)
+            await _end_with_error(client, error.body())
 
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")
@@ -180,28 +190,8 @@ class Relay:
 
     async def _whole(self, job: Job) -> None:
         await self._make_room(job, None)
-        try:
-            whole = await answer_whole(job, await self.sender.open(job), self.driver)
-            for retry in range(RETRIES):
-                # A refusal with status 200: OpenRouter, and LM Studio for what it does not know.
-                if not whole.refused or not await self._answered(job, whole.body, retry):
-                    break
-                whole = await answer_whole(job, await self.sender.open(job), self.driver)
-        except httpx.TimeoutException:
-            raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
-        except httpx.TransportError as error:
-            raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
+        whole = await answer_whole(job, await self.attempts.open(job), self.driver)
         await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
-
-    async def _answered(self, job: Job, refusal: bytes, retry: int) -> bool:
-        """Whether something was done about a refusal, so that the job is worth sending again."""
-        overflow = recognise(200, refusal)
-        if overflow is not None and was_cleared(job, overflow):
-            await self.sender.pool.wait(job)
-            return True
-        if overflow is not None:
-            return await self.sender.shorten(job, overflow, retry)
-        return await self.sender.emulate(job, 200, refusal)
 
     # -- room
 
@@ -225,11 +215,6 @@ class Relay:
             await client.tell(Notice(done=True, before=before, after=job.estimate.tokens, failed=not gained))
         if _cannot_fit(job, budget.window):
             raise ContextOverflow(_overflow_text(job, before), param="messages")
-
-
-def exchange_started(job: Job) -> bool:
-    """Whether the client has got a status code."""
-    return job.exchange.started
 
 
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from proxy.exchange import Exchange
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.stages.emulating import CallLedger
-from proxy.telemetry import Telemetry
+from proxy.telemetry.metrics import Metrics
 from proxy.wire.jsontext import dumps
 
 CHAT = "/v1/chat/completions"
@@ -28,7 +28,7 @@ class Surface:
 
     relay: Relay
     options: Options
-    telemetry: Telemetry
+    metrics: Metrics
     meter: Any
     ledger: CallLedger
     keys: Sequence[str]
@@ -114,7 +114,7 @@ class HealthRoutes:
 
     async def metrics(self, exchange: Exchange) -> None:
         """`GET /metrics`."""
-        body = self._on.telemetry.render()
+        body = self._on.metrics.render()
         await exchange.reply(200, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")], body)
 
 

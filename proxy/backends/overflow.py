@@ -117,6 +117,8 @@ class Overflow:
 
 
 _TOO_LARGE = Overflow(None, None, "gateway")
+POOL_FULL = Overflow(None, None, _SHARED)
+"""The memory of all slots together is full."""
 
 
 def recognise(status: int, body: bytes) -> Overflow | None:
@@ -165,6 +167,14 @@ def is_error_frame(chunk: _Object) -> bool:
         isinstance(choice, dict) and (choice.get("finish_reason") == "error" or choice.get("error"))
         for choice in choices
     )
+
+
+def is_refusal(body: bytes) -> bool:
+    """Whether a whole response is an error in spite of a good status (OpenRouter; LM Studio for what it does not know)."""
+    if b'"error"' not in body:
+        return False
+    parsed = _parse(body)
+    return isinstance(parsed, dict) and "error" in parsed and not parsed.get("choices")
 
 
 def _is_refusal(parsed: Any) -> bool:

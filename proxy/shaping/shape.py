@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from proxy.neutral.request import ChatRequest, leading_system
+from proxy.neutral.request import Request, leading_system
 from proxy.options import Options
 from proxy.shaping.diet import diet, diet_from
 from proxy.wire.jsontext import dumps, loads
@@ -21,18 +21,20 @@ _REMEMBERED = 256 * 1024
 """Bytes of tool definitions up to which the result is remembered."""
 
 
-def shape(request: ChatRequest, options: Options, window: int | None) -> ChatRequest:
+def shape(request: Request, options: Options, window: int | None) -> Request:
     """The request as the policy has it; the same object if that leaves it alone.
 
     `window` in tokens, None if it is not known.
     """
-    fields = {**_tools(request.body, options, window), **_answer(request, options, window)}
+    fields = _tools(request.body, options, window)
     text, lead = options.own_system_prompt, leading_system(request.messages)
     if text is not None and lead:
         # A request without a system prompt gets none: it may be a chore of the client's own.
         system = {"role": request.messages[0]["role"], "content": text}
         fields["messages"] = [system, *request.messages[lead:]]
-    return request.changed(**fields) if fields else request
+    request = request.changed(**fields) if fields else request
+    cap = None if request.capped else options.answer_cap_for(window)
+    return request if cap is None else request.bounded(cap)
 
 
 def tool_name(tool: Any) -> str:
@@ -85,15 +87,3 @@ def _remembered(raw: bytes) -> Sequence[Any] | None:
     tools = loads(raw)
     slim = diet(tools)
     return None if slim is tools else slim
-
-
-def _answer(request: ChatRequest, options: Options, window: int | None) -> dict[str, Any]:
-    bounded = request.max_tokens is not None or _positive(request.body.get("n_predict"))
-    cap = None if bounded else options.answer_cap_for(window)
-    if cap is None:
-        return {}
-    return {"max_completion_tokens" if "max_completion_tokens" in request.body else "max_tokens": cap}
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int) and value > 0

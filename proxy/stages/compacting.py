@@ -15,10 +15,11 @@ from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
+from proxy.shortening.summary import acceptable
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, ask_model, drive
-from proxy.telemetry import Telemetry
+from proxy.telemetry.events import Compacted, Compacting, Summarised
 from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
@@ -45,13 +46,11 @@ class Compactor:
         meter: Meter,
         store: CheckpointStore,
         router: Router,
-        telemetry: Telemetry,
         clock: Callable[[], float],
     ) -> None:
         self._meter = meter
         self._store = store
         self._router = router
-        self._telemetry = telemetry
         self._clock = clock
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self._cooling: dict[tuple[str, bytes], float] = {}
@@ -80,17 +79,20 @@ class Compactor:
         return gained
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> bool:
+        since = job.journal.clock()
+        job.journal.tell(Compacting(job.estimate.tokens))
         done = await self._shared(job, budget, goal, limit)
-        self._telemetry.compacted(job.key, done.kind, done.before, done.after)
+        seconds = job.journal.clock() - since
+        job.journal.tell(Compacted(done.kind, round(done.before), round(done.after), seconds))
         if done.covered == 0:
             return False
         job.checkpoint = self._checkpoint(job, done)
         job.history = done.messages
         job.untouched = False
-        job.action = done.kind
         before = job.estimate.tokens
         job.estimate = await self._meter.measure(job.key, job.body())
         job.saved += max(0, before - job.estimate.tokens)
+        job.measured()
         return True
 
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
@@ -184,7 +186,7 @@ class Compactor:
     async def ask(self, job: Job, ask: SummaryAsk) -> str:
         """Have the summarising model write a summary; empty when it failed."""
         text = await ask_model(job, await self._summary_route(job), ask)
-        self._telemetry.summarised(job.key, ok=bool(text))
+        job.journal.tell(Summarised(ok=acceptable(text)))
         return text
 
     def _checkpoint(self, job: Job, done: Compaction) -> Checkpoint:

@@ -12,7 +12,7 @@ from proxy.history.checkpoint import CheckpointStore
 from proxy.net.tasks import spawn
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
-from proxy.telemetry import Telemetry
+from proxy.telemetry.events import Cut
 from proxy.tokens.meter import Estimate, Meter, MeterKey, Observation
 
 EXACT_TIMEOUT = 0.5
@@ -26,12 +26,9 @@ MOST_CUT = 4096
 class Counting:
     """Measures jobs and learns from what backends report. Learned weights survive in the store."""
 
-    def __init__(
-        self, *, meter: Meter, store: CheckpointStore, telemetry: Telemetry, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, *, meter: Meter, store: CheckpointStore, clock: Callable[[], float]) -> None:
         self.meter = meter
         self._store = store
-        self._telemetry = telemetry
         self._loaded: set[MeterKey] = set()
         self._clock = clock
         self._unsaved: dict[MeterKey, float] = {}
@@ -89,6 +86,7 @@ class Counting:
         if exact is not None:
             self.meter.anchor_exact(estimate, exact)
             job.estimate = await self.meter.measure(job.key, job.body())
+            job.measured()
 
     def observe(self, job: Job, estimate: Estimate, usage: Mapping[str, Any]) -> None:
         """Learn from the usage that a backend reported for a request."""
@@ -120,7 +118,7 @@ class Counting:
             await self._save(key)
 
     def _was_cut(self, job: Job, estimate: Estimate, reported: int, window: int | None) -> None:
-        self._telemetry.cut(job.key, estimate.tokens, reported)
+        job.journal.tell(Cut(estimate.tokens, reported))
         job.cut = True
         if job.links:
             self._cut[job.scope, job.links[-1]] = None

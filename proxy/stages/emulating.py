@@ -12,7 +12,7 @@ from proxy.answer.answer import first_choice
 from proxy.answer.events import ChunkReceived
 from proxy.answer.frames import encoded, object_of
 from proxy.answer.rewriting import calls_of, content_of, with_content
-from proxy.backends.profile import ModelProfile
+from proxy.backends.profile import ModelKey, ModelProfile
 from proxy.emulation import (
     NO_TOOLS,
     EmulatedStream,
@@ -26,17 +26,17 @@ from proxy.emulation import (
 )
 from proxy.emulation.protocol import call_text
 from proxy.history.turns import RESULT_ROLES
-from proxy.neutral.request import ChatRequest, Message
+from proxy.neutral.request import Message, Request
 from proxy.options import Options
 from proxy.stages.job import Job
-from proxy.telemetry import Key, Telemetry
+from proxy.telemetry.events import Called
 from proxy.wire import sse
 
 _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 
 
 def offer_to_emulate(
-    request: ChatRequest, profile: ModelProfile, options: Options, *, now: bool, drops_functions: bool = False
+    request: Request, profile: ModelProfile, options: Options, *, now: bool, drops_functions: bool = False
 ) -> Offer | None:
     """What a request offers to a model that has no tools of its own; None where nothing is to be emulated.
 
@@ -58,7 +58,7 @@ def offer_to_emulate(
     return offer
 
 
-def emulated(request: ChatRequest, offer: Offer, messages: Sequence[Message], *, system: bool) -> ChatRequest:
+def emulated(request: Request, offer: Offer, messages: Sequence[Message], *, system: bool) -> Request:
     """The request with its tools, and the calls and results in these messages, as text.
 
     `system`: the model's template may know the role, so that a system message may be added.
@@ -195,9 +195,8 @@ def _ending(frames: bytes) -> bytes:
 class CallLedger:
     """What became of emulated calls, per backend and model and form, since the start."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
-        self._counts: dict[Key, dict[str, dict[str, int]]] = defaultdict(dict)
+    def __init__(self) -> None:
+        self._counts: dict[ModelKey, dict[str, dict[str, int]]] = defaultdict(dict)
 
     def add(self, job: Job, stats: dict[str, FormCount]) -> None:
         """Count an attempt."""
@@ -211,14 +210,14 @@ class CallLedger:
             return
         counts = self._counts[job.key].setdefault(form, {})
         counts[outcome] = counts.get(outcome, 0) + number
-        self._telemetry.called(job.key, form, outcome, number)
+        job.journal.tell(Called(form, outcome, number))
 
     def outcome(self, job: Job, malformed: Iterable[Malformed], *, retried: bool) -> None:
         """What was done about calls that could not be made."""
         for call in malformed:
             self.count(job, call.form, "retried" if retried else "lost")
 
-    def describe(self, key: Key) -> dict[str, Any]:
+    def describe(self, key: ModelKey) -> dict[str, Any]:
         """Counts of a model by form, for people."""
         return {form: dict(counts) for form, counts in self._counts.get(key, {}).items()}
 

@@ -1,4 +1,4 @@
-"""One chat request on its way through the stages."""
+"""One client's request on its way through the stages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from proxy.backends.profile import ModelProfile
+from proxy.backends.profile import ModelKey, ModelProfile
+from proxy.backends.remedy import Spent
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.checkpoint import Checkpoint
-from proxy.neutral.request import ChatRequest, Message
+from proxy.neutral.request import Message, Request
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.routing import Route
+from proxy.telemetry.events import Measured
+from proxy.telemetry.journal import Journal
+from proxy.telemetry.outcome import COMPACTING
 from proxy.tokens.meter import Estimate
-from proxy.wire.splice import ask_usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,9 +31,10 @@ class Job:
     """
 
     exchange: Exchange
-    asked: ChatRequest
+    journal: Journal
+    asked: Request
     """As the client sent it."""
-    request: ChatRequest
+    request: Request
     route: Route
     options: Options
     profile: ModelProfile
@@ -44,7 +48,6 @@ class Job:
     estimate: Estimate
     untouched: bool = True
     """Whether the body can go upstream byte for byte."""
-    action: str = "forwarded"
     usage_asked: bool = False
     cut: bool = False
     """Whether the backend was found to have cut this prompt in silence."""
@@ -54,8 +57,8 @@ class Job:
     """Tokens by which the prompt was shortened, over all compactions of this job."""
     offer: Offer | None = None
     """Tools that the model is told of in its prompt, because it has none of its own."""
-    cleared: int = 0
-    """How many times the backend cleared its slot because all slots together had filled the memory."""
+    spent: Spent = field(default_factory=Spent)
+    """The account of its attempts."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
     fields: dict[str, Any] = field(default_factory=dict)
@@ -64,11 +67,11 @@ class Job:
     def become(self, other: Job) -> None:
         """Start over as another job, which was prepared from the same request in another way."""
         for each in fields(Job):
-            if each.name not in ("cleared", "alone"):
+            if each.name not in ("spent", "alone"):
                 setattr(self, each.name, getattr(other, each.name))
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> ModelKey:
         """Under which tokens are counted: backend and model."""
         return (self.route.upstream.name, self.route.model)
 
@@ -120,36 +123,50 @@ class Job:
 
     def body(self) -> dict[str, Any]:
         """The body as it will be sent, as parsed JSON."""
-        return {**self.request.body, "messages": self.messages, **self._changed_fields()}
+        return {**self.request.body, "messages": self.messages, **self.changed_fields()}
 
-    def outgoing(self, *, may_ask_usage: bool) -> bytes:
-        """The bytes to send: the client's own where nothing was changed.
-
-        Usage is asked for on streams whose client said nothing about it.
-        """
-        body = self.request.body
-        ask = may_ask_usage and self.request.stream and "stream_options" not in body
-        self.usage_asked = ask
-        changed = self._changed_fields()
-        if self.untouched and not changed:
-            return ask_usage(self.request.raw) if ask else self.request.raw
-        raw = self.request.rewritten(None if self.untouched else self.messages, **changed)
-        return ask_usage(raw) if ask else raw
-
-    def _changed_fields(self) -> dict[str, Any]:
-        """Fields that go upstream with another value than the client gave them, but for the messages."""
+    def changed_fields(self) -> dict[str, Any]:
+        """Options that go upstream with another value than the client gave them."""
         renamed = self.route.model != self.request.model
         return {**self.fields, "model": self.route.model} if renamed else self.fields
 
+    def measured(self) -> None:
+        """Tell how large the prompt is now."""
+        window = self.profile.window
+        self.journal.tell(
+            Measured(
+                self.estimate.tokens,
+                None if window is None else window.value,
+                "" if self.offer is None else "emulated",
+            )
+        )
+
+    def told(self) -> dict[str, Any]:
+        """What was done, as the client is told beside the answer. Token figures are prompt tokens."""
+        outcome = self.journal.outcome
+        told: dict[str, Any] = {
+            "attempts": outcome.attempts,
+            "action": outcome.action,
+            "saved_tokens": self.saved,
+        }
+        if (fill := outcome.fill) is not None:
+            told |= {"fill": round(fill, 4), "window": outcome.window}
+        return told
+
     def spillway_headers(self) -> list[tuple[bytes, bytes]]:
-        """What the client is told about this request."""
+        """What the client is told about this request: what is known when they are sent.
+
+        While the history is being shortened the fill is not: it is told at the end, beside the answer.
+        """
+        action = self.journal.outcome.action
         headers = [
-            (b"x-spillway-action", self.action.encode()),
+            (b"x-spillway-action", action.encode()),
             (b"x-spillway-backend", self.route.upstream.name.encode("latin-1", "replace")),
         ]
         if self.offer is not None:
             headers.append((b"x-spillway-tools", b"emulated"))
         if (budget := self.budget) is not None:
-            headers.append((b"x-spillway-fill", f"{budget.fill(self.estimate.tokens):.4f}".encode()))
+            if action != COMPACTING:
+                headers.append((b"x-spillway-fill", f"{budget.fill(self.estimate.tokens):.4f}".encode()))
             headers.append((b"x-spillway-window", str(budget.window).encode()))
         return headers

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from proxy.exchange import Exchange
 from proxy.history.chain import chain
 from proxy.history.checkpoint import CheckpointStore
-from proxy.neutral.request import ChatRequest, Message, leading_system
+from proxy.neutral.request import Message, Request, leading_system
 from proxy.options import Options
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import RepairRules, repair, rules_for
@@ -18,22 +18,20 @@ from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
-from proxy.telemetry import Key, Telemetry
+from proxy.telemetry.events import Mended
+from proxy.telemetry.journal import Journal
 
 
 class Preparer:
     """Prepares jobs."""
 
-    def __init__(
-        self, *, counting: Counting, store: CheckpointStore, options: Options, telemetry: Telemetry
-    ) -> None:
+    def __init__(self, *, counting: Counting, store: CheckpointStore, options: Options) -> None:
         self._counting = counting
         self._store = store
         self._options = options
-        self._telemetry = telemetry
 
     async def prepare(
-        self, exchange: Exchange, asked: ChatRequest, route: Route, *, emulate: bool = False
+        self, exchange: Exchange, journal: Journal, asked: Request, route: Route, *, emulate: bool = False
     ) -> Job:
         """Everything up to the decision what to do. `emulate`: the backend has just refused the tools."""
         profile = await route.upstream.prober.profile(route.model)
@@ -47,10 +45,10 @@ class Preparer:
         messages = _without_status(request.messages)
         if offer is not None:
             # Calls and results are mended while they can be told apart, roles once they are text.
-            messages = self._mended(key, messages, RepairRules())
+            messages = _mended(journal, messages, RepairRules())
             request = emulated(request, offer, messages, system=not rules.alternate)
             messages = request.messages
-        messages = self._mended(key, messages, rules)
+        messages = _mended(journal, messages, rules)
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]
         links = chain(sent)
@@ -60,6 +58,7 @@ class Preparer:
         history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
         job = Job(
             exchange=exchange,
+            journal=journal,
             asked=asked,
             request=request,
             offer=offer,
@@ -78,21 +77,25 @@ class Preparer:
             ),
             untouched=checkpoint is None and messages is request.messages,
         )
-        if profile.window is None:
-            self._telemetry.window_unknown(key)
+        job.measured()
         return job
 
-    def _mended(self, key: Key, messages: Sequence[Message], rules: RepairRules) -> Sequence[Message]:
-        """The messages as backends take them; the same list where there is nothing to mend."""
-        mended, kinds = repair(messages, rules)
-        self._telemetry.repaired(key, kinds)
-        return mended
+    async def prepare_anew(self, job: Job) -> None:
+        """Start over with tools as text, because the backend has just refused them."""
+        job.become(await self.prepare(job.exchange, job.journal, job.asked, job.route, emulate=True))
 
 
-def _rules(model: str, request: ChatRequest) -> RepairRules:
+def _mended(journal: Journal, messages: Sequence[Message], rules: RepairRules) -> Sequence[Message]:
+    """The messages as backends take them; the same list where there is nothing to mend."""
+    mended, kinds = repair(messages, rules)
+    if kinds:
+        journal.tell(Mended(tuple(kinds)))
+    return mended
+
+
+def _rules(model: str, request: Request) -> RepairRules:
     """What has to be mended for this model; an answer that the client wants continued stays, though it be empty."""
-    keep_last = request.body.get("continue_final_message") is True
-    return replace(rules_for(model), keep_last=True) if keep_last else rules_for(model)
+    return replace(rules_for(model), keep_last=True) if request.continues else rules_for(model)
 
 
 def _without_status(messages: Sequence[Message]) -> Sequence[Message]:

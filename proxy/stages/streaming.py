@@ -22,17 +22,19 @@ from proxy.answer.events import (
     UpstreamFailed,
 )
 from proxy.answer.session import State, StreamSession, Watch
+from proxy.backends.remedy import Remedy
 from proxy.errors import UpstreamUnavailable
+from proxy.net.responses import is_event_stream
 from proxy.net.tasks import spawn
+from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger, Correction, Reader
 from proxy.stages.job import Job
-from proxy.stages.pooling import was_cleared
-from proxy.stages.resuming import Attempted, Progress, Resumer
-from proxy.stages.sending import RETRIES, Sender, is_event_stream
+from proxy.stages.resuming import Progress, Resumer
 from proxy.status import Notice
-from proxy.telemetry import Telemetry
+from proxy.telemetry import events
+from proxy.telemetry.events import BackendFailed, FirstByte, Paused
 from proxy.tokens.meter import Estimate
 
 Stopped = Pause | Retry | Correction | None
@@ -49,16 +51,12 @@ class Run:
     progress: Progress
     estimates: list[Estimate]
     """Of the prompt of each attempt."""
-    corrected: bool = False
-    """Whether the model was asked once more for a tool call that could not be made."""
 
     @classmethod
     def of(cls, job: Job, session: StreamSession, to: Audience) -> Run:
         """The first attempt is the job itself."""
         progress = Progress(hidden=isinstance(to, Nobody))
-        run = cls(job=job, session=session, to=to, progress=progress, estimates=[job.estimate])
-        run.corrected = job.request.choices > 1  # of several choices none can be had again alone
-        return run
+        return cls(job=job, session=session, to=to, progress=progress, estimates=[job.estimate])
 
 
 class StreamDriver:
@@ -67,17 +65,15 @@ class StreamDriver:
     def __init__(
         self,
         *,
-        sender: Sender,
+        attempts: Attempts,
         resumer: Resumer,
         counting: Counting,
         ledger: CallLedger,
-        telemetry: Telemetry,
     ) -> None:
-        self._sender = sender
+        self._attempts = attempts
         self._resumer = resumer
         self.counting = counting
         self.ledger = ledger
-        self._telemetry = telemetry
 
     def session(self, job: Job, answer: Answer | None = None) -> StreamSession:
         """A session that watches for what this job's model and client allow."""
@@ -127,9 +123,11 @@ class StreamDriver:
             after = run.estimates[-1].tokens
             await to.tell(Notice(done=True, before=before, after=after, failed=response is None))
             if response is None:
+                run.job.journal.tell(events.ResumeFailed())
                 await self._carry_out(run, ResumeFailed())
                 break
             stopped = await self._pump(run, response)
+        run.job.journal.answered(run.session.answer.usage())
         self._observe(run)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
@@ -138,9 +136,9 @@ class StreamDriver:
         try:
             if isinstance(stopped, Retry):
                 return await self._again(run, stopped)
-            self._telemetry.paused(job.key, stopped.reason)
-            if session.answer.attempt.cleared:
-                await self._sender.pool.wait(job)
+            job.journal.tell(Paused(stopped.reason))
+            if session.answer.attempt.cleared and not await self._attempts.cleared(job):
+                return None
             attempted = await self._resumer.resume(job, session.answer, run.progress)
         except UpstreamUnavailable:
             return None
@@ -151,19 +149,12 @@ class StreamDriver:
         return attempted.response
 
     async def _again(self, run: Run, stopped: Retry) -> httpx.Response | None:
-        """Send a prompt that was refused inside the stream, shortened if it was too long."""
-        job, overflow = run.job, stopped.overflow
-        retry = len(run.estimates) - 1
-        if overflow is None:
-            ready = await self._sender.emulate(job, 200, stopped.refusal)
-        elif was_cleared(job, overflow):
-            await self._sender.pool.wait(job)
-            ready = True
-        else:
-            ready = retry < RETRIES and await self._sender.shorten(job, overflow, retry)
-        if not ready:
+        """Send a prompt that was refused inside the stream, in a way that may be taken."""
+        job = run.job
+        refusal = self._attempts.refused(job, stopped.overflow, stopped.refusal)
+        if await self._attempts.mend(job, refusal) is Remedy.GIVE_UP:
             return None
-        response = await self._sender.open(job)
+        response = await self._attempts.open(job)
         if not is_event_stream(response):
             await response.aclose()
             return None
@@ -177,8 +168,8 @@ class StreamDriver:
         attempted = None
         if correction.ending:
             return await self._cut_off(run, correction)
-        if not run.corrected:
-            run.corrected = True
+        if not job.spent.corrected and job.request.choices == 1:  # of several none can be had again alone
+            job.spent.corrected = True
             with suppress(UpstreamUnavailable):
                 attempted = await self._resumer.correct(job, session.answer, correction)
         self.ledger.outcome(job, correction.malformed, retried=attempted is not None)
@@ -213,6 +204,8 @@ class StreamDriver:
                 if reader is None and session.passed(data):
                     await to.write(data)
                     continue
+                if first:
+                    job.journal.tell(FirstByte())
                 event = ChunkReceived(data) if reader is None else reader.read(data)
                 stopped = await self._carry_out(run, event)
                 if stopped is not None or session.state is State.DONE:
@@ -237,7 +230,7 @@ class StreamDriver:
         return await self._carry_out(run, UpstreamEnded())
 
     async def _broken_off(self, run: Run, reader: Reader | None, error: httpx.TransportError) -> Stopped:
-        self._telemetry.failed(run.job.key)
+        run.job.journal.tell(BackendFailed(type(error).__name__))
         if reader is not None:
             await self._carry_out(run, ChunkReceived(reader.end()[0]))
         if run.session.state is State.DONE:

@@ -4,40 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import httpx
 
 from proxy.answer.answer import Answer
+from proxy.dialects.chat import UPSTREAM_PATH
+from proxy.dialects.chat.request import summarising
 from proxy.errors import UpstreamUnavailable
 from proxy.shortening.compaction import SummaryAsk
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
 from proxy.wire import sse
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import loads
 
 T = TypeVar("T")
 
 _log = logging.getLogger("spillway.summary")
-
-_NOT_COPIED = frozenset(
-    {
-        "stream_options",
-        "response_format",
-        "stop",
-        "n",
-        "logprobs",
-        "top_logprobs",
-        "max_tokens",
-        "max_completion_tokens",
-        "n_predict",
-        "parallel_tool_calls",
-        "prediction",
-    }
-)
-_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "think", "provider")
-TARGET = b"/v1/chat/completions"
-
 
 Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
 """Whoever answers a request for a summary; empty when that failed."""
@@ -55,16 +38,19 @@ async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked) -> T:
 
 
 async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
-    """Send a summary request and join its stream; empty when the backend failed.
-
-    It is streamed, because llama.cpp stops a stream at once when the connection closes, other requests late.
-    """
+    """Send a summary request and join its stream; empty when the backend failed."""
     try:
         response = await route.upstream.send(
             "POST",
-            TARGET,
+            UPSTREAM_PATH,
             _headers(job, same=route.upstream is job.route.upstream),
-            dumps(_body(job, route, ask)),
+            summarising(
+                job.request.body,
+                route.model,
+                [*job.system, *ask.messages] if ask.append else ask.messages,
+                append=ask.append,
+                max_tokens=ask.max_tokens,
+            ),
         )
     except UpstreamUnavailable as error:
         _log.warning("summary by %s failed: %s", route.model, error.code)
@@ -79,19 +65,6 @@ async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
         return ""
     finally:
         await response.aclose()
-
-
-def _body(job: Job, route: Route, ask: SummaryAsk) -> dict[str, Any]:
-    client = job.request.body
-    if ask.append:
-        body = {name: value for name, value in client.items() if name not in _NOT_COPIED}
-        messages = [*job.system, *ask.messages]
-        if client.get("tools"):
-            body["tool_choice"] = "none"
-    else:
-        body = {name: client[name] for name in _TEMPLATE_FIELDS if name in client}
-        messages = ask.messages
-    return {**body, "model": route.model, "messages": messages, "max_tokens": ask.max_tokens, "stream": True}
 
 
 def _headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:

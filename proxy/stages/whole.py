@@ -12,11 +12,12 @@ from proxy.answer.answer import REASONING_FIELDS, Answer, first_choice, whole_nu
 from proxy.answer.events import Pause
 from proxy.answer.session import StreamSession
 from proxy.net.headers import response_headers
+from proxy.net.responses import raw_body
 from proxy.stages.client_stream import Nobody
 from proxy.stages.emulating import WholeRead, correction_of, ended_in_calls, read_whole
 from proxy.stages.job import Job
-from proxy.stages.sending import raw_body
 from proxy.stages.streaming import Run, Stopped, StreamDriver
+from proxy.telemetry.events import FirstByte
 from proxy.wire import sse
 from proxy.wire.jsontext import dumps, loads
 
@@ -52,9 +53,11 @@ async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver)
         return whole
     if "error" in parsed and not parsed.get("choices"):
         return replace(whole, refused=True)
+    job.journal.tell(FirstByte())
     driver.read_again(job)
     usage = parsed.get("usage")
     if isinstance(usage, dict):
+        job.journal.answered(usage)
         driver.counting.observe(job, job.estimate, usage)
     read = None
     if job.offer is not None:
@@ -154,8 +157,7 @@ def _told(job: Job, parsed: dict[str, Any], attempts: int) -> dict[str, Any]:
     usage = parsed.get("usage")
     if not isinstance(usage, dict):
         return parsed
-    own = {"attempts": attempts, "action": job.action, "saved_tokens": job.saved}
-    return {**parsed, "usage": {**usage, "spillway": own}}
+    return {**parsed, "usage": {**usage, "spillway": {**job.told(), "attempts": attempts}}}
 
 
 def _with_body(whole: Whole, parsed: dict[str, Any]) -> Whole:

@@ -92,7 +92,10 @@ def test_metrics_name_what_was_done() -> None:
     with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
         proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": "a secret prompt"}]})
         text = proxy.client.get("/metrics").text
-        assert 'spillway_requests_total{action="forwarded",backend="llamacpp",model="fake-model"} 1.0' in text
+        assert (
+            'spillway_requests_total{action="forwarded",backend="llamacpp",model="fake-model",status="200"} 1.0'
+            in text
+        )
         assert "secret" not in text
 
 

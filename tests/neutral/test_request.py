@@ -4,108 +4,27 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import BadRequest
-from proxy.neutral.request import ChatRequest, leading_system, parse_chat, text_of
-from proxy.wire.jsontext import dumps, loads
+from proxy.neutral.request import Request, leading_system, text_of
 from tests.histories import assistant, user
 
 
-def request(**fields: Any) -> ChatRequest:
-    return parse_chat(dumps({"model": "m", "messages": [user("a")], **fields}))
+def request(*, stream: bool = False, **fields: Any) -> Request:
+    return Request(body={"messages": [user("a")], **fields}, model="m", stream=stream, raw=b"{}", wire=b"{}")
 
 
-def test_a_request_keeps_its_bytes_and_its_unknown_fields() -> None:
-    raw = b' {"x": {"y": [1]}, "messages" : [] }'
-    made = parse_chat(raw, b"compressed")
-    assert made.raw is raw
-    assert made.wire == b"compressed"
-    assert parse_chat(raw).wire is raw
-    assert loads(made.rewritten([user("b")])) == {"x": {"y": [1]}, "messages": [user("b")]}
+def test_options_are_set_and_removed() -> None:
+    made = request(x=1, y=2)
+    changed = made.changed(x=None, max_tokens=5)
+    assert changed.body == {"messages": [user("a")], "y": 2, "max_tokens": 5}
+    assert (changed.raw, changed.wire, changed.model) == (None, None, "m"), "it is to be written anew"
+    assert made.body["x"] == 1, "the request itself stays as it was"
 
 
-def test_fields_are_set_and_removed() -> None:
-    made = request(stream=True, x=1)
-    assert loads(made.rewritten(stream=None, max_tokens=5)) == {
-        "model": "m", "messages": [user("a")], "x": 1, "max_tokens": 5,
-    }  # fmt: skip
-    assert made.body["stream"] is True, "the request itself stays as it was"
-
-
-@pytest.mark.parametrize(
-    ("raw", "param", "says"),
-    [
-        (b"", None, "not valid JSON"),
-        (b"{", None, "not valid JSON"),
-        (b'"text"', None, "JSON object"),
-        (b"[1]", None, "JSON object"),
-        (b"{}", "messages", "list of message objects"),
-        (b'{"messages":{}}', "messages", "list of message objects"),
-        (b'{"messages":[5]}', "messages[0]", "must be an object"),
-        (b'{"messages":[{"role":"user"},{}]}', "messages[1].role", "must be a string"),
-        (b'{"messages":[{"role":5}]}', "messages[0].role", "must be a string"),
-        ('{"messages":[]}'.encode("utf-16"), None, "not valid JSON"),
-        (b'{"messages":' + b"[" * 5000, None, "not valid JSON"),
-    ],
-)
-def test_what_is_no_request_is_refused_by_name(raw: bytes, param: str | None, says: str) -> None:
-    with pytest.raises(BadRequest, match=says.replace("[", r"\[")) as caught:
-        parse_chat(raw)
-    assert caught.value.param == param
-
-
-@pytest.mark.parametrize(
-    ("fields", "bound"),
-    [
-        ({}, None),
-        ({"max_tokens": 5}, 5),
-        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
-        ({"max_tokens": -1}, None),
-        ({"max_tokens": 0}, None),
-        ({"max_tokens": None, "max_completion_tokens": None}, None),
-        ({"max_tokens": True}, None),
-        ({"max_tokens": "5"}, None),
-    ],
-)
-def test_the_bound_of_an_answer(fields: dict[str, Any], bound: int | None) -> None:
-    assert request(**fields).max_tokens == bound
-
-
-@pytest.mark.parametrize(
-    ("options", "wish"),
-    [
-        (None, None),
-        ({}, None),
-        ({"include_usage": True}, True),
-        ({"include_usage": False}, False),
-        ({"include_usage": None}, False),
-        ("odd", None),
-    ],
-)
-def test_what_was_said_about_usage(options: Any, wish: bool | None) -> None:
-    assert request(stream_options=options).usage_wish is wish
-
-
-@pytest.mark.parametrize(
-    ("fields", "structured"),
-    [
-        ({}, False),
-        ({"response_format": {"type": "text"}}, False),
-        ({"response_format": {"type": "json_object"}}, True),
-        ({"response_format": {"type": "text"}, "grammar": "root ::= x"}, True),
-        ({"response_format": None, "guided_json": {}}, True),
-        ({"guided_regex": "a+"}, True),
-        ({"grammar": None}, False),
-        ({"response_format": "odd"}, False),
-    ],
-)
-def test_answers_that_have_to_follow_a_format(fields: dict[str, Any], structured: bool) -> None:
-    assert request(**fields).structured is structured
-
-
-def test_small_views() -> None:
-    made = request(stream=True, n=3)
-    assert (made.model, made.stream, made.choices) == ("m", True, 3)
-    assert (request(model=5).model, request(n="x").choices, request(stream="yes").stream) == ("", 1, False)
+def test_a_bound_is_set_by_the_name_that_the_client_uses() -> None:
+    made = Request(body={"messages": []}, bounds=("max_completion_tokens",))
+    bounded = made.bounded(7)
+    assert bounded.body["max_completion_tokens"] == bounded.max_tokens == 7
+    assert bounded.capped
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
 async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_one_of_his_own() -> None:
     """A user presses Stop and sends again at once."""
     unwound, started = asyncio.Event(), 0
-    compactor = Compactor(meter=None, store=None, router=None, telemetry=None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    compactor = Compactor(meter=None, store=None, router=None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def alone(*_: Any) -> str:
         nonlocal started

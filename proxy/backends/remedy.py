@@ -1,0 +1,89 @@
+"""What to do about a refusal: one decision, and one budget for all requests that are made on behalf of a client's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from proxy.backends.overflow import Overflow
+from proxy.backends.profile import Continuation
+from proxy.backends.refusals import ToolRefusal
+
+MOST_SHORTENED = 2
+"""Times in a row that a prompt is shortened because it was refused for its size."""
+MOST_WAITS = 12
+"""Times that a request waits for a memory that slots share, before the refusal is taken for its own."""
+
+
+class Remedy(Enum):
+    """What is done about a refusal."""
+
+    WAIT = "wait"
+    """Send the same again when the slots that share a memory have room."""
+    SHORTEN = "shorten"
+    """Send it again, shortened."""
+    EMULATE = "emulate"
+    """Send it again, with its tools as text."""
+    OTHER_WAY = "other way"
+    """Ask in the next way to go on with the answer."""
+    GIVE_UP = "give up"
+    """Tell the client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a backend said instead of an answer."""
+
+    overflow: Overflow | None = None
+    tools: ToolRefusal | None = None
+    roomy: bool = False
+    """Whether the prompt fits so well that it can't be its own length that was refused."""
+    way: Continuation | None = None
+    """The way in which the backend was asked to go on with an answer; None: it was a first request."""
+    final: bool = False
+    """Whether nothing in the request could change it: the key, money, the rate, the server."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What one client's request has used up of its budget, over all its attempts, streamed or whole."""
+
+    sent: int = 0
+    waits: int = 0
+    shortened: int = 0
+    """In a row: an attempt that says something begins anew."""
+    emulated: bool = False
+    corrected: bool = False
+    """Whether the model was asked once more for a tool call that could not be made."""
+    refused: set[Continuation] = field(default_factory=set)
+    """Ways to go on that were refused."""
+
+    def answered(self) -> None:
+        """The backend took the prompt and said something."""
+        self.shortened = 0
+
+
+def remedy(refusal: Refusal, spent: Spent) -> Remedy:
+    """Decide, and put it on the account.
+
+    Whatever backends answer, that ends: waiting and emulating have limits of their own, every other way is taken
+    once, and shortening is limited until the model says something.
+    """
+    overflow = refusal.overflow
+    if overflow is not None:
+        # A refusal without figures of a prompt that fits by far is about the memory of all slots together.
+        pooled = overflow.shared and overflow.window is None and refusal.roomy
+        if pooled and spent.waits < MOST_WAITS:
+            spent.waits += 1
+            return Remedy.WAIT
+        if spent.shortened < MOST_SHORTENED:
+            spent.shortened += 1
+            return Remedy.SHORTEN
+        return Remedy.GIVE_UP
+    if refusal.tools is not None and refusal.way is None and not spent.emulated:
+        spent.emulated = True
+        return Remedy.EMULATE
+    if refusal.way is not None and not refusal.final and refusal.way not in spent.refused:
+        spent.refused.add(refusal.way)
+        return Remedy.OTHER_WAY
+    return Remedy.GIVE_UP

@@ -1,0 +1,189 @@
+"""Bodies of chat completion requests: a client's, read; and those that go upstream, written.
+
+Fields: OpenAI API reference, "Create chat completion" (2026), and what the backends add to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxy.errors import BadRequest
+from proxy.neutral.request import Message, Request
+from proxy.wire.jsontext import dumps, loads
+
+_BOUNDS = ("max_completion_tokens", "max_tokens")
+"""The newer name first, which wins."""
+_OTHER_BOUND = "n_predict"
+"""llama.cpp's own; -1 is its word for none."""
+_GRAMMARS = (
+    *("grammar", "json_schema"),  # llama.cpp
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),  # vLLM
+)
+_OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
+_BEGUN = ("continue_final_message", "add_generation_prompt")
+"""How vLLM and llama.cpp are asked to go on with the last message."""
+_NOT_FOR_SUMMARIES = frozenset(
+    {
+        *(
+            *_BOUNDS,
+            _OTHER_BOUND,
+            "stream_options",
+            "response_format",
+            "stop",
+            "n",
+            "logprobs",
+            "top_logprobs",
+        ),
+        *("parallel_tool_calls", "prediction"),
+    }
+)
+_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "think", "provider")
+
+_ASK_USAGE = b'"stream_options":{"include_usage":true}'
+_OPEN = re.compile(rb"^(?:\xef\xbb\xbf)?\s*\{\s*(\})?")
+
+
+# -- a client's request
+
+
+def read(raw: bytes, wire: bytes | None = None) -> Request:
+    """Read a request body; `wire` is what came, if that was encoded.
+
+    Raises:
+        BadRequest: not JSON, not an object, or `messages` is not a list of objects.
+    """
+    try:
+        body = loads(raw)
+    except ValueError as error:
+        raise BadRequest(f"The request body is not valid JSON: {error}. Send a JSON object.") from None
+    if not isinstance(body, dict):
+        raise BadRequest("The request body must be a JSON object.")
+    _check(body.get("messages"))
+    model, choices = body.get("model"), body.get("n")
+    max_tokens = next((body[name] for name in _BOUNDS if _positive(body.get(name))), None)
+    return Request(
+        body=body,
+        model=model if isinstance(model, str) else "",
+        stream=body.get("stream") is True,
+        max_tokens=max_tokens,
+        bounds=tuple(name for name in _BOUNDS if name in body) or _BOUNDS[1:],
+        usage_wish=_usage_wish(body.get("stream_options")),
+        choices=choices if isinstance(choices, int) else 1,
+        structured=_is_structured(body),
+        capped=max_tokens is not None or _positive(body.get(_OTHER_BOUND)),
+        continues=body.get(_BEGUN[0]) is True,
+        raw=raw,
+        wire=raw if wire is None else wire,
+    )
+
+
+def _check(messages: Any) -> None:
+    if not isinstance(messages, list):
+        raise BadRequest("`messages` must be a list of message objects.", param="messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise BadRequest(f"`messages[{index}]` must be an object.", param=f"messages[{index}]")
+        if not isinstance(message.get("role"), str):
+            raise BadRequest(
+                f"`messages[{index}].role` must be a string such as user, assistant, system or tool.",
+                param=f"messages[{index}].role",
+            )
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _usage_wish(options: Any) -> bool | None:
+    if isinstance(options, dict) and "include_usage" in options:
+        return bool(options["include_usage"])
+    return None
+
+
+def _is_structured(body: Mapping[str, Any]) -> bool:
+    wanted = body.get("response_format")
+    if isinstance(wanted, dict) and wanted.get("type") not in (None, "text"):
+        return True
+    return any(body.get(name) is not None for name in _GRAMMARS)
+
+
+# -- what goes upstream
+
+
+def may_ask_usage(request: Request) -> bool:
+    """Whether usage can be asked for in a stream whose client said nothing about it."""
+    return request.stream and "stream_options" not in request.body
+
+
+def written(
+    request: Request, messages: Sequence[Message] | None, fields: Mapping[str, Any], *, ask_usage: bool
+) -> bytes:
+    """The body to send: as it came where nothing is changed, so that every byte of it stays.
+
+    Args:
+        request: what the client asked.
+        messages: those to send instead of its own; None: its own.
+        fields: options with other values than the client's.
+        ask_usage: the stream is to end with usage.
+
+    Raises:
+        BadRequest: nested too deeply to be written.
+    """
+    raw = request.raw
+    if raw is None or messages is not None or fields:
+        own = {} if messages is None else {"messages": list(messages)}
+        raw = _dumped({**request.body, **fields, **own})
+    return _asking_usage(raw) if ask_usage else raw
+
+
+def going_on(
+    body: Mapping[str, Any], messages: Sequence[Message], flags: Mapping[str, Any], counts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The body of a request to go on with an answer, in a stream whose frames Spillway rewrites anyway.
+
+    Args:
+        body: the first request.
+        messages: with what was said so far.
+        flags: how this backend is told to go on with the last of them.
+        counts: options by which it counts while it generates.
+    """
+    kept = {name: value for name, value in body.items() if name not in (*_OF_ONE_STREAM, *_BEGUN)}
+    counts = dict(counts)
+    options = {"include_usage": True, **counts.pop("stream_options", {})}
+    return {**kept, **counts, "stream": True, "stream_options": options, **flags, "messages": list(messages)}
+
+
+def summarising(
+    client: Mapping[str, Any], model: str, messages: Sequence[Message], *, append: bool, max_tokens: int
+) -> bytes:
+    """The body of a request for a summary. `append`: the messages go on with the client's own prompt.
+
+    It is streamed, because llama.cpp stops a stream at once when the connection closes, other requests late.
+    """
+    if append:
+        body = {name: value for name, value in client.items() if name not in _NOT_FOR_SUMMARIES}
+        if client.get("tools"):
+            body["tool_choice"] = "none"
+    else:
+        body = {name: client[name] for name in _TEMPLATE_FIELDS if name in client}
+    own = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": True}
+    return dumps({**body, **own})
+
+
+def _dumped(body: Mapping[str, Any]) -> bytes:
+    try:
+        return dumps(body)
+    except ValueError as error:
+        raise BadRequest(f"The request cannot be shortened: {error}.") from None
+
+
+def _asking_usage(raw: bytes) -> bytes:
+    """Put the wish first into the object: there the place is known without parsing, and every other byte stays."""
+    match = _OPEN.match(raw)
+    if match is None:
+        return raw
+    brace = raw.index(b"{") + 1
+    comma = b"" if match.group(1) else b","
+    return raw[:brace] + _ASK_USAGE + comma + raw[brace:]

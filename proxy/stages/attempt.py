@@ -1,0 +1,249 @@
+"""Attempts: every request that is sent to a backend on behalf of a client's, and what comes after a refusal.
+
+First sends, retries and resumes, streamed and whole: all are sent here, what a backend refuses is judged by one pure
+decision (`proxy.backends.remedy`) on one account per client request, and what was decided is carried out here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import httpx
+
+from proxy.backends.overflow import POOL_FULL, Overflow, is_refusal, recognise
+from proxy.backends.profile import Continuation, Fact, Trust
+from proxy.backends.refusals import ToolRefusal, refuses_tools
+from proxy.backends.remedy import Refusal, Remedy, remedy
+from proxy.dialects.chat import UPSTREAM_PATH
+from proxy.dialects.chat.request import going_on, may_ask_usage, written
+from proxy.errors import ClientError, UpstreamUnavailable
+from proxy.exchange import decoded
+from proxy.net.headers import uncompressed
+from proxy.net.inflate import readable
+from proxy.net.responses import ERROR_BYTES, buffered, is_event_stream
+from proxy.net.upstream import Upstream
+from proxy.shortening.continuation import ContinuationRequest
+from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
+from proxy.stages.compacting import Compactor
+from proxy.stages.job import Job
+from proxy.stages.pooling import SharedPool
+from proxy.stages.preparing import Preparer
+from proxy.telemetry.events import BackendFailed, Refused, Sent
+from proxy.tokens.estimate import Estimate
+from proxy.tokens.meter import Meter
+from proxy.wire.jsontext import dumps
+
+SMALLEST_WINDOW = 256
+"""Tokens; a refusal that names a smaller window is not about the window."""
+_UNTOLD = 0.85
+"""Aim as much lower after a refusal that does not tell how long the prompt is."""
+_FINAL = frozenset({401, 402, 403, 408, 429})
+"""Statuses that no other way of asking would change, as those from 500 on."""
+
+
+@dataclass(slots=True)
+class Attempted:
+    """An attempt to go on that is open."""
+
+    response: httpx.Response
+    estimate: Estimate
+    request: ContinuationRequest
+    bound: int | None
+    """`max_tokens` it was sent with."""
+
+
+class Attempts:
+    """The one owner of attempts; holds no state of any one request, which is in its job."""
+
+    def __init__(self, *, preparer: Preparer, compactor: Compactor, pool: SharedPool, meter: Meter) -> None:
+        self._preparer = preparer
+        self._compactor = compactor
+        self._pool = pool
+        self._meter = meter
+
+    async def open(self, job: Job) -> httpx.Response:
+        """Send the job, again as often as something can be done about a refusal; the last response, whatever it says.
+
+        It is a stream, or its body has been read. Close it when done.
+
+        Raises:
+            UpstreamUnavailable: the backend can't be reached, or broke off.
+        """
+        bound_first(job)
+        why = "first"
+        while True:
+            response = await self._send(job, why)
+            if is_event_stream(response):
+                return response
+            response, body = await buffered(response)
+            refusal = self._judged(job, response.status_code, plain_body(response, body))
+            if refusal is None:
+                return response
+            done = await self.mend(job, refusal)
+            if done is Remedy.GIVE_UP:
+                return response
+            why = done.value
+
+    async def go_on(
+        self, job: Job, ask: ContinuationRequest, said_tokens: int, *, how: Continuation | None
+    ) -> Attempted | Refusal:
+        """Ask for more of an answer of which `said_tokens` are said, in this way; None: to correct something.
+
+        Raises:
+            UpstreamUnavailable: the backend can't be reached.
+        """
+        # These frames are rewritten in any case, so the backend may as well count in each of them.
+        backend = job.route.upstream.prober.known_backend
+        counts = backend.ask_running_counts if backend is not None else {}
+        body = going_on(job.body(), ask.messages, ask.fields, counts)
+        estimate = await self._meter.measure(job.key, body)
+        bound: dict[str, int] = {}
+        if (budget := job.budget) is not None:
+            end = budget.window if job.cancels else budget.pause_point
+            bound = bounded_answer(job, end - estimate.upper, said_tokens)
+        response = await self._post(job, dumps(body | bound), how.value if how else "correction", stream=True)
+        plain = readable(response) if is_event_stream(response) else None
+        if plain is not None:
+            return Attempted(plain, estimate, ask, min(bound.values(), default=None))
+        response, said = await buffered(response)
+        await response.aclose()
+        final = response.status_code >= 500 or response.status_code in _FINAL
+        overflow = recognise(response.status_code, plain_body(response, said))
+        return self._refusal(job, overflow, None, how=how, final=final)
+
+    async def mend(self, job: Job, refusal: Refusal) -> Remedy:
+        """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
+        todo = remedy(refusal, job.spent)
+        done = True
+        match todo:
+            case Remedy.WAIT:
+                await self._pool.wait(job)
+            case Remedy.SHORTEN:
+                assert refusal.overflow is not None
+                done = await self._shorten(job, refusal.overflow)
+            case Remedy.EMULATE:
+                assert refusal.tools is not None
+                done = await self._emulate(job, refusal.tools)
+            case Remedy.OTHER_WAY | Remedy.GIVE_UP:
+                pass
+        return todo if done else Remedy.GIVE_UP
+
+    def refused(self, job: Job, overflow: Overflow | None, said: bytes) -> Refusal:
+        """A refusal that came inside a stream, before the model said anything; `said` are its data."""
+        tools = refuses_tools(200, said) if overflow is None and job.may_emulate else None
+        return self._refusal(job, overflow, tools)
+
+    async def cleared(self, job: Job) -> bool:
+        """The slot was cleared in the middle of an answer; False: it is not worth going on."""
+        refusal = Refusal(overflow=POOL_FULL, roomy=True)
+        return await self.mend(job, refusal) is not Remedy.GIVE_UP
+
+    # -- judging
+
+    def _judged(self, job: Job, status: int, body: bytes) -> Refusal | None:
+        """What a response that is no stream refuses; None: it is an answer, or an error that nothing helps against."""
+        if status < 400 and status != 0 and not is_refusal(body):
+            return None
+        overflow = recognise(status, body)
+        tools = refuses_tools(status, body) if overflow is None and job.may_emulate else None
+        return None if overflow is None and tools is None else self._refusal(job, overflow, tools)
+
+    def _refusal(
+        self,
+        job: Job,
+        overflow: Overflow | None,
+        tools: ToolRefusal | None,
+        *,
+        how: Continuation | None = None,
+        final: bool = False,
+    ) -> Refusal:
+        budget = job.budget
+        roomy = budget is not None and job.estimate.upper < budget.pause_point
+        return Refusal(overflow=overflow, tools=tools, roomy=roomy, way=how, final=final)
+
+    # -- mending
+
+    async def _shorten(self, job: Job, overflow: Overflow) -> bool:
+        """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
+        job.journal.tell(Refused("overflow", overflow.origin, overflow.window))
+        upstream, model = job.route.upstream, job.route.model
+        if overflow.window is not None and overflow.window >= SMALLEST_WINDOW:
+            upstream.prober.learn(model, overflow.window, overflow.origin)
+            job.profile = await upstream.prober.profile(model)
+        elif job.budget is None and job.estimate.tokens > SMALLEST_WINDOW:
+            # Nobody names the window; it is smaller than this prompt.
+            window = Fact(int(job.estimate.tokens * 0.9), "refused prompt", Trust.LEARNED)
+            job.profile = replace(job.profile, window=window)
+        budget = job.budget
+        if budget is None:
+            return False
+        if job.estimate.tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
+            return True
+        # The refusal may know better than the estimate how long the prompt is: aim as much lower.
+        known = overflow.prompt_tokens or 0
+        excess = max(1.0, known / max(1, job.estimate.tokens)) if known < 8 * job.estimate.tokens else 1.0
+        less = (_UNTOLD if excess == 1.0 else 1.0) * (0.7 if job.spent.shortened > 1 else 1.0) / excess
+        return await self._compactor.compact(
+            job, goal=int(budget.goal * less), limit=int(budget.limit * less)
+        )
+
+    async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
+        """Learn from a refusal of tools, and prepare the job anew without them."""
+        # A choice, or a provider that the client picked, says nothing of other requests.
+        if not refusal.choice_only and "provider" not in job.request.body:
+            job.route.upstream.prober.learn_tools(job.route.model, refusal.origin)
+            job.journal.tell(Refused("tools", refusal.origin))
+        await self._preparer.prepare_anew(job)
+        budget = job.budget
+        if budget is not None and budget.needs_compaction(job.estimate.tokens, job.estimate.upper):
+            await self._compactor.compact(job)
+        return job.offer is not None
+
+    # -- sending
+
+    async def _send(self, job: Job, why: str) -> httpx.Response:
+        request = job.request
+        job.usage_asked = (
+            job.options.ask_usage and may_ask_usage(request) and _has_to_be_asked(job.route.upstream)
+        )
+        messages = None if job.untouched else job.messages
+        body = written(request, messages, job.changed_fields(), ask_usage=job.usage_asked)
+        encoded = body is request.raw and request.wire is not request.raw
+        wire = request.wire if encoded and request.wire is not None else body
+        return await self._post(job, wire, why, stream=request.stream, encoded=encoded)
+
+    async def _post(
+        self, job: Job, body: bytes, why: str, *, stream: bool, encoded: bool = False
+    ) -> httpx.Response:
+        # A stream is watched as it comes; no local backend compresses one.
+        headers = uncompressed(job.exchange.headers) if stream else job.exchange.headers
+        drop: frozenset[bytes] = frozenset() if encoded else _ENCODING
+        job.journal.tell(Sent(why))
+        try:
+            return await job.route.upstream.send("POST", _target(job), headers, body, drop=drop)
+        except UpstreamUnavailable as error:
+            job.journal.tell(BackendFailed(error.code or type(error).__name__))
+            raise
+
+
+_ENCODING = frozenset({b"content-encoding"})
+
+
+def plain_body(response: httpx.Response, body: bytes) -> bytes:
+    """The body of an error without its content-encoding; as it came if that can't be undone."""
+    try:
+        return decoded(body, response.headers.get("content-encoding"), ERROR_BYTES)
+    except ClientError:
+        return body
+
+
+def _target(job: Job) -> bytes:
+    """The path is the upstream dialect's own; what the client put behind it (`?api-version=…`) goes with it."""
+    query = job.exchange.query
+    return UPSTREAM_PATH + b"?" + query if query else UPSTREAM_PATH
+
+
+def _has_to_be_asked(upstream: Upstream) -> bool:
+    """OpenRouter reports usage unasked, so there is nothing to take out again."""
+    backend = upstream.prober.known_backend
+    return backend is None or backend.kind != "openrouter"

@@ -1,0 +1,77 @@
+"""How long an attempt's answer may get: the client's bound, and bounds of Spillway's own where room demands one."""
+
+from __future__ import annotations
+
+from proxy.shortening.budget import ContextBudget
+from proxy.stages.job import Job
+
+_ROOM_MARGIN = 16
+_SMALLEST_ANSWER = 64
+_LONG_ANSWER = 16384
+"""Tokens that no model writes in one go unless its provider says that it may."""
+
+
+def bound_first(job: Job) -> None:
+    """Bound the first attempt where the answer has to fit as well, or can't be stopped once it runs."""
+    budget = job.budget
+    if budget is None:
+        return
+    if _must_fit_whole(job):
+        lower_bound(job, budget.window)
+    if job.request.stream and job.resumable and not job.cancels:
+        _stop_by_bound(job, budget)
+
+
+def lower_bound(job: Job, window: int) -> bool:
+    """Lower a bound that, not the prompt, is what does not fit; the answer is resumed from there.
+
+    OpenRouter and older vLLM add it to the prompt when they admit a request.
+    """
+    room = window - job.estimate.upper
+    wanted = job.request.max_tokens
+    if wanted is None or wanted <= room or job.answer_bound is not None:
+        return False
+    _bound(job, room)
+    return True
+
+
+def bounded_answer(job: Job, room: int, said: int) -> dict[str, int]:
+    """Options that bound an attempt: to what the client allows less what was said, and to the room.
+
+    All in tokens; none if the client set no bound and an attempt can be left at any time.
+    """
+    request = job.request
+    room = max(_SMALLEST_ANSWER, room - _ROOM_MARGIN)
+    if request.max_tokens is None:
+        return {} if job.cancels else {request.bounds[0]: room}
+    left = max(1, request.max_tokens - said)
+    return dict.fromkeys(request.bounds, max(1, min(left, room)))
+
+
+def _stop_by_bound(job: Job, budget: ContextBudget) -> None:
+    """Have an answer that would be paused end by itself, because it is paid for to its end when it is left.
+
+    Only where it may get that long: what models write in one go is bounded by the provider, or by habit.
+    """
+    room = budget.pause_point - job.estimate.upper
+    most = job.profile.max_output.value if job.profile.max_output is not None else _LONG_ANSWER
+    if room < min(most, job.request.max_tokens or most) and job.answer_bound is None:
+        _bound(job, room)
+
+
+def _bound(job: Job, room: int) -> None:
+    fields = bounded_answer(job, room, 0)
+    job.fields |= fields
+    job.answer_bound = min(fields.values(), default=None)
+
+
+def _must_fit_whole(job: Job) -> bool:
+    """Whether the answer that the client allows has to fit as well, because what does not is lost in silence.
+
+    Where the window shifts, nobody watches an answer that comes whole. OpenRouter shortens a prompt for a small
+    window until `max_tokens` fit too ("Context compression", 2026).
+    """
+    backend = job.route.upstream.prober.known_backend
+    if backend is None:
+        return False
+    return backend.kind == "openrouter" or (backend.shifts_silently and not job.request.stream)

@@ -1,0 +1,163 @@
+"""What can happen to a request, as facts of the past. Tokens and seconds are the units throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A client asked something in this dialect. `credential` is a digest, never the key."""
+
+    dialect: str
+    credential: str
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """It goes to this backend, which knows the model by this id."""
+
+    backend: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """The history was one that a backend would have refused; each kind of fault is named once."""
+
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The prompt as it stands has so many tokens, in a window of so many; None: nobody tells the window."""
+
+    tokens: int
+    window: int | None
+    tools: Literal["", "emulated"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacting:
+    """The history of so many tokens is being shortened."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """A model was asked for a summary. `ok`: it was fit to be used."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The history was shortened, or could not be: then `after` equals `before`."""
+
+    kind: str
+    before: int
+    after: int
+    seconds: float
+
+    @property
+    def gained(self) -> bool:
+        """Whether it helped."""
+        return self.after < self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request went to the backend: the first, or another one for this reason."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The backend would not take it: too long, or with tools. `origin`: in whose words; `window` if it was named."""
+
+    what: Literal["overflow", "tools"]
+    origin: str
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFailed:
+    """The backend could not be reached, or broke off; `error` is a class name."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstByte:
+    """The backend began to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The backend reported far fewer prompt tokens than were sent: it cut the prompt in silence."""
+
+    expected: int
+    reported: int
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Tool calls were read from text; what became of them."""
+
+    form: str
+    became: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The running answer was paused."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The answer goes on, asked for in this way."""
+
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFailed:
+    """The answer ends here although there was more to say: no way to go on, or no more resumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The client was answered; the outcome is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The client got an error, or left; the outcome is complete."""
+
+
+Event: TypeAlias = (
+    Received
+    | Routed
+    | Mended
+    | Measured
+    | Compacting
+    | Summarised
+    | Compacted
+    | Sent
+    | Refused
+    | BackendFailed
+    | FirstByte
+    | Cut
+    | Called
+    | Paused
+    | Resumed
+    | ResumeFailed
+    | Finished
+    | Failed
+)

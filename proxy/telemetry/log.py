@@ -1,0 +1,109 @@
+"""Log lines about requests: one at the end of each that was not plainly forwarded, and what can't wait until then.
+
+Names and figures, never prompts or keys.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from proxy.telemetry import events as e
+from proxy.telemetry.journal import Told
+from proxy.telemetry.outcome import Outcome
+
+_log = logging.getLogger("spillway")
+
+_MOST_SAID = 4096
+"""Things said once that are remembered; names of models come from clients, so there must be an end."""
+
+
+class RequestLog:
+    """Writes what requests tell to the log; what would repeat itself is said once for each model."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, ...]] = set()
+
+    def __call__(self, told: Told) -> None:
+        """Write an event, if it is one to be written."""
+        outcome, event = told.outcome, told.event
+        match event:
+            case e.Finished() | e.Failed():
+                level = logging.DEBUG if outcome.plain else logging.INFO
+                if _log.isEnabledFor(level):
+                    _log.log(level, "%s", line(outcome))
+            case e.Refused("overflow", _, window):
+                _log.warning(
+                    "%s refused a prompt as too long; its window is %s", _where(outcome), window or "not told"
+                )
+            case e.Refused("tools", origin):
+                _log.warning(
+                    "%s takes no tools (%s): they are emulated from now on", _where(outcome), _plain(origin)
+                )
+            case e.Cut(expected, reported):
+                _log.warning(
+                    "%s cut a prompt of about %d tokens to %d without a word",
+                    _where(outcome), expected, reported,
+                )  # fmt: skip
+            case e.Mended() | e.Measured():
+                self._once(outcome, event)
+            case _:
+                pass
+
+    def _once(self, outcome: Outcome, event: e.Mended | e.Measured) -> None:
+        if isinstance(event, e.Measured):
+            if event.window is None and self._first("window", outcome):
+                _unknown_window(outcome)
+            return
+        for kind in event.kinds:
+            if self._first("mended", outcome, kind):
+                _log.warning("%s: a client sends histories that need repair: %s", _where(outcome), kind)
+
+    def _first(self, what: str, outcome: Outcome, detail: str = "") -> bool:
+        key = (what, outcome.backend, outcome.model, detail)
+        if key in self._said:
+            return False
+        if len(self._said) >= _MOST_SAID:
+            self._said.clear()
+        self._said.add(key)
+        return True
+
+
+def line(outcome: Outcome) -> str:
+    """What became of a request, in one line."""
+    parts = [f"{outcome.id} {_where(outcome)}: {outcome.status} {outcome.error or outcome.action}"]
+    if outcome.compactions:
+        parts.append(
+            f"{outcome.tokens_before} to {outcome.tokens_after} tokens in {outcome.compaction_seconds:.1f} s"
+        )
+    elif outcome.tokens_after is not None:
+        parts.append(f"{outcome.tokens_after} tokens")
+    for count, what in (
+        (outcome.summaries, "summaries"),
+        (outcome.refusals, "refusals"),
+        (outcome.pauses, "pauses"),
+        (outcome.resumes, "resumes"),
+    ):
+        if count:
+            parts.append(f"{count} {what}")
+    if outcome.unfinished:
+        parts.append("ended for want of room")
+    first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
+    parts.append(f"{first}{outcome.attempts} attempts, {outcome.seconds:.2f} s")
+    return ", ".join(parts)
+
+
+def _unknown_window(outcome: Outcome) -> None:
+    _log.error(
+        "the context window of model %s on backend %s is not known, so its requests are forwarded as they are; "
+        'set SPILLWAY_MODELS=\'{"%s": {"window": TOKENS}}\'',
+        _plain(outcome.model), _plain(outcome.backend), _plain(outcome.model),
+    )  # fmt: skip
+
+
+def _where(outcome: Outcome) -> str:
+    return f"{_plain(outcome.backend)}/{_plain(outcome.model)}"
+
+
+def _plain(name: str) -> str:
+    """A name that can't begin a line of its own: model ids come from clients."""
+    return name if name.isprintable() else ascii(name)[1:-1]

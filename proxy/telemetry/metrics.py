@@ -1,0 +1,104 @@
+"""Counters for `/metrics`: figures and names, never prompts or keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from proxy.telemetry import events as e
+from proxy.telemetry.journal import Told
+from proxy.telemetry.outcome import Outcome
+
+_FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
+_NAMES = ("backend", "model")
+
+
+class Metrics:
+    """Counts what requests tell. Each application has its own registry, so two can live in one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = self._counter(
+            "requests", "Requests by what was done to them and how they were answered.", "action", "status"
+        )
+        self._saved = self._counter("saved_tokens", "Prompt tokens taken out of histories.")
+        self._compactions = self._counter("compactions", "Histories shortened, by kind of reduction.", "kind")
+        self._summaries = self._counter(
+            "summaries", "Summaries asked for, by whether they could be used.", "ok"
+        )
+        self._pauses = self._counter("pauses", "Answers paused, by reason.", "reason")
+        self._resumes = self._counter("resumes", "Answers resumed, by way of continuation.", "continuation")
+        self._repairs = self._counter(
+            "repairs", "Histories mended that a backend would have refused.", "kind"
+        )
+        self._calls = self._counter(
+            "emulated_tool_calls", "Tool calls read from text, by form and outcome.", "form", "outcome"
+        )
+        self._overflows = self._counter("overflows", "Prompts refused by the backend for their size.")
+        self._cuts = self._counter("silent_cuts", "Prompts that the backend shortened without a word.")
+        self._failures = self._counter(
+            "upstream_failures", "Requests to backends that could not be reached or broke off."
+        )
+        self._fill = Histogram(
+            "spillway_fill", "Prompt tokens as a fraction of the window.", _NAMES, buckets=_FILLS,
+            registry=self._registry,
+        )  # fmt: skip
+        self._children: dict[tuple[object, ...], Counter] = {}
+        self._fills: dict[tuple[str, str], Histogram] = {}
+        self._counted: dict[type, Callable[[Outcome, Any], None]] = {
+            e.Compacted: self._compacted,
+            e.Summarised: lambda o, event: self._inc(self._summaries, o, str(event.ok).lower()),
+            e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
+            e.Resumed: lambda o, event: self._inc(self._resumes, o, event.how),
+            e.Mended: self._mended,
+            e.Called: lambda o, event: self._inc(self._calls, o, event.form, event.became, by=event.number),
+            e.Refused: self._refused,
+            e.Cut: lambda o, _: self._inc(self._cuts, o),
+            e.BackendFailed: lambda o, _: self._inc(self._failures, o),
+            e.Finished: self._ended,
+            e.Failed: self._ended,
+        }
+
+    def __call__(self, told: Told) -> None:
+        """Count an event."""
+        counted = self._counted.get(type(told.event))
+        if counted is not None:
+            counted(told.outcome, told.event)
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
+        self._inc(self._requests, outcome, outcome.action, str(outcome.status))
+        if (fill := outcome.fill) is not None:
+            key = (outcome.backend, outcome.model)
+            child = self._fills.get(key)
+            if child is None:
+                child = self._fills[key] = self._fill.labels(*key)
+            child.observe(fill)
+
+    def _compacted(self, outcome: Outcome, event: e.Compacted) -> None:
+        if event.gained:
+            self._inc(self._compactions, outcome, event.kind)
+            self._inc(self._saved, outcome, by=event.before - event.after)
+
+    def _mended(self, outcome: Outcome, event: e.Mended) -> None:
+        for kind in event.kinds:
+            self._inc(self._repairs, outcome, kind)
+
+    def _refused(self, outcome: Outcome, event: e.Refused) -> None:
+        if event.what == "overflow":
+            self._inc(self._overflows, outcome)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"spillway_{name}", text, (*_NAMES, *labels), registry=self._registry)
+
+    def _inc(self, counter: Counter, outcome: Outcome, *labels: str, by: float = 1) -> None:
+        key = (id(counter), outcome.backend, outcome.model, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = counter.labels(outcome.backend, outcome.model, *labels)
+        child.inc(by)

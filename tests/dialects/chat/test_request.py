@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.dialects.chat.request import may_ask_usage, read, written
+from proxy.errors import BadRequest
+from proxy.neutral.request import Request
+from proxy.wire.jsontext import dumps, loads
+from tests.histories import user
+
+
+def request(**fields: Any) -> Request:
+    return read(dumps({"model": "m", "messages": [user("a")], **fields}))
+
+
+def test_a_request_keeps_its_bytes_and_its_unknown_fields() -> None:
+    raw = b' {"x": {"y": [1]}, "messages" : [] }'
+    made = read(raw, b"compressed")
+    assert made.raw is raw
+    assert made.wire == b"compressed"
+    assert read(raw).wire is raw
+    assert written(made, None, {}, ask_usage=False) is raw, "nothing is changed"
+    again = written(made, [user("b")], {}, ask_usage=False)
+    assert loads(again) == {"x": {"y": [1]}, "messages": [user("b")]}
+
+
+def test_options_go_upstream_with_other_values() -> None:
+    made = request(stream=True, x=1)
+    assert loads(written(made, None, {"max_tokens": 5}, ask_usage=False)) == {
+        "model": "m", "messages": [user("a")], "stream": True, "x": 1, "max_tokens": 5,
+    }  # fmt: skip
+    assert "max_tokens" not in made.body, "the request itself stays as it was"
+
+
+@pytest.mark.parametrize(
+    ("raw", "param", "says"),
+    [
+        (b"", None, "not valid JSON"),
+        (b"{", None, "not valid JSON"),
+        (b'"text"', None, "JSON object"),
+        (b"[1]", None, "JSON object"),
+        (b"{}", "messages", "list of message objects"),
+        (b'{"messages":{}}', "messages", "list of message objects"),
+        (b'{"messages":[5]}', "messages[0]", "must be an object"),
+        (b'{"messages":[{"role":"user"},{}]}', "messages[1].role", "must be a string"),
+        (b'{"messages":[{"role":5}]}', "messages[0].role", "must be a string"),
+        ('{"messages":[]}'.encode("utf-16"), None, "not valid JSON"),
+        (b'{"messages":' + b"[" * 5000, None, "not valid JSON"),
+    ],
+)
+def test_what_is_no_request_is_refused_by_name(raw: bytes, param: str | None, says: str) -> None:
+    with pytest.raises(BadRequest, match=says.replace("[", r"\[")) as caught:
+        read(raw)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "bound"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_tokens": -1}, None),
+        ({"max_tokens": 0}, None),
+        ({"max_tokens": None, "max_completion_tokens": None}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": "5"}, None),
+    ],
+)
+def test_the_bound_of_an_answer(fields: dict[str, Any], bound: int | None) -> None:
+    assert request(**fields).max_tokens == bound
+
+
+@pytest.mark.parametrize(
+    ("options", "wish"),
+    [
+        (None, None),
+        ({}, None),
+        ({"include_usage": True}, True),
+        ({"include_usage": False}, False),
+        ({"include_usage": None}, False),
+        ("odd", None),
+    ],
+)
+def test_what_was_said_about_usage(options: Any, wish: bool | None) -> None:
+    assert request(stream_options=options).usage_wish is wish
+
+
+@pytest.mark.parametrize(
+    ("fields", "structured"),
+    [
+        ({}, False),
+        ({"response_format": {"type": "text"}}, False),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"type": "text"}, "grammar": "root ::= x"}, True),
+        ({"response_format": None, "guided_json": {}}, True),
+        ({"guided_regex": "a+"}, True),
+        ({"grammar": None}, False),
+        ({"response_format": "odd"}, False),
+    ],
+)
+def test_answers_that_have_to_follow_a_format(fields: dict[str, Any], structured: bool) -> None:
+    assert request(**fields).structured is structured
+
+
+def test_small_views() -> None:
+    made = request(stream=True, n=3)
+    assert (made.model, made.stream, made.choices) == ("m", True, 3)
+    assert (request(model=5).model, request(n="x").choices, request(stream="yes").stream) == ("", 1, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [({}, False), ({"stream": True}, True), ({"stream": True, "stream_options": {}}, False)],
+)
+def test_usage_may_be_asked_for_where_nothing_was_said_of_it(fields: dict[str, Any], asked: bool) -> None:
+    assert may_ask_usage(request(**fields)) is asked
+
+
+ASKED = b'"stream_options":{"include_usage":true}'
+space = st.text(st.sampled_from(" \t\r\n"), max_size=3).map(str.encode)
+bodies = st.dictionaries(
+    st.text(), st.none() | st.integers(-9, 9) | st.text() | st.lists(st.text()), max_size=4
+)
+
+
+@given(st.sampled_from([b"", b"\xef\xbb\xbf"]), space, bodies, space, space)
+def test_every_other_byte_stays(
+    mark: bytes, before: bytes, body: dict[str, Any], inside: bytes, after: bytes
+) -> None:
+    body = {**body, "messages": []}
+    body.pop("stream_options", None)
+    raw = mark + before + b"{" + inside + dumps(body)[1:] + after
+    asked = written(read(raw), None, {}, ask_usage=True)
+    at = asked.index(ASKED)
+    comma = 1
+    assert asked[:at] + asked[at + len(ASKED) + comma :] == raw
+    assert loads(asked) == {**body, "stream_options": {"include_usage": True}}

@@ -1,0 +1,89 @@
+"""One outcome per request, whatever becomes of it: through the real HTTP stack."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from proxy.settings import BackendSetting
+from tests.fakes import LlamaCppFake, Reply, scripted
+from tests.proxying import Proxy, running_proxy
+
+USER = {"role": "user", "content": "hi"}
+
+
+def metric(proxy: Proxy, name: str) -> dict[str, float]:
+    """Lines of a metric: labels, and the value."""
+    lines = [line for line in proxy.client.get("/metrics").text.split("\n") if line.startswith(f"{name}{{")]
+    return {line[len(name) :].rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
+def requests_by_status(proxy: Proxy) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for labels, value in metric(proxy, "spillway_requests_total").items():
+        counted[labels.split('status="')[1].split('"')[0]] += int(value)
+    return counted
+
+
+def test_every_request_counts_once_with_its_status() -> None:
+    with LlamaCppFake(brain=scripted(["hi"]), window=600) as fake, running_proxy(fake) as proxy:
+        assert proxy.chat({"messages": [USER]}).status_code == 200
+        assert proxy.chat({"messages": "junk"}).status_code == 400
+        huge = {"role": "user", "content": "word " * 20_000}
+        refused = proxy.chat({"messages": [{"role": "system", "content": "word " * 20_000}, huge]})
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        fake.stop()
+        assert proxy.chat({"messages": [USER]}).status_code == 502
+        assert requests_by_status(proxy) == {"200": 1, "400": 2, "502": 1}
+        assert sum(metric(proxy, "spillway_upstream_failures_total").values()) == 1
+
+
+def test_a_backend_that_was_never_there_counts_as_a_failure() -> None:
+    gone = BackendSetting(url="http://127.0.0.1:9/v1", name="gone", kind="llamacpp")
+    with running_proxy(gone) as proxy:
+        assert proxy.chat({"model": "m", "messages": [USER]}).status_code == 502
+        assert sum(metric(proxy, "spillway_upstream_failures_total").values()) == 1
+        assert requests_by_status(proxy) == {"502": 1}
+
+
+def test_a_summary_that_can_not_be_used_counts_as_none() -> None:
+    def useless(asked: Any) -> Reply:
+        return Reply(text="I cannot do that." if "Summarise the" in asked.last_user else "Noted.")
+
+    with LlamaCppFake(brain=useless, window=2048) as fake, running_proxy(fake) as proxy:
+        history: list[dict[str, Any]] = []
+        for turn in range(12):
+            history += [{"role": "user", "content": f"{turn} " + "some words to fill it " * 40}]
+            answer = proxy.chat({"model": "fake-model", "messages": history})
+            history += [answer.json()["choices"][0]["message"]]
+        counted = metric(proxy, "spillway_summaries_total")
+        assert counted
+        assert all('ok="false"' in labels for labels in counted)
+
+
+def test_what_is_not_plain_forwarding_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "a secret prompt"
+    with caplog.at_level(logging.INFO, logger="spillway"), LlamaCppFake(brain=scripted(["hi"])) as fake:
+        with running_proxy(fake) as proxy:
+            proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": secret}]})
+            assert [r for r in caplog.records if r.name == "spillway"] == [], "plain forwarding is not news"
+            fake.stop()
+            proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": secret}]})
+        said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
+        assert len(said) == 1
+        assert "llamacpp/fake-model: 502 upstream_unavailable" in said[0]
+        assert secret not in caplog.text
+
+
+def test_every_request_is_a_line_at_debug_and_no_name_begins_a_line_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="spillway"), LlamaCppFake(brain=scripted(["hi"])) as fake:
+        with running_proxy(fake) as proxy:
+            proxy.chat({"model": "m\nERROR forged", "messages": [USER]})
+        said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
+        assert any("200 forwarded" in line for line in said)
+        assert not any("\n" in line for line in said)
