@@ -67,6 +67,10 @@ class Backend(Protocol):
     """Whether windows stay as they are while the server runs, so that they may be believed for longer."""
     drops_functions: bool
     """Whether the older form of tools (`functions`, `function_call`) is left out without a word."""
+    reports_usage: bool
+    """Whether a stream ends with usage although nobody asked for it."""
+    fits_answer: bool
+    """Whether a prompt is shortened without a word until the answer's bound fits into the window beside it."""
     continues_reasoning: bool
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
 

@@ -25,6 +25,8 @@ class Generic(EndsWithConnection):
     fixed_windows = False
     continues_reasoning = False
     drops_functions = False
+    reports_usage = False
+    fits_answer = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a model list in OpenAI's shape."""

@@ -47,6 +47,8 @@ class LlamaCpp(EndsWithConnection):
     fixed_windows = False
     continues_reasoning = True
     drops_functions = True
+    reports_usage = False
+    fits_answer = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for server properties; while it loads, every path answers with the same error."""

@@ -45,6 +45,8 @@ class LmStudio(EndsWithConnection):
     fixed_windows = False
     continues_reasoning = False
     drops_functions = False
+    reports_usage = False
+    fits_answer = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for either native model list."""

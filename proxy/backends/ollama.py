@@ -36,6 +36,8 @@ class Ollama(EndsWithConnection):
     fixed_windows = False
     continues_reasoning = False
     drops_functions = True
+    reports_usage = False
+    fits_answer = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a version and a tag list: other applications have `/api/version` too."""

@@ -96,6 +96,9 @@ class OpenRouter:
     fixed_windows = True
     continues_reasoning = False
     drops_functions = False
+    reports_usage = True
+    fits_answer = True
+    """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
 
     def detect(self, url: str) -> Flow[bool]:
         """By host; else by the catalogue's entries, which no other list looks like."""

@@ -35,6 +35,8 @@ class Vllm(EndsWithConnection):
     fixed_windows = True
     continues_reasoning = False
     drops_functions = False
+    reports_usage = False
+    fits_answer = False
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for vLLM as the owner of a model; forks that renamed it still tell length and version."""

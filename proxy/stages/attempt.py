@@ -21,7 +21,6 @@ from proxy.exchange import decoded
 from proxy.net.headers import uncompressed
 from proxy.net.inflate import readable
 from proxy.net.responses import ERROR_BYTES, buffered, is_event_stream
-from proxy.net.upstream import Upstream
 from proxy.shortening.continuation import ContinuationRequest
 from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
@@ -203,9 +202,9 @@ class Attempts:
 
     async def _send(self, job: Job, why: str) -> httpx.Response:
         request = job.request
-        job.usage_asked = (
-            job.options.ask_usage and may_ask_usage(request) and _has_to_be_asked(job.route.upstream)
-        )
+        backend = job.route.upstream.prober.known_backend
+        reports = backend is not None and backend.reports_usage
+        job.usage_asked = job.options.ask_usage and may_ask_usage(request) and not reports
         messages = None if job.untouched else job.messages
         body = written(request, messages, job.changed_fields(), ask_usage=job.usage_asked)
         encoded = body is request.raw and request.wire is not request.raw
@@ -241,9 +240,3 @@ def _target(job: Job) -> bytes:
     """The path is the upstream dialect's own; what the client put behind it (`?api-version=…`) goes with it."""
     query = job.exchange.query
     return UPSTREAM_PATH + b"?" + query if query else UPSTREAM_PATH
-
-
-def _has_to_be_asked(upstream: Upstream) -> bool:
-    """OpenRouter reports usage unasked, so there is nothing to take out again."""
-    backend = upstream.prober.known_backend
-    return backend is None or backend.kind != "openrouter"

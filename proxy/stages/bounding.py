@@ -68,10 +68,9 @@ def _bound(job: Job, room: int) -> None:
 def _must_fit_whole(job: Job) -> bool:
     """Whether the answer that the client allows has to fit as well, because what does not is lost in silence.
 
-    Where the window shifts, nobody watches an answer that comes whole. OpenRouter shortens a prompt for a small
-    window until `max_tokens` fit too ("Context compression", 2026).
+    Where the window shifts, nobody watches an answer that comes whole.
     """
     backend = job.route.upstream.prober.known_backend
     if backend is None:
         return False
-    return backend.kind == "openrouter" or (backend.shifts_silently and not job.request.stream)
+    return backend.fits_answer or (backend.shifts_silently and not job.request.stream)
