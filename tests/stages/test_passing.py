@@ -132,6 +132,20 @@ def test_other_paths_pass_streaming_and_whole() -> None:
         direct.close()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_answer_tells_the_id_of_its_request(stream: bool) -> None:
+    with LlamaCppFake(brain=scripted(["hi"] * 2)) as fake, running_proxy(fake) as proxy:
+        named = {"x-request-id": "mine"}
+        chat = post(proxy, body_of(fake, model="fake-model", stream=stream), **named)
+        refused = post(proxy, b"{", **named)
+        passed = proxy.client.get("/nothing/here", headers=named)
+        assert [answer.headers["x-request-id"] for answer in (chat, refused, passed)] == ["mine"] * 3
+        fake.fail_next(429, b"{}", [("x-request-id", "theirs")])
+        answer = post(proxy, body_of(fake, model="fake-model", stream=stream))
+        assert answer.headers["x-upstream-request-id"] == "theirs"
+        assert answer.headers["x-request-id"].startswith("req_")
+
+
 def test_a_streamed_upload_passes() -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         parts = [b"a" * 1000, b"b" * 100_000, b"c"]
