@@ -222,6 +222,7 @@ def upstream_of(
         own_keys=frozenset(settings.api_keys),
         transport=transport,
         prober=prober,
+        managed=backend.managed,
     )
 
 

@@ -61,7 +61,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class BackendSetting(BaseModel):
-    """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port."""
+    """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port.
+
+    What is not `managed` passes through untouched.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,6 +72,7 @@ class BackendSetting(BaseModel):
     name: str = ""
     kind: BackendKind = "auto"
     api_key: Key | None = Field(default=None, repr=False)
+    managed: bool = True
 
     @field_validator("url")
     @classmethod
@@ -102,6 +106,7 @@ class ModelSetting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    managed: bool | None = None
     window: int | None = Field(default=None, ge=256)
     tools: bool | None = None
     vision: bool | None = None
@@ -132,7 +137,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     backends: tuple[BackendSetting, ...] = Field(
-        (), description="JSON list of `{name, kind, url, api_key}`; empty: look on the usual ports."
+        (), description="JSON list of `{name, kind, url, api_key, managed}`; empty: look on the usual ports."
     )
     discover: Words = Field(
         ("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
@@ -172,7 +177,7 @@ class Settings(BaseSettings):
     ask_usage: bool = Field(True, description="Ask for usage on streams whose client said nothing about it.")
     models: dict[str, ModelSetting] = Field(
         default_factory=dict,
-        description="Overrides by glob on the model id: window, tools, tokenizer, trigger …",
+        description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger …",
     )
     profile_ttl: float = Field(30.0, gt=0, description="Seconds a probed profile is believed.")
     store_ttl: float = Field(

@@ -9,6 +9,7 @@ from proxy.shortening.policy import limits_for
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
+from proxy.stages.routing import is_managed
 
 
 async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[str, Any]:
@@ -33,6 +34,12 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         "rungs": [],
         "messages": job.messages,
     }
+    if not is_managed(job.route, job.options):
+        return {
+            **told,
+            "action": "passed",
+            "note": "The user set managed = false: it passes through untouched.",
+        }
     if budget is None:
         return {**told, "note": "The window is not known: the request is forwarded as it is."}
     told["budget"] = {
