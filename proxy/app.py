@@ -10,15 +10,15 @@ from pathlib import Path
 
 import httpx
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
-from typing_extensions import override
 
 from proxy import __version__
-from proxy.api.routes import CHAT, Surface, chat_endpoint, routes
+from proxy.api.routes import Application
+from proxy.api.surface import Surface
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
+from proxy.net.readiness import Readiness
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
@@ -40,24 +40,9 @@ from proxy.telemetry.log import RequestLog
 from proxy.telemetry.metrics import Metrics
 from proxy.tokens.meter import Meter
 
-
-class Application(FastAPI):
-    """FastAPI, with the one route that every chat request takes in front of its middleware.
-
-    The middleware has nothing to do for that route and costs a sixth of a short request's CPU.
-    """
-
-    hot: ASGIApp | None = None
-
-    @override
-    def build_middleware_stack(self) -> ASGIApp:
-        stack, hot = super().build_middleware_stack(), self.hot
-
-        async def front(scope: Scope, receive: Receive, send: Send) -> None:
-            chat = scope["type"] == "http" and scope["path"] == CHAT and scope["method"] == "POST"
-            await (hot if chat and hot is not None else stack)(scope, receive, send)
-
-        return front
+_DESCRIPTION = """\
+Spillway's own endpoints. `POST /v1/chat/completions` is managed and every other path is passed to a backend: they are
+OpenAI's and the backends' interfaces, and not described here."""
 
 
 def create_app(
@@ -91,13 +76,12 @@ def create_app(
         title="Spillway",
         version=__version__,
         lifespan=_lifespan(wire, kept, counting),
-        docs_url=None,
+        description=_DESCRIPTION,
+        docs_url=None,  # ours ask for a key where there is one
         redoc_url=None,
         openapi_url=None,
     )
-    app.hot = chat_endpoint(surface)
-    app.router.routes.extend(routes(surface))
-    app.router.redirect_slashes = False
+    app.serve(surface)
     return app
 
 
@@ -159,6 +143,7 @@ def _surface(
         meter=meter,
         ledger=ledger,
         keys=settings.api_keys,
+        readiness=Readiness(router.upstreams),
         store_healthy=lambda: store.healthy,
     )
 
@@ -222,6 +207,7 @@ def upstream_of(
         own_keys=frozenset(settings.api_keys),
         transport=transport,
         prober=prober,
+        managed=backend.managed,
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
+from secrets import token_hex
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 from proxy.errors import BadRequest, BodyTooLarge, ClientError
 from proxy.net.tasks import spawn
@@ -19,6 +21,12 @@ Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
 SendMessage: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
+
+_SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
+"""A request id as clients make them: nothing that could break a header, a log line or a table."""
+_MINE = f"req_{token_hex(5)}"
+"""Ours are this and a number: different in every process, and a hundredth of the cost of a random one each."""
+_NUMBERS = count(1)
 
 _MEMBERS = 64
 """Members of a gzip body that are read; each of them may be as short as 20 bytes."""
@@ -35,7 +43,8 @@ class Exchange:
         if self.query:
             self.target += b"?" + self.query
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
-        self.id: str = uuid4().hex
+        self.id = _id_in(self.headers)
+        """The client's own `x-request-id` if it sent a sane one, else one of ours; every answer carries it."""
         self.status = 0
         """What the client was answered; 0: nothing yet."""
         self.started = False
@@ -97,10 +106,14 @@ class Exchange:
             task.cancel()
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send status and headers."""
+        """Send status and headers, and the request's id: a backend's own goes on as `x-upstream-request-id`."""
         self.started = True
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        told = [
+            (b"x-upstream-request-id" if name == b"x-request-id" else name, value) for name, value in headers
+        ]
+        told.append((b"x-request-id", self.id.encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": told})
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send a piece of the body. No coroutine of its own: this runs for every chunk."""
@@ -122,6 +135,13 @@ class Exchange:
         body = dumps(error.body())
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self.reply(error.status, headers, body)
+
+
+def _id_in(headers: Headers) -> str:
+    for name, value in headers:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return value.decode()
+    return f"{_MINE}{next(_NUMBERS):x}"
 
 
 def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:

@@ -14,7 +14,7 @@ from proxy.shortening.policy import Policy, limits_for
 
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
-    *("answer_cap", "tools_allowed", "system_prompt"),
+    *("answer_cap", "tools_allowed", "system_prompt", "managed"),
 )
 _CAP_SHARE = 1 / 4
 """Fraction of the window that the answer cap of the policy may take."""
@@ -40,6 +40,8 @@ class Options:
     """Globs on names of tools; empty: all."""
     system_prompt: str | None = None
     """Stands for the client's under policy `local`."""
+    managed: bool | None = None
+    """Whether requests are managed at all, where the user said so of a model; None: as the backend has it."""
     emulate_tools: bool = True
     """Whether models without tools of their own get them as text."""
     ask_usage: bool = True
@@ -58,6 +60,11 @@ class Options:
             if name in _OPTION_FIELDS and value is not None
         }
         return replace(self, **changed) if changed else self
+
+    @property
+    def manages_all(self) -> bool:
+        """Whether no model was taken out of Spillway's hands."""
+        return not any(fields.get("managed") is False for _, fields in self.overrides)
 
     def profile_for(self, model: str) -> ModelProfile:
         """What the user says of a model itself, at the highest trust."""

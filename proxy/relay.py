@@ -29,7 +29,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.job import Job
-from proxy.stages.passing import pass_by_model, pass_through, relay_response, upstream_of
+from proxy.stages.passing import left_alone, pass_by_model, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer, tenant
 from proxy.stages.routing import Router
@@ -67,8 +67,8 @@ class Relay:
         async with self._recorded(exchange, "chat") as journal:
             wire = await exchange.body(self.options.max_body)
             async with exchange.watched():
-                if exchange.header(b"x-spillway-bypass") == "1":
-                    await pass_through(exchange, await upstream_of(wire, self.router), wire)
+                if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
+                    await pass_through(exchange, alone, wire)
                     return
                 job = await self._read(exchange, journal, wire)
                 try:

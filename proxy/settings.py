@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -32,6 +33,7 @@ from pydantic_settings import (
 )
 from typing_extensions import override
 
+from proxy.environment import is_injected, misspelt
 from proxy.errors import SettingError
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
@@ -55,13 +57,23 @@ def _listed(value: Any) -> Any:
         ) from None
 
 
+def _numbered(value: Any) -> Any:
+    """A list as the environment spells it with `__0__`, `__1__` …, which arrives as a table of numbers."""
+    if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
+        return [value[key] for key in sorted(value, key=int)]
+    return value
+
+
 Words = Annotated[tuple[Key, ...], NoDecode, BeforeValidator(_listed)]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class BackendSetting(BaseModel):
-    """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port."""
+    """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port.
+
+    What is not `managed` passes through untouched.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,6 +81,7 @@ class BackendSetting(BaseModel):
     name: str = ""
     kind: BackendKind = "auto"
     api_key: Key | None = Field(default=None, repr=False)
+    managed: bool = True
 
     @field_validator("url")
     @classmethod
@@ -102,6 +115,7 @@ class ModelSetting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    managed: bool | None = None
     window: int | None = Field(default=None, ge=256)
     tools: bool | None = None
     vision: bool | None = None
@@ -131,8 +145,8 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    backends: tuple[BackendSetting, ...] = Field(
-        (), description="JSON list of `{name, kind, url, api_key}`; empty: look on the usual ports."
+    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(_numbered)] = Field(
+        (), description="JSON list of `{name, kind, url, api_key, managed}`; empty: look on the usual ports."
     )
     discover: Words = Field(
         ("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
@@ -172,7 +186,7 @@ class Settings(BaseSettings):
     ask_usage: bool = Field(True, description="Ask for usage on streams whose client said nothing about it.")
     models: dict[str, ModelSetting] = Field(
         default_factory=dict,
-        description="Overrides by glob on the model id: window, tools, tokenizer, trigger …",
+        description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger …",
     )
     profile_ttl: float = Field(30.0, gt=0, description="Seconds a probed profile is believed.")
     store_ttl: float = Field(
@@ -225,6 +239,12 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Command line (init) over environment over TOML file."""
         del dotenv_settings, file_secret_settings
+        if isinstance(env_settings, EnvSettingsSource):
+            env_settings.env_vars = {
+                name: value
+                for name, value in env_settings.env_vars.items()
+                if not is_injected(name.upper(), value or "")
+            }
         path = settings_cls.model_config.get("toml_file")
         file = (TomlConfigSettingsSource(settings_cls),) if path else ()
         return (init_settings, env_settings, *file)
@@ -240,6 +260,10 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     Raises:
         SettingError: one line that names the setting, the value and what is allowed.
     """
+    known = {name: _NESTED[name].model_fields if name in _NESTED else () for name in Settings.model_fields}
+    wrong = misspelt(os.environ, {**known, "config": ()})  # noqa: TID251 - the one place
+    if wrong is not None:
+        raise SettingError(wrong)
     named = config or (Path(path) if (path := os.environ.get("SPILLWAY_CONFIG")) else None)  # noqa: TID251 - the one place
     if named is not None and not named.is_file():
         msg = f"config file {named} does not exist"

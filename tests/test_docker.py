@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from proxy.demo.server import serve_on_loopback
+from proxy.settings import Settings
 from tests.fakes.waiting import await_until, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -212,10 +213,34 @@ def test_plain_up_starts_spillway_alone(composition: dict[str, Any]) -> None:
 def test_spillway_reaches_the_host_and_keeps_its_store(composition: dict[str, Any]) -> None:
     spillway = composition["services"]["spillway"]
     assert spillway["extra_hosts"] == ["host.docker.internal:host-gateway"]
-    assert spillway["volumes"] == ["checkpoints:/data"]
+    assert spillway["volumes"] == ["checkpoints:/data", "./config:/config:ro"]
     assert spillway["environment"]["SPILLWAY_ALLOW_OPEN"] == "1"
     (port,) = instructions("EXPOSE")
     assert spillway["ports"] == [f"127.0.0.1:8484:{port}"]
+
+
+@pytest.mark.parametrize("service", ["spillway", "replica"])
+def test_every_setting_reaches_the_container(composition: dict[str, Any], service: str) -> None:
+    described = composition["services"][service]
+    given: dict[str, str | None] = described["environment"]
+    settings = {f"SPILLWAY_{name.upper()}" for name in (*Settings.model_fields, "config")}
+    assert set(given) == settings
+    set_here = {"SPILLWAY_HOST", "SPILLWAY_PORT", "SPILLWAY_ALLOW_OPEN"}
+    set_here |= {"SPILLWAY_STORE"} if service == "replica" else set()
+    for name in settings - set_here:
+        value = given[name]
+        assert value is None or value.startswith(f"${{{name}:-"), name
+    # Compose takes a variable without a value away where nobody sets it, the image's own too.
+    assert all(given[name] is not None for name in environment() if name.startswith("SPILLWAY_"))
+    assert described["env_file"] == [{"path": ".env", "required": False}]
+    assert "./config:/config:ro" in described["volumes"]
+
+
+def test_the_compositions_own_values_are_the_images(composition: dict[str, Any]) -> None:
+    given = composition["services"]["spillway"]["environment"]
+    for name, value in environment().items():
+        if name.startswith("SPILLWAY_"):
+            assert given[name] in (value, f"${{{name}:-{value}}}")
 
 
 def test_open_webui_is_pointed_at_spillway(composition: dict[str, Any]) -> None:

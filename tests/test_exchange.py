@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 import zlib
 from collections.abc import MutableMapping
 from typing import Any
@@ -120,10 +121,35 @@ async def test_a_reply_at_once() -> None:
     client = Client(b"")
     await client.exchange.reply(201, [(b"x", b"y")], b"body")
     assert client.sent == [
-        {"type": "http.response.start", "status": 201, "headers": [(b"x", b"y")]},
+        {
+            "type": "http.response.start",
+            "status": 201,
+            "headers": [(b"x", b"y"), (b"x-request-id", client.exchange.id.encode())],
+        },
         {"type": "http.response.body", "body": b"body", "more_body": False},
     ]
     assert client.exchange.started
+
+
+@pytest.mark.parametrize("given", [b"a", b"chat-1_2.3:4/5+6=7@8~9", b"x" * 128])
+async def test_a_client_may_name_its_request(given: bytes) -> None:
+    assert Client(headers=[(b"x-request-id", given)]).exchange.id == given.decode()
+
+
+@pytest.mark.parametrize("given", [b"", b"x" * 129, b"a b", b'a"', b"caf\xe9", b"a\n", b"<i>"])
+async def test_a_name_that_is_not_sane_is_replaced(given: bytes) -> None:
+    ours = Client(headers=[(b"x-request-id", given)]).exchange.id
+    assert re.fullmatch(r"req_[0-9a-f]+", ours)
+
+
+async def test_every_request_has_an_id_of_its_own() -> None:
+    assert len({Client().exchange.id for _ in range(100)}) == 100
+
+
+async def test_every_answer_carries_the_id_and_keeps_the_backends_own_beside_it() -> None:
+    client = Client(headers=[(b"x-request-id", b"mine")])
+    await client.exchange.start(200, [(b"x-request-id", b"theirs")])
+    assert client.sent[0]["headers"] == [(b"x-upstream-request-id", b"theirs"), (b"x-request-id", b"mine")]
 
 
 async def test_errors_have_openais_shape() -> None:

@@ -68,6 +68,72 @@ def test_a_backend_is_its_root_and_named_for_its_place(
     assert (backend.url, backend.name) == (root, name)
 
 
+def test_backends_may_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(11):
+        monkeypatch.setenv(f"SPILLWAY_BACKENDS__{number}__URL", f"http://b{number}")
+    monkeypatch.setenv("SPILLWAY_BACKENDS__1__MANAGED", "0")
+    backends = load_settings().backends
+    assert [backend.name for backend in backends] == [f"b{number}" for number in range(11)]
+    assert [backend.managed for backend in backends[:3]] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("SPILLWAY_TRIGER", "the nearest is SPILLWAY_TRIGGER"),
+        ("SPILLWAY_BACKEND", "the nearest is SPILLWAY_BACKENDS"),
+        ("SPILLWAY_BACKEND__0__URL", "the nearest is SPILLWAY_BACKENDS__0__URL"),
+        ("SPILLWAY_BACKENDS__0__API_KEYS", "the nearest is SPILLWAY_BACKENDS__0__API_KEY"),
+        ("SPILLWAY_MODELS__Q__WINDWO", "the nearest is SPILLWAY_MODELS__Q__WINDOW"),
+        ("SPILLWAY_MODELS__Q__XYZ", "the nearest is SPILLWAY_MODELS"),
+        ("SPILLWAY_TRIGGER__0", "the nearest is SPILLWAY_TRIGGER"),
+        ("SPILLWAY_QQQQQQQQ", "no such setting"),
+        ("SPILLWAY_", "no such setting"),
+    ],
+)
+def test_a_misspelt_variable_is_named_with_the_nearest_that_exists(
+    name: str, nearest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "s3cret")
+    message = refusal()
+    assert message.startswith(f"{name}: no such setting")
+    assert message.endswith(nearest)
+    assert "s3cret" not in message
+
+
+def test_what_is_empty_or_not_ours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_TRIGER", "")
+    monkeypatch.setenv("SPILLWAYS_TRIGGER", "1")
+    load_settings()
+
+
+@pytest.mark.parametrize("service", ["SPILLWAY", "SPILLWAY_REDIS", "SPILLWAY_1"])
+def test_what_kubernetes_and_docker_inject_is_left_alone(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injected = {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "8484",
+        "SERVICE_PORT_HTTP": "8484",
+        "SERVICE_PORT_METRICS_2": "9090",
+        "PORT": "tcp://10.0.0.1:8484",
+        "PORT_8484_TCP": "tcp://10.0.0.1:8484",
+        "PORT_8484_TCP_PROTO": "tcp",
+        "PORT_8484_TCP_PORT": "8484",
+        "PORT_8484_TCP_ADDR": "10.0.0.1",
+        "PORT_53_UDP": "udp://[::1]:53",
+        "PORT_53_SCTP_PORT": "53",
+        "PORT_8000_TCP_PORT_START": "8000",
+        "NAME": "/web/spillway",
+        "ENV_PATH": "/bin",
+    }
+    for name, value in injected.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    assert load_settings().port == 8484
+    monkeypatch.setenv("SPILLWAY_PORT", "http://10.0.0.1")
+    assert "SPILLWAY_PORT=" in refusal()
+
+
 def test_keys_are_trimmed_and_not_shown() -> None:
     settings = load_settings(api_keys=[" s3cret\n"], backends=[{"url": "http://a", "api_key": "s4cret\n"}])
     assert settings.api_keys == ("s3cret",)
@@ -95,7 +161,11 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("BACKENDS", '[{"url":"http://a/v1?x=1"}]', ["SPILLWAY_BACKENDS__0__URL", "without query"]),
         ("BACKENDS", '[{"url":"http://a","name":"a\\nb"}]', ["SPILLWAY_BACKENDS__0__NAME", "letters"]),
         ("BACKENDS", '[{"url":"http://a","kind":"x"}]', ["SPILLWAY_BACKENDS__0__KIND='x'", "'ollama'"]),
-        ("BACKENDS", '[{"url":"http://a","u":1}]', ["SPILLWAY_BACKENDS__0__U", "api_key, kind, name, url"]),
+        (
+            "BACKENDS",
+            '[{"url":"http://a","u":1}]',
+            ["SPILLWAY_BACKENDS__0__U", "api_key, kind, managed, name, url"],
+        ),
         ("BACKENDS", '[{"url":"http://a"},{"url":"http://a"}]', ["different names", "'a'"]),
         ("MODELS", '{"q*":{"window":5}}', ["SPILLWAY_MODELS__Q*__WINDOW=5", "256"]),
         ("MODELS", '{"q*":{"wind":5}}', ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"]),

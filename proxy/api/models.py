@@ -14,7 +14,7 @@ from proxy.options import Options
 from proxy.shaping.diet import diet_from
 from proxy.shortening.policy import SMALL_WINDOW, limits_for
 from proxy.stages.emulating import CallLedger
-from proxy.stages.routing import Route, Router
+from proxy.stages.routing import Route, Router, is_managed
 
 PROBED = 24
 """Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
@@ -76,10 +76,9 @@ def _counting(meter: Any, upstream: Upstream, model: str) -> dict[str, Any]:
 
 
 def _effective(options: Options, upstream: Upstream, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    del upstream
     chosen = options.for_model(model)
     effective: dict[str, Any] = {
-        "managed": told.get("window") is not None,
+        "managed": told.get("window") is not None and is_managed(Route(upstream, model), options),
         "trigger": chosen.trigger,
         "target": chosen.target,
         "pause": chosen.pause,
@@ -124,7 +123,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
         "window_origin": profile.window.origin if profile.window is not None else None,
         "trigger": chosen.trigger,
         "pause": chosen.pause,
-        "managed": window is not None,
+        "managed": window is not None and is_managed(route, options),
         "tools": _tools(profile, options),
     }
     return {

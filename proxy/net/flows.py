@@ -84,7 +84,7 @@ class FlowRunner:
     async def exchange(self, probe: Probe) -> Reply:
         """Send one probe; status 0 when no whole response came.
 
-        One that broke off is sent once more: the connection may have been an idle one that the server closed.
+        One that broke off is sent once more, whatever its method: probes only ask, they change nothing and cost nothing.
         """
         try:
             return await self._attempt(probe)

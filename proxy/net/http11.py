@@ -7,6 +7,7 @@ per header or HTTP chunk, is what makes it cheap.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import AsyncIterable
 from typing import Protocol
@@ -146,6 +147,12 @@ class Connection(asyncio.Protocol):
     def connected(self) -> bool:
         """Whether the connection is open as far as anyone has told us."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def readable(self) -> bool:
+        """Whether the socket has something that the loop has not yet told us: on an idle connection, most likely its end."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return sock is None or _is_readable(sock.fileno())
 
     def abort(self) -> None:
         """Close the socket at once, dropping what was not sent."""
@@ -346,3 +353,16 @@ class Connection(asyncio.Protocol):
             assert self._parser is not None
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive()
+
+
+if hasattr(select, "poll"):
+
+    def _is_readable(fd: int) -> bool:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
+
+else:  # Windows, where select takes any socket; elsewhere none above 1023
+
+    def _is_readable(fd: int) -> bool:
+        return bool(select.select([fd], [], [], 0)[0])

@@ -26,6 +26,14 @@ __all__ = ["HttpTransport", "build_request", "open_transport"]
 Origin: TypeAlias = tuple[str, str, int | None]
 RACE_DELAY = 0.25
 """Seconds one address family is tried before the other joins in (RFC 8305)."""
+FRESH = 1.0
+"""Seconds of idleness after which a kept connection is no longer trusted with a request that must not be sent twice.
+
+Nothing on the wire tells whether a server is closing just now, so the bound stays well below what servers keep idle
+connections for: 2 s gunicorn, 5 s llama-server (cpp-httplib), uvicorn (vLLM) and Node (LM Studio), no limit Ollama (Go).
+"""
+REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""Methods that may be sent again when nobody knows whether they arrived: the idempotent ones (RFC 9110, 9.2.2)."""
 
 
 def open_transport(
@@ -49,9 +57,10 @@ def open_transport(
 class HttpTransport(httpx.AsyncBaseTransport):
     """A pool of HTTP/1.1 connections without limits, cookies, redirects, proxies or decompression.
 
-    A request whose body is bytes and that went out on a kept connection is sent once more, on a new one, when
-    the kept one ends before a byte of the response: servers close idle connections whenever they like. On a
-    new connection nothing is ever sent twice.
+    Servers close idle connections whenever they like. An idempotent request that went out on a kept connection
+    is therefore sent once more, on a new one, when the kept one ends before a byte of the response. Any other
+    is never sent twice, since a backend may have worked on it, and been paid: it goes out on a kept connection
+    only while that is fresh and silent, else on a new one.
 
     Understands two of httpx's request extensions: `timeout` (`connect` and `read`) and `target`.
     """
@@ -89,12 +98,13 @@ class HttpTransport(httpx.AsyncBaseTransport):
             return await self._upload(connection, request, read_timeout)
         body = b"".join(request.stream)
         head = request_head(request, len(body))
-        kept = self._take(origin)
+        repeatable = request.method in REPEATABLE
+        kept = self._take(origin, self._keep_alive) if repeatable else self._take_fresh(origin)
         if kept is not None:
             try:
                 return await self._exchange(kept, request, head, body, read_timeout)
             except (httpx.ReadError, httpx.RemoteProtocolError):
-                if kept.responded:
+                if kept.responded or not repeatable:
                     raise
         fresh = await self._connect(origin, connect_timeout)
         return await self._exchange(fresh, request, head, body, read_timeout)
@@ -178,14 +188,23 @@ class HttpTransport(httpx.AsyncBaseTransport):
         if kept is not None and connection in kept:
             kept.remove(connection)
 
-    def _take(self, origin: Origin) -> Connection | None:
+    def _take(self, origin: Origin, idle: float) -> Connection | None:
+        """The kept connection that was used last, if that is less than `idle` seconds ago."""
         kept = self._idle.get(origin)
-        oldest = asyncio.get_running_loop().time() - self._keep_alive
-        while kept:
-            connection = kept.pop()  # the one used last: the likeliest to be alive still
-            if connection.connected and connection.idle_since > oldest:
+        now = asyncio.get_running_loop().time()
+        while kept and kept[-1].idle_since > now - idle:
+            connection = kept.pop()
+            if connection.connected:
                 self._busy.add(connection)
                 return connection
+        return None
+
+    def _take_fresh(self, origin: Origin) -> Connection | None:
+        """A kept connection that is as good as a new one: fresh, and with nothing waiting to be read."""
+        while (connection := self._take(origin, min(FRESH, self._keep_alive))) is not None:
+            if not connection.readable:
+                return connection
+            self._busy.discard(connection)
             connection.abort()
         return None
 

@@ -24,10 +24,13 @@ class Upstream:
         own_keys: Collection[str],
         transport: httpx.AsyncBaseTransport,
         prober: Prober,
+        managed: bool = True,
     ) -> None:
         self.name = name
         self.url = url
         self.prober = prober
+        self.managed = managed
+        """Whether requests to it are managed, where nothing is said of the model."""
         self._api_key = api_key
         self._own_keys = own_keys
         self._transport = transport

@@ -9,6 +9,7 @@ from proxy.shortening.policy import limits_for
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
+from proxy.stages.routing import is_managed
 
 
 async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[str, Any]:
@@ -33,8 +34,8 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         "rungs": [],
         "messages": job.messages,
     }
-    if budget is None:
-        return {**told, "note": "The window is not known: the request is forwarded as it is."}
+    if budget is None or not is_managed(job.route, job.options):
+        return {**told, **_left_alone(job)}
     told["budget"] = {
         "trigger": int(budget.window * budget.trigger),
         "target": budget.goal,
@@ -58,6 +59,12 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         "after": round(done.after),
         "messages": [*job.system, *done.messages],
     }
+
+
+def _left_alone(job: Job) -> dict[str, str]:
+    if is_managed(job.route, job.options):
+        return {"note": "The window is not known: the request is forwarded as it is."}
+    return {"action": "passed", "note": "The user set managed = false: it passes through untouched."}
 
 
 def _parts(job: Job, costs: list[float]) -> dict[str, Any]:

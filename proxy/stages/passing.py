@@ -7,10 +7,11 @@ from collections.abc import AsyncIterable, Sequence
 import httpx
 
 from proxy.errors import BrokenOff
-from proxy.exchange import Exchange
+from proxy.exchange import Exchange, decoded
 from proxy.net.headers import Header, response_headers
 from proxy.net.upstream import Upstream
-from proxy.stages.routing import Router
+from proxy.options import Options
+from proxy.stages.routing import Route, Router, is_managed
 from proxy.wire.jsontext import loads
 
 PEEK = 8 * 2**20
@@ -48,6 +49,20 @@ async def relay_response(exchange: Exchange, response: httpx.Response, own: Sequ
     await exchange.end()
 
 
+async def left_alone(exchange: Exchange, wire: bytes, router: Router, options: Options) -> Upstream | None:
+    """The backend of a chat request that the client or the user wants passed through; None if it is to be managed.
+
+    Raises:
+        BadRequest, BodyTooLarge: its content-encoding can't be undone.
+    """
+    if exchange.header(b"x-spillway-bypass") == "1":
+        return await upstream_of(wire, router)
+    if options.manages_all and all(upstream.managed for upstream in router.upstreams):
+        return None
+    route = await _route_of(decoded(wire, exchange.header(b"content-encoding"), options.max_body), router)
+    return None if is_managed(route, options) else route.upstream
+
+
 async def pass_by_model(exchange: Exchange, router: Router) -> None:
     """Pass a request to the backend of the model that its JSON body names, else to the first backend.
 
@@ -65,12 +80,16 @@ async def pass_by_model(exchange: Exchange, router: Router) -> None:
 
 async def upstream_of(body: bytes, router: Router) -> Upstream:
     """The backend of the model that a JSON body names; the first one if it names none."""
+    return (await _route_of(body, router)).upstream
+
+
+async def _route_of(body: bytes, router: Router) -> Route:
     try:
         parsed = loads(body)
     except ValueError:
-        return router.upstreams[0]
+        parsed = None
     model = parsed.get("model") if isinstance(parsed, dict) else None
-    return (await router.route(model)).upstream if isinstance(model, str) else router.upstreams[0]
+    return await router.route(model) if isinstance(model, str) else Route(router.upstreams[0], "")
 
 
 def _worth_reading(exchange: Exchange) -> bool:

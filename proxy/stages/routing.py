@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from proxy.backends.base import Listed
 from proxy.net.upstream import Upstream
+from proxy.options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,12 @@ class Route:
     upstream: Upstream
     model: str
     listed: Listed | None = None
+
+
+def is_managed(route: Route, options: Options) -> bool:
+    """Whether requests on this route are managed: what the user said of the model, else of the backend."""
+    chosen = options.for_model(route.model).managed
+    return route.upstream.managed if chosen is None else chosen
 
 
 class Router:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, scripted
+from proxy.api import schemas
+from proxy.settings import BackendSetting
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, scripted
 from tests.proxying import running_proxy
 
 
@@ -88,6 +92,100 @@ def test_not_ready_while_no_backend_answers() -> None:
         assert "spillway check" in error["message"]
 
 
+@pytest.mark.parametrize("kind", ["auto", "llamacpp"])
+def test_a_backend_that_went_away_is_not_ready_whether_its_kind_is_set_or_not(kind: Any) -> None:
+    fake = LlamaCppFake()
+    with running_proxy(BackendSetting(url=fake.url, name="b", kind=kind)) as proxy:
+        fake.stop()
+        gone = proxy.client.get("/readyz")
+        assert (gone.status_code, gone.json()["backends"]) == (503, {"b": None})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/api/v1/chat/completions",
+        "/chat/completions",
+        "/chat/completions/",
+        "//v1/chat/completions",
+        "/v1//chat/completions",
+        "//chat/completions",
+    ],
+)
+@pytest.mark.parametrize("bypass", ["0", "1"])
+def test_the_chat_route_is_managed_however_the_base_url_was_typed(path: str, bypass: str) -> None:
+    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+        answer = proxy.client.post(
+            proxy.url + path,
+            json={"messages": [{"role": "user", "content": "hi"}]},
+            headers={"x-spillway-bypass": bypass},
+        )
+        assert answer.status_code == 200
+        assert ("x-spillway-action" in answer.headers) is (bypass == "0")
+        assert fake.chats()[0].path == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("path", ["/models", "/models/", "/api/v1/models", "//v1/models", "/v1/models/"])
+def test_the_model_list_is_the_same_on_every_path(path: str) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        assert proxy.client.get(proxy.url + path).json() == proxy.client.get("/v1/models").json()
+
+
+def test_one_model_without_the_version() -> None:
+    with VllmFake([FakeModel("a/b", 4096)]) as fake, running_proxy(fake) as proxy:
+        assert proxy.client.get("/models/a/b").json()["context_length"] == 4096
+
+
+def test_other_methods_on_these_paths_go_to_the_backend() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        proxy.client.post("/models/load", json={"model": "x"})
+        assert (fake.requests[-1].method, fake.requests[-1].path) == ("POST", "/models/load")
+
+
+def test_the_own_endpoints_are_described() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        described = proxy.client.get("/openapi.json").json()
+        assert set(described["paths"]) == {
+            *("/healthz", "/readyz", "/metrics", "/v1/models", "/v1/models/{model}"),
+            *("/spillway/models", "/spillway/explain"),
+        }
+        for path, operations in described["paths"].items():
+            for operation in operations.values():
+                answer = operation["responses"]["200"]
+                assert path == "/metrics" or "$ref" in answer["content"]["application/json"]["schema"]
+        assert "openapi.json" in proxy.client.get("/docs").text
+
+
+def test_what_the_own_endpoints_answer_is_what_is_described() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        question = {"messages": [{"role": "user", "content": "hi"}]}
+        listed = proxy.client.get("/v1/models")
+        schemas.ModelList.model_validate(listed.json(), strict=True)
+        model = listed.json()["data"][0]["id"]
+        schemas.ModelObject.model_validate(proxy.client.get(f"/v1/models/{model}").json(), strict=True)
+        schemas.Known.model_validate(proxy.client.get("/spillway/models").json(), strict=True)
+        explained = proxy.client.post("/spillway/explain", json=question)
+        schemas.Explanation.model_validate(explained.json(), strict=True)
+        for answer in (listed, explained, proxy.client.get("/healthz"), proxy.client.get("/docs")):
+            assert answer.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_can_be_asked_for_without_a_body(path: str) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake, api_keys=("mine",)) as proxy:
+        answer = proxy.client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/spillway/models", "/v1/models/x", "/models"])
+def test_the_own_endpoints_ask_for_keys(path: str) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake, api_keys=("mine",)) as proxy:
+        refused = proxy.client.get(path)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert proxy.client.get(path, headers={"x-api-key": "mine"}).status_code in (200, 404)
+
+
 def test_metrics_name_what_was_done() -> None:
     with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
         proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": "a secret prompt"}]})
@@ -117,8 +215,6 @@ def test_own_keys_are_asked_for_and_never_travel() -> None:
 
 
 def test_a_configured_key_replaces_the_clients() -> None:
-    from proxy.settings import BackendSetting
-
     with LlamaCppFake(brain=scripted(["hi"]), api_key="theirs") as fake:
         backend = BackendSetting(url=fake.url + "/v1", name="b", api_key="theirs")
         with running_proxy(backend) as proxy:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -56,6 +58,12 @@ class Peer:
         with suppress(ConnectionError):
             while await asyncio.wait_for(self._reader.read(65536), DEADLINE):
                 pass
+
+    def shut(self) -> None:
+        """End the connection at once, without a turn of the loop."""
+        sock = socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno()))
+        with sock:
+            sock.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
         self._writer.close()
@@ -130,6 +138,10 @@ async def opened(**settings: Any) -> AsyncIterator[HttpTransport]:
 
 def post(served: Served, content: Any = b"hello", *headers: tuple[bytes, bytes]) -> httpx.Request:
     return build_request("POST", httpx.URL(f"http://127.0.0.1:{served.port}/v1/x?y=1"), headers, content)
+
+
+def put(served: Served, content: bytes = b"hello", method: str = "PUT") -> httpx.Request:
+    return build_request(method, httpx.URL(f"http://127.0.0.1:{served.port}/v1/x?y=1"), [], content)
 
 
 def get(served: Served, method: str = "GET") -> httpx.Request:

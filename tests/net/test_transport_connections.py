@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.net.transport import build_request
+from proxy.net.transport import FRESH, build_request
 from tests.net.peer import (
     CHUNKED,
     DEADLINE,
@@ -25,6 +25,7 @@ from tests.net.peer import (
     chunk,
     opened,
     post,
+    put,
     read_until_error,
     send,
     serving,
@@ -73,19 +74,22 @@ async def test_a_connection_that_should_close_is_closed(answer: bytes) -> None:
         assert served.connections == 2
 
 
-async def test_a_post_on_a_stale_connection_is_sent_again_on_a_new_one() -> None:
-    bodies: list[tuple[int, bytes]] = []
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
+async def test_an_idempotent_request_on_a_dying_connection_is_sent_again_on_a_new_one(method: str) -> None:
+    seen: list[tuple[int, bytes]] = []
 
     async def script(peer: Peer) -> None:
-        bodies.append((peer.number, (await peer.request())[1]))
-        await peer.send(OK)
-        if peer.number == 1:
-            bodies.append((peer.number, (await peer.request())[1]))  # and gone, without a byte
+        while (request := await peer.request())[0]:
+            seen.append((peer.number, request[1]))
+            if seen == [(1, b"first"), (1, b"second")]:
+                return  # gone, without a byte
+            await peer.send(OK)
 
     async with serving(script) as served, opened() as transport:
         assert await send(transport, post(served, b"first")) == b"ok"
-        assert await send(transport, post(served, b"second")) == b"ok"
-    assert bodies == [(1, b"first"), (1, b"second"), (2, b"second")]
+        response = await transport.handle_async_request(put(served, b"second", method))
+        await response.aclose()
+    assert seen == [(1, b"first"), (1, b"second"), (2, b"second")]
 
 
 async def test_it_is_sent_again_only_once() -> None:
@@ -98,7 +102,58 @@ async def test_it_is_sent_again_only_once() -> None:
     async with serving(script) as served, opened() as transport:
         await send(transport, post(served))
         with pytest.raises(httpx.RemoteProtocolError, match="without a response"):
-            await transport.handle_async_request(post(served))
+            await transport.handle_async_request(put(served))
+        assert served.connections == 2
+
+
+async def test_a_post_is_never_sent_twice() -> None:
+    bodies: list[bytes] = []
+
+    async def script(peer: Peer) -> None:
+        while (request := await peer.request())[0]:
+            bodies.append(request[1])
+            if request[1] == b"second":
+                return  # read whole, perhaps worked on, never answered
+            await peer.send(OK)
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served, b"first"))
+        with pytest.raises(httpx.RemoteProtocolError, match="without a response"):
+            await transport.handle_async_request(post(served, b"second"))
+        assert served.connections == 1
+    assert bodies == [b"first", b"second"]
+
+
+async def test_a_post_goes_out_on_a_new_connection_once_the_kept_one_is_not_fresh() -> None:
+    async def script(peer: Peer) -> None:
+        while (await peer.request())[0]:
+            await peer.send(OK)
+
+    async with serving(script) as served, opened(keep_alive=60) as transport:
+        await send(transport, post(served))
+        for kept in transport._idle.values():
+            kept[0].idle_since -= FRESH
+        assert await send(transport, put(served)) == b"ok"
+        assert served.connections == 1
+        for kept in transport._idle.values():
+            kept[0].idle_since -= FRESH
+        assert await send(transport, post(served)) == b"ok"
+        assert served.connections == 2
+
+
+async def test_a_post_does_not_go_out_on_a_connection_whose_end_is_waiting_to_be_read() -> None:
+    peers: list[Peer] = []
+
+    async def script(peer: Peer) -> None:
+        peers.append(peer)
+        await peer.request()
+        await peer.send(OK)
+        await peer.gone()
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served))
+        peers[0].shut()  # and before the loop can tell
+        assert await send(transport, post(served)) == b"ok"
         assert served.connections == 2
 
 

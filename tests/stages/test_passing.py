@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy.settings import BackendSetting
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, OllamaFake, VllmFake, scripted
 from tests.proxying import Proxy, running_proxy
 
@@ -132,6 +133,20 @@ def test_other_paths_pass_streaming_and_whole() -> None:
         direct.close()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_answer_tells_the_id_of_its_request(stream: bool) -> None:
+    with LlamaCppFake(brain=scripted(["hi"] * 2)) as fake, running_proxy(fake) as proxy:
+        named = {"x-request-id": "mine"}
+        chat = post(proxy, body_of(fake, model="fake-model", stream=stream), **named)
+        refused = post(proxy, b"{", **named)
+        passed = proxy.client.get("/nothing/here", headers=named)
+        assert [answer.headers["x-request-id"] for answer in (chat, refused, passed)] == ["mine"] * 3
+        fake.fail_next(429, b"{}", [("x-request-id", "theirs")])
+        answer = post(proxy, body_of(fake, model="fake-model", stream=stream))
+        assert answer.headers["x-upstream-request-id"] == "theirs"
+        assert answer.headers["x-request-id"].startswith("req_")
+
+
 def test_a_streamed_upload_passes() -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         parts = [b"a" * 1000, b"b" * 100_000, b"c"]
@@ -150,6 +165,35 @@ def test_bypass_forwards_even_what_is_too_long() -> None:
         assert fake.chats()[0].body == body
         assert "x-spillway-action" not in answer.headers
         assert fake.chats()[0].header("x-spillway-bypass") is None
+
+
+@pytest.mark.parametrize(
+    ("backend_managed", "models", "managed"),
+    [
+        (True, {}, {"one": True, "two": True}),
+        (True, {"o*": {"managed": False}}, {"one": False, "two": True}),
+        (False, {}, {"one": False, "two": False}),
+        (False, {"two": {"managed": True}}, {"one": False, "two": True}),
+    ],
+)
+def test_what_is_not_managed_passes_untouched(
+    backend_managed: bool, models: dict[str, Any], managed: dict[str, bool]
+) -> None:
+    with VllmFake([FakeModel("one", 4096), FakeModel("two", 4096)], brain=scripted(["hi"] * 2)) as fake:
+        backend = BackendSetting(url=fake.url, managed=backend_managed)
+        with running_proxy(backend, models=models) as proxy:
+            listed = {each["id"]: each["spillway"] for each in proxy.client.get("/v1/models").json()["data"]}
+            told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]
+            for model, expected in managed.items():
+                body = gzip.compress(body_of(fake, model=model, stream=True))
+                answer = post(proxy, body, **{"content-encoding": "gzip"})
+                seen = fake.chats()[-1]
+                assert ("x-spillway-action" in answer.headers) is expected
+                assert (seen.body == body and answer.content == seen.response) is not expected
+                assert listed[model]["managed"] is told[model]["effective"]["managed"] is expected
+                question = {"model": model, "messages": [{"role": "user", "content": "x"}]}
+                explained = proxy.client.post("/spillway/explain", json=question).json()
+                assert (explained["action"] != "passed") is expected
 
 
 def test_headers_that_must_not_travel() -> None:

@@ -1,0 +1,164 @@
+"""Spillway's own endpoints: typed FastAPI routes, described at `/openapi.json` and shown at `/docs`.
+
+A backend's own paths of these names are hidden by them. The page at `/docs` loads Swagger UI from jsdelivr.net: without
+that only `/openapi.json` is of use. The chat route and pass-through are none of these: see `proxy.api.routes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from proxy.api.endpoint import Endpoint, Handler
+from proxy.api.models import model_list, one_model, profiles
+from proxy.api.paths import MODELS
+from proxy.api.schemas import Explanation, Health, Known, ModelList, ModelObject, Readiness
+from proxy.api.surface import Surface
+from proxy.errors import ModelNotFound
+from proxy.exchange import AsgiMessage, Exchange
+
+_EXCHANGE = "spillway.exchange"
+"""Where a route's handler finds the exchange in the scope."""
+
+_CHAT_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object", "required": ["messages"]}}},
+    }
+}
+
+
+def own_routers(surface: Surface) -> tuple[APIRouter, ...]:
+    """All of them; those for orchestrators need no key."""
+    return _health(surface), _models(surface), _documents(surface.keys)
+
+
+def _health(on: Surface) -> APIRouter:
+    router = APIRouter(route_class=_route_class(()), tags=["health"])
+
+    @router.get("/healthz")
+    @router.head("/healthz", include_in_schema=False)
+    async def alive() -> Health:
+        """Tell that the process answers."""
+        return Health(status="ok")
+
+    @router.get("/readyz", responses={503: {"model": Readiness, "description": "No backend answers."}})
+    @router.head("/readyz", include_in_schema=False)
+    async def ready(response: Response) -> Readiness:
+        """Ask the backends whether one answers. A store that fails is told, but does not count."""
+        backends = await on.readiness.kinds()
+        if not any(backends.values()):
+            response.status_code = 503
+        return Readiness(
+            status="ready" if any(backends.values()) else "no backend answers",
+            backends=backends,
+            store="ok" if on.store_healthy() else "failing, working without it",
+        )
+
+    @router.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Counters in Prometheus' text format."""
+        return Response(on.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def _models(on: Surface) -> APIRouter:
+    router = _keyed(on.keys, tags=["models"])
+    relay = on.relay
+
+    @router.get(MODELS, response_model=ModelList, response_model_exclude_unset=True)
+    async def listing() -> dict[str, Any]:
+        """Give the union of all backends' models."""
+        return await model_list(relay.router, on.options)
+
+    @router.get(MODELS + "/{model:path}", response_model=ModelObject, response_model_exclude_unset=True)
+    @router.get(
+        "/models/{model:path}",
+        response_model=ModelObject,
+        response_model_exclude_unset=True,
+        include_in_schema=False,
+    )
+    async def one(model: str) -> dict[str, Any]:
+        """Give one model; ids may contain slashes."""
+        found = await one_model(relay.router, on.options, model)
+        if found is None:
+            raise ModelNotFound(f"No backend lists the model {model!r}; GET /v1/models shows what there is.")
+        return found
+
+    @router.get("/spillway/models", response_model=Known, response_model_exclude_unset=True)
+    async def known() -> dict[str, Any]:
+        """Tell what is known of every backend and model, with the origin of every field."""
+        return await profiles(relay.router, on.options, on.meter, on.ledger)
+
+    @router.post("/spillway/explain", response_model=Explanation, openapi_extra=_CHAT_BODY)
+    async def explain(request: Request) -> Response:
+        """Tell what would be done to a chat request, without asking a model."""
+        return _Handed(relay.explain, request.scope[_EXCHANGE])
+
+    return router
+
+
+def _documents(keys: Sequence[str]) -> APIRouter:
+    router = _keyed(keys, include_in_schema=False)
+
+    @router.get("/openapi.json")
+    async def schema(request: Request) -> dict[str, Any]:
+        described: dict[str, Any] = request.app.openapi()
+        return described
+
+    @router.get("/docs")
+    async def page() -> Response:
+        return get_swagger_ui_html(openapi_url="openapi.json", title="Spillway", swagger_favicon_url="data:,")
+
+    return router
+
+
+def _keyed(keys: Sequence[str], **options: Any) -> APIRouter:
+    # For the description only: it is the endpoint that asks for keys, as on every other path.
+    described = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS, where there are any.")
+    return APIRouter(route_class=_route_class(keys), dependencies=[Depends(described)], **options)
+
+
+def _route_class(keys: Sequence[str]) -> type[APIRoute]:
+    """Routes that ask for keys, tell errors and name requests as every other path does."""
+
+    class OwnRoute(APIRoute):
+        @override
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            handle = super().handle
+
+            async def answer(exchange: Exchange) -> None:
+                scope[_EXCHANGE] = exchange
+
+                async def forward(message: AsgiMessage) -> None:
+                    if message["type"] == "http.response.start":
+                        await exchange.start(message["status"], message["headers"])
+                    else:
+                        await send(message)
+
+                await handle(scope, receive, forward)
+
+            await Endpoint(answer, keys)(scope, receive, send)
+
+    return OwnRoute
+
+
+class _Handed(Response):
+    """An answer that is given past FastAPI, by whoever writes to the exchange."""
+
+    def __init__(self, handler: Handler, exchange: Exchange) -> None:
+        super().__init__()
+        self._handler = handler
+        self._exchange = exchange
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handler(self._exchange)

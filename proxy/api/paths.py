@@ -1,0 +1,29 @@
+"""The paths of OpenAI's interface that are answered here, in every spelling that base URLs give rise to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+CHAT = "/v1/chat/completions"
+MODELS = "/v1/models"
+
+PREFIXES = ("/v1", "/api/v1", "")
+"""What people end their base URL with: OpenAI's way, OpenRouter's and LM Studio's, and nothing."""
+
+_ANSWERED = (("POST", CHAT), ("GET", MODELS))
+
+
+def _spellings(path: str) -> Iterator[str]:
+    """Each prefix, with slashes too many where a base URL that ends in one, or a path that does, puts them."""
+    endpoint = path.removeprefix("/v1")
+    for prefix in PREFIXES:
+        for before in ("", "/"):
+            for between in ("", "/"):
+                for after in ("", "/"):
+                    yield before + prefix + between + endpoint + after
+
+
+CANONICAL: Mapping[tuple[str, str], str] = {
+    (method, spelling): path for method, path in _ANSWERED for spelling in _spellings(path)
+}
+"""Method and path as a client may write it, to the path that is meant."""

@@ -1,0 +1,80 @@
+"""What Spillway's own endpoints answer. Fields that are not named here pass as they are."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Health(_Open):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(_Open):
+    """Whether requests can be served."""
+
+    status: Literal["ready", "no backend answers"]
+    backends: dict[str, str | None] = Field(description="Name to kind; null: it does not answer.")
+    store: str = Field(description="`ok`, or what is wrong; it does not count for readiness.")
+
+
+class ModelNote(_Open):
+    """What Spillway adds to a model's object."""
+
+    backend: str
+    window: int | None = Field(description="Effective context window in tokens; null: not known.")
+    window_origin: str | None
+    trigger: float = Field(description="Fill at which a request is compacted before it is sent.")
+    pause: float = Field(description="Fill at which a running answer is paused and compacted.")
+    managed: bool
+    tools: str = Field(description="How a request's tools reach the model.")
+
+
+class ModelObject(_Open):
+    """A model as its backend lists it, and what Spillway knows."""
+
+    id: str
+    context_length: int | None
+    supports_tools: bool | None
+    spillway: ModelNote
+
+
+class ModelList(_Open):
+    """OpenAI's list object, over all backends."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class BackendKnown(_Open):
+    """What is known of one backend."""
+
+    name: str
+    url: str
+    kind: str | None = Field(description="null: it has not answered yet.")
+    models: dict[str, dict[str, Any]] = Field(description="Each field with value, origin and trust.")
+
+
+class Known(_Open):
+    """What is known of every backend and model."""
+
+    backends: list[BackendKnown]
+
+
+class Explanation(_Open):
+    """What would be done to a chat request."""
+
+    model: str
+    backend: str
+    window: int | None
+    prompt_tokens: int
+    fill: float | None
+    action: str = Field(description="As in `x-spillway-action`; `passed` for what is not managed.")
+    messages: list[dict[str, Any]] = Field(description="As they would be sent.")

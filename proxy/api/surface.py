@@ -1,0 +1,27 @@
+"""What the API stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.net.readiness import Readiness
+from proxy.options import Options
+from proxy.relay import Relay
+from proxy.stages.emulating import CallLedger
+from proxy.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """What the routes stand on. `store_healthy` tells whether the store works."""
+
+    relay: Relay
+    options: Options
+    metrics: Metrics
+    meter: Any
+    ledger: CallLedger
+    keys: Sequence[str]
+    readiness: Readiness
+    store_healthy: Callable[[], bool]

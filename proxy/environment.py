@@ -1,0 +1,60 @@
+"""Names in the environment that begin with `SPILLWAY_`: which are settings, which come from elsewhere, which are misspelt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+
+PREFIX = "SPILLWAY_"
+
+# Kubernetes tells every pod of the services beside it (pkg/kubelet/envvars), Docker's links of the linked container:
+# with a service called spillway, or spillway-redis, these names begin as ours do.
+_INJECTED = re.compile(
+    r"SPILLWAY_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?|ENV_\w+)"
+)
+_INJECTED_VALUES = {"PORT": ("tcp://", "udp://", "sctp://"), "NAME": ("/",)}
+"""Last word of a name to beginnings of its value, where the name alone does not tell: `SPILLWAY_PORT` is a setting too."""
+
+
+def is_injected(name: str, value: str) -> bool:
+    """Whether Kubernetes or Docker put the variable there; `name` in capitals."""
+    told = _INJECTED_VALUES.get(name.rpartition("_")[2], ())
+    return _INJECTED.fullmatch(name) is not None or value.startswith(tuple(told))
+
+
+def misspelt(environment: Mapping[str, str], settings: Mapping[str, Collection[str]]) -> str | None:
+    """What is wrong with the first variable of ours that is no setting, and which is nearest; None if all are.
+
+    Args:
+        environment: all of it; a variable that is empty says nothing and is not looked at.
+        settings: names of settings to names of the fields one level below `NAME__KEY__`, lower case.
+    """
+    for name, value in sorted(environment.items()):
+        upper = name.upper()
+        if upper.startswith(PREFIX) and value and not is_injected(upper, value):
+            wrong = _wrong(upper.removeprefix(PREFIX).lower().split("__"), settings)
+            if wrong is not None:
+                nearest = f"; the nearest is {PREFIX}{wrong.upper()}" if wrong else ""
+                return f"{name}: no such setting{nearest}"
+    return None
+
+
+def _wrong(parts: list[str], settings: Mapping[str, Collection[str]]) -> str | None:
+    """None where the name is a setting's, else the nearest one that is, or nothing."""
+    head, *rest = parts
+    fields = settings.get(head)
+    if fields is None:
+        nearest = _nearest(head, settings)
+        return "__".join([nearest, *rest]) if nearest and settings[nearest] else nearest
+    if rest and not fields:
+        return head
+    # Below a key there is one more level; what is deeper is the key's own affair, since it may hold `__` itself.
+    if len(rest) == 2 and rest[1] not in fields:
+        nearest = _nearest(rest[1], fields)
+        return "__".join([head, rest[0], nearest]) if nearest else head
+    return None
+
+
+def _nearest(word: str, words: Collection[str]) -> str:
+    return next(iter(get_close_matches(word, words, n=1)), "")

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import httpx
+import pytest
+from typing_extensions import override
+
+from proxy.net.flows import FlowRunner
+from proxy.net.prober import Prober
+from proxy.net.readiness import BELIEVED, Readiness
+from proxy.net.upstream import Upstream
+
+pytestmark = pytest.mark.anyio
+
+
+class Server(httpx.AsyncBaseTransport):
+    """A backend that answers everything with one status; 0 refuses, -1 is silent."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.status = status
+        self.asked = 0
+
+    @override
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        if self.status == 0:
+            raise httpx.ConnectError("refused")
+        if self.status < 0:
+            await asyncio.Event().wait()
+        return httpx.Response(self.status, request=request)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def readiness(*servers: Server, clock: Callable[[], float] | None = None, patience: float = 5.0) -> Readiness:
+    upstreams = [
+        Upstream(
+            name=f"b{number}",
+            url="http://127.0.0.1:9",
+            api_key=None,
+            own_keys=(),
+            transport=server,
+            prober=Prober(FlowRunner(server, "http://127.0.0.1:9"), kind="vllm"),
+        )
+        for number, server in enumerate(servers, start=1)
+    ]
+    return Readiness(upstreams, clock=clock or Clock(), patience=patience)
+
+
+@pytest.mark.parametrize(
+    ("status", "answers"),
+    [
+        *((status, True) for status in (200, 401, 404, 405, 429, 500)),
+        *((status, False) for status in (502, 503, 504, 0)),
+    ],
+)
+async def test_any_answer_of_the_server_itself_counts(status: int, answers: bool) -> None:
+    assert await readiness(Server(status)).kinds() == {"b1": "vllm" if answers else None}
+
+
+async def test_silence_is_no_answer() -> None:
+    assert await readiness(Server(-1), Server(200), patience=0.01).kinds() == {"b1": None, "b2": "vllm"}
+
+
+async def test_an_answer_is_believed_for_a_while_and_shared() -> None:
+    server, clock = Server(), Clock()
+    ready = readiness(server, clock=clock)
+    assert await asyncio.gather(*(ready.kinds() for _ in range(5))) == [{"b1": "vllm"}] * 5
+    clock.now += BELIEVED / 2
+    await ready.kinds()
+    assert server.asked == 1
+    server.status = 0
+    clock.now += BELIEVED / 2
+    assert await ready.kinds() == {"b1": None}
+
+
+async def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    server, clock = Server(), Clock()
+    ready = readiness(server, clock=clock)
+    caplog.set_level(logging.INFO, logger="spillway")
+    for status in (200, 200, 0, 503, 200, 200, 0):
+        server.status = status
+        clock.now += BELIEVED
+        await ready.kinds()
+    told = [
+        record.getMessage().removeprefix("backend b1 at http://127.0.0.1:9 ") for record in caplog.records
+    ]
+    assert told == ["does not answer", "answers again", "does not answer"]
+
+
+async def test_a_backend_that_is_not_there_from_the_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    await readiness(Server(0)).kinds()
+    assert "b1" in caplog.text
