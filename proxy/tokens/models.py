@@ -13,7 +13,7 @@ from proxy.counting.images import image_rule
 from proxy.counting.model import ModelCounter
 from proxy.counting.verdict import SWAPPED, Dispute, Observation, judge
 from proxy.tokens.estimate import Estimate, MeterKey
-from proxy.tokens.families import o200k
+from proxy.tokens.families import load_general
 from proxy.tokens.library import Library
 from proxy.tokens.memory import Reader, TextCache
 from proxy.tokens.options import OptionsCache
@@ -163,12 +163,12 @@ class Models:
 
     async def warm(self) -> None:
         """Load the general vocabulary."""
-        await self._library.load(GENERAL, o200k.load)
+        await self._library.load(GENERAL, load_general)
 
     async def reader(self, model: Model) -> Reader:
         """The reader of a model. Waits for its own vocabulary, but not for the general one."""
         if self._library.get(GENERAL) is None and GENERAL not in self._library.failures:
-            self._library.begin(GENERAL, o200k.load)
+            self._library.begin(GENERAL, load_general)
         family = model.resolution.family
         load = family.load if family is not None and model.counter.exact else None
         if family is not None and load is not None and await self._library.load(family.id, load) is None:
