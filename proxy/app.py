@@ -16,7 +16,7 @@ from typing_extensions import override
 from proxy import __version__
 from proxy.api.routes import CHAT, Surface, chat_endpoint, routes
 from proxy.errors import SettingError
-from proxy.history.checkpoint import CheckpointStore
+from proxy.history.checkpoint import CheckpointStore, StoreAdmin
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.tasks import cancel_all
@@ -101,7 +101,7 @@ def create_app(
 
 
 def _lifespan(
-    transport: httpx.AsyncBaseTransport, store: CheckpointStore, counting: Counting
+    transport: httpx.AsyncBaseTransport, store: StoreAdmin, counting: Counting
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Load before serving; at the end, cancel what runs, keep what was learned, and let go."""
 

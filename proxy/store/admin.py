@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Literal, assert_never
 
-from proxy.history.checkpoint import CheckpointStore, StoreStats
+from proxy.history.checkpoint import StoreAdmin, StoreStats
 from proxy.store import open_store
 from proxy.store.codec import encode
 from proxy.store.options import refusal
@@ -56,7 +56,7 @@ def _refuse_absent(url: str) -> None:
 
 
 async def _run(
-    store: CheckpointStore, action: Action, clock: Callable[[], float], older_than: float | None
+    store: StoreAdmin, action: Action, clock: Callable[[], float], older_than: float | None
 ) -> Iterator[str]:
     match action:
         case "stats":

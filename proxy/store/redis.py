@@ -22,7 +22,7 @@ from typing import TypeVar
 from proxy.history.chain import DIGEST_BYTES
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.budget import Guard
-from proxy.store.claims import POLL, Claims
+from proxy.store.claims import POLL, LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.options import BULK_BUDGET, CLOSE_BUDGET, StoreOptions, refusal
 from proxy.store.redis_bulk import export_all, purge_all, stats_all
@@ -70,40 +70,40 @@ class RedisStore:
         self._max_bytes = options.max_bytes
         self._budget = options.budget
         self._guard = Guard("store redis", describe=describe, refuses=refuses)
-        self._claims = Claims(options.clock)
+        self._claims = LocalClaims(options.clock)
         self._tokens: dict[str, str] = {}
 
     @property
     def healthy(self) -> bool:
-        """See `CheckpointStore.healthy`."""
+        """See `StoreAdmin.healthy`."""
         return self._guard.healthy
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `CheckpointStore.find`. A miss is one round trip, a hit two."""
+        """See `Checkpoints.find`. A miss is one round trip, a hit two."""
         if not digests:
             return None
         return await self._ask(lambda: self._find(index_name(scope), scope, digests), None)
 
     async def put(self, checkpoint: Checkpoint) -> None:
-        """See `CheckpointStore.put`."""
+        """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
             await self._ask(lambda: self._put(checkpoint, body), None, write=True)
 
     async def get_state(self, key: str) -> bytes | None:
-        """See `CheckpointStore.get_state`."""
+        """See `LearnedState.get_state`."""
         command = ("GETEX", f"{PREFIX}st:{key}", "PX", _ms(self._ttl))
         value = await self._ask(lambda: self._wire.call(*command), None)
         return value if isinstance(value, bytes) else None
 
     async def put_state(self, key: str, value: bytes) -> None:
-        """See `CheckpointStore.put_state`."""
+        """See `LearnedState.put_state`."""
         command = ("SET", f"{PREFIX}st:{key}", bytes(value), "PX", _ms(self._ttl))
         await self._ask(lambda: self._wire.call(*command), None, write=True)
 
     async def claim(self, key: str, seconds: float) -> bool:
-        """See `CheckpointStore.claim`."""
-        if not self._claims.take(key, seconds):
+        """See `Claims.claim`."""
+        if not await self._claims.claim(key, seconds):
             return False
         token = self._tokens[key] = secrets.token_hex(16)
         command = ("SET", f"{PREFIX}cl:{key}", token, "NX", "PX", _ms(seconds))
@@ -113,21 +113,21 @@ class RedisStore:
         finally:
             if not mine:  # another replica has it, or this request was cancelled
                 self._tokens.pop(key, None)
-                self._claims.release(key)
+                await self._claims.release(key)
         return mine
 
     async def release(self, key: str) -> None:
-        """See `CheckpointStore.release`. Never frees what another replica has claimed since."""
+        """See `Claims.release`. Never frees what another replica has claimed since."""
         token = self._tokens.pop(key, None)
         try:
             if token is not None:
                 command = ("EVAL", _RELEASE, 1, f"{PREFIX}cl:{key}", token)
                 await self._ask(lambda: self._wire.call(*command), None, write=True)
         finally:
-            self._claims.release(key)
+            await self._claims.release(key)
 
     async def wait(self, key: str, seconds: float) -> None:
-        """See `CheckpointStore.wait`. Ends at once when the server does not answer."""
+        """See `Claims.wait`. Ends at once when the server does not answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._claims.wait(key, seconds)
@@ -135,21 +135,21 @@ class RedisStore:
                     await asyncio.sleep(POLL)
 
     async def stats(self) -> StoreStats:
-        """See `CheckpointStore.stats`."""
+        """See `StoreAdmin.stats`."""
         return await self._ask(
             lambda: stats_all(self._wire, self._used_after()), StoreStats(0, 0, None), budget=BULK_BUDGET
         )
 
     async def purge(self, *, older_than: float | None = None) -> int:
-        """See `CheckpointStore.purge`."""
+        """See `StoreAdmin.purge`."""
         return await self._ask(lambda: purge_all(self._wire, older_than), 0, budget=BULK_BUDGET, write=True)
 
     async def export(self) -> list[Checkpoint]:
-        """See `CheckpointStore.export`."""
+        """See `StoreAdmin.export`."""
         return await self._ask(lambda: export_all(self._wire, self._used_after()), [], budget=BULK_BUDGET)
 
     async def close(self) -> None:
-        """See `CheckpointStore.close`."""
+        """See `StoreAdmin.close`."""
         await self._ask(self._wire.close, None, budget=CLOSE_BUDGET)
         self._guard.close()
 
