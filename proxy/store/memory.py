@@ -8,10 +8,10 @@ from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.claims import LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Key, Ledger
-from proxy.store.options import StoreOptions, refusal
+from proxy.store.opening import StoreLimits, refusal
 
 
-def open_memory(url: str, options: StoreOptions) -> CheckpointStore:
+def open_memory(url: str, limits: StoreLimits) -> CheckpointStore:
     """Open `memory://`.
 
     Raises:
@@ -19,7 +19,7 @@ def open_memory(url: str, options: StoreOptions) -> CheckpointStore:
     """
     if url != "memory://":
         raise refusal(url, "memory:// takes nothing after it")
-    return MemoryStore(options)
+    return MemoryStore(limits)
 
 
 class MemoryStore(LocalClaims):
@@ -31,11 +31,11 @@ class MemoryStore(LocalClaims):
 
     healthy = True
 
-    def __init__(self, options: StoreOptions) -> None:
-        super().__init__(options.clock)
-        self._max_bytes = options.max_bytes
-        self._ttl = options.ttl
-        self._ledger = Ledger(ttl=options.ttl, max_bytes=options.max_bytes)
+    def __init__(self, limits: StoreLimits) -> None:
+        super().__init__(limits.clock)
+        self._max_bytes = limits.max_bytes
+        self._ttl = limits.ttl
+        self._ledger = Ledger(ttl=limits.ttl, max_bytes=limits.max_bytes)
         self._bodies: dict[Key, bytes] = {}
         self._state: dict[str, bytes] = {}
 

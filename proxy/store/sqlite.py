@@ -14,7 +14,7 @@ from proxy.store import sqlite_rows as rows
 from proxy.store.claims import LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Entry, Key, Ledger
-from proxy.store.options import BULK_BUDGET, StoreOptions, refusal
+from proxy.store.opening import BULK_TIMEOUT, StoreLimits, refusal
 from proxy.store.sqlite_file import SqliteFile, describe
 from proxy.store.sqlite_thread import SqliteThread
 
@@ -39,14 +39,14 @@ def sqlite_path(url: str) -> Path:
         raise refusal(url, "there is no such user") from None
 
 
-def open_sqlite(url: str, options: StoreOptions) -> CheckpointStore:
+def open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
     """Open `sqlite:///PATH`. Blocks until the keys are read.
 
     Raises:
         SettingError: the file can't be created, written or used.
     """
     path = sqlite_path(url)
-    store = SqliteStore(SqliteFile(path, clock=options.clock, wait=options.budget), options)
+    store = SqliteStore(SqliteFile(path, clock=limits.clock, wait=limits.timeout), limits)
     try:
         store.start()
     except rows.NotOurs as error:
@@ -68,14 +68,14 @@ class SqliteStore(LocalClaims):
     seconds, which covers a restart that overlaps; for replicas there is Redis.
     """
 
-    def __init__(self, file: SqliteFile, options: StoreOptions) -> None:
-        super().__init__(options.clock)
-        self._ttl = options.ttl
-        self._max_bytes = options.max_bytes
-        self._ledger = Ledger(ttl=options.ttl, max_bytes=options.max_bytes)
+    def __init__(self, file: SqliteFile, limits: StoreLimits) -> None:
+        super().__init__(limits.clock)
+        self._ttl = limits.ttl
+        self._max_bytes = limits.max_bytes
+        self._ledger = Ledger(ttl=limits.ttl, max_bytes=limits.max_bytes)
         self._pending: dict[Key, Entry] = {}
-        self._thread = SqliteThread(file, budget=options.budget)
-        self._grain = min(options.ttl / 20, 3600.0)
+        self._thread = SqliteThread(file, timeout=limits.timeout)
+        self._grain = min(limits.ttl / 20, 3600.0)
         self._version = 0
         self._looked = -math.inf
         self._stale = False
@@ -137,14 +137,14 @@ class SqliteStore(LocalClaims):
         """See `StoreAdmin.stats`."""
         self._save_uses()
         used_after = self._clock() - self._ttl
-        counted = await self._thread.ask(partial(rows.stats, used_after=used_after), budget=BULK_BUDGET)
+        counted = await self._thread.ask(partial(rows.stats, used_after=used_after), seconds=BULK_TIMEOUT)
         return counted or StoreStats(0, 0, None)
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """See `StoreAdmin.purge`. What is deleted is overwritten in the file."""
         before = math.inf if older_than is None else older_than
         statement = partial(rows.purge, created_before=before)
-        count = await self._thread.ask(statement, budget=BULK_BUDGET, write=True)
+        count = await self._thread.ask(statement, seconds=BULK_TIMEOUT, write=True)
         self._stale = True
         return count or 0
 
@@ -152,7 +152,7 @@ class SqliteStore(LocalClaims):
         """See `StoreAdmin.export`."""
         self._save_uses()
         used_after = self._clock() - self._ttl
-        bodies = await self._thread.ask(partial(rows.bodies, used_after=used_after), budget=BULK_BUDGET)
+        bodies = await self._thread.ask(partial(rows.bodies, used_after=used_after), seconds=BULK_TIMEOUT)
         return [item for item in map(decode, bodies or []) if item is not None]
 
     async def close(self) -> None:
