@@ -19,7 +19,7 @@ from benchmarks.counting_speed import histories, lag, slowest, start
 from benchmarks.counting_tokenizers import faster_than_tokenizers
 from proxy.tokens.families import BY_ID, FAMILIES
 from proxy.tokens.meter import Meter
-from proxy.tokens.probe import probe
+from tests.tokens.probe import probe
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "tokens" / "golden.json"
 SKIPPED = 5

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from proxy.tokens.probe import sections
+from tests.tokens.probe import sections
 
 LANGUAGES = ("chinese", "japanese", "korean", "arabic", "hindi", "russian", "german")
 CODE = (argparse, ast, json, random, textwrap, typing)

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from benchmarks.counting_corpus import Corpus
-from proxy.tokens.families import o200k
+from proxy.tokens.families import load_general
 from proxy.tokens.meter import Meter
 
 KEY = ("local", "unknown")
@@ -25,7 +25,7 @@ begun = time.perf_counter()
 def refuse(*args, **kwargs):
     raise OSError("no network")
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
-from proxy.tokens.families.o200k import load
+from proxy.tokens.families import load_general as load
 assert load().count("hello world") == 2
 seconds = time.perf_counter() - begun
 print(seconds, int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
@@ -104,7 +104,7 @@ async def lag(text: str) -> float:
 
 def slowest() -> float:
     """Time for 1 MB of one character over that for 1 MB of prose, the worst of several."""
-    vocabulary = o200k.load()
+    vocabulary = load_general()
 
     def seconds(text: str) -> float:
         begun = time.perf_counter()

@@ -10,9 +10,9 @@ from itertools import pairwise
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from benchmarks.counting_corpus import Corpus
-from proxy.tokens.families import qwen
 from proxy.tokens.lean import unpack
 from proxy.tokens.patterns import QWEN2
+from proxy.tokens.vocabulary import BpeVocabulary
 
 KINDS = ("prose", "code", "json", "logs", "chinese", "base64")
 
@@ -33,9 +33,8 @@ def _halves(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
     return parts[0], parts[1]
 
 
-def _tokenizer() -> Tokenizer:
-    data = resources.files("proxy.tokens.data").joinpath("qwen.spv").read_bytes()
-    ranks, letters = unpack(data), _letters()
+def _tokenizer(ranks: dict[bytes, int]) -> Tokenizer:
+    letters = _letters()
 
     def spell(token: bytes) -> str:
         return "".join(letters[byte] for byte in token)
@@ -55,7 +54,8 @@ def faster_than_tokenizers() -> float:
     Raises:
         RuntimeError: they do not.
     """
-    tokenizer, vocabulary = _tokenizer(), qwen.load()
+    ranks = unpack(resources.files("proxy.tokens.data").joinpath("qwen.spv").read_bytes())
+    tokenizer, vocabulary = _tokenizer(ranks), BpeVocabulary("qwen", QWEN2, ranks)
     texts = [Corpus(5).text(kind, 30_000) for kind in KINDS for _ in range(3)]
     theirs, slow = _timed(lambda text: len(tokenizer.encode(text).ids), texts)
     ours, fast = _timed(vocabulary.count, texts)

@@ -15,7 +15,7 @@ from proxy import __version__
 from proxy.api.routes import Application
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
-from proxy.history.checkpoint import CheckpointStore
+from proxy.history.checkpoint import CheckpointStore, StoreAdmin
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.readiness import Readiness
@@ -86,7 +86,7 @@ def create_app(
 
 
 def _lifespan(
-    transport: httpx.AsyncBaseTransport, store: CheckpointStore, counting: Counting
+    transport: httpx.AsyncBaseTransport, store: StoreAdmin, counting: Counting
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Load before serving; at the end, cancel what runs, keep what was learned, and let go."""
 

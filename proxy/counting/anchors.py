@@ -12,7 +12,7 @@ from proxy.counting.content import dump
 from proxy.counting.features import Vector
 
 DIGEST_BYTES = 16
-OPTIONS = (
+EXTRAS = (
     "tools",
     "functions",
     "response_format",

@@ -40,16 +40,8 @@ class StoreStats:
     oldest: float | None
 
 
-class CheckpointStore(Protocol):
-    """Where checkpoints and learned state survive. Implementations never raise for a lost backend.
-
-    A store that fails answers as if it were empty, logs once, and tells so in `healthy`.
-    """
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the last operation worked."""
-        ...
+class Checkpoints(Protocol):
+    """Prefix rewrites by scope and digest. A lost backend is no error: nothing is found then, and nothing kept."""
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         """The stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
@@ -59,16 +51,24 @@ class CheckpointStore(Protocol):
         """Store it; one of the same scope and digest is replaced."""
         ...
 
+
+class LearnedState(Protocol):
+    """Small values that outlive the process: weights, a learned window. Never raises for a lost backend."""
+
     async def get_state(self, key: str) -> bytes | None:
-        """A small learned value (weights, a learned window), or None."""
+        """The value, or None."""
         ...
 
     async def put_state(self, key: str, value: bytes) -> None:
-        """Keep a small learned value."""
+        """Keep a value."""
         ...
 
+
+class Claims(Protocol):
+    """Who makes what, so that it is made once. Shared by replicas where the store is; never raises."""
+
     async def claim(self, key: str, seconds: float) -> bool:
-        """Try to become the one who makes `key`, for at most `seconds`; across replicas where shared."""
+        """Try to become the one who makes `key`, for at most `seconds`."""
         ...
 
     async def release(self, key: str) -> None:
@@ -77,6 +77,15 @@ class CheckpointStore(Protocol):
 
     async def wait(self, key: str, seconds: float) -> None:
         """Return when the claim of `key` is released or has expired, or after `seconds`."""
+        ...
+
+
+class StoreAdmin(Protocol):
+    """What those who run a store ask of it. Never raises for a lost backend."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last operation worked; a failure is logged once."""
         ...
 
     async def stats(self) -> StoreStats:
@@ -94,3 +103,11 @@ class CheckpointStore(Protocol):
     async def close(self) -> None:
         """Finish writing and let go of files and connections."""
         ...
+
+
+class SharedCheckpoints(Checkpoints, Claims, Protocol):
+    """Checkpoints of which each is made by one alone."""
+
+
+class CheckpointStore(SharedCheckpoints, LearnedState, StoreAdmin, Protocol):
+    """All of it, as a store is opened. Who works with one asks for the part that it needs."""

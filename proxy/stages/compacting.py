@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from proxy.history.checkpoint import Checkpoint, CheckpointStore
+from proxy.history.checkpoint import Checkpoint, SharedCheckpoints
 from proxy.history.turns import newest_user
 from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
@@ -44,7 +44,7 @@ class Compactor:
         self,
         *,
         meter: Meter,
-        store: CheckpointStore,
+        store: SharedCheckpoints,
         router: Router,
         clock: Callable[[], float],
     ) -> None:

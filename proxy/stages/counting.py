@@ -8,7 +8,7 @@ from typing import Any
 
 from proxy.backends.profile import ModelProfile, Trust
 from proxy.counting.truncation import window_behind_cut
-from proxy.history.checkpoint import CheckpointStore
+from proxy.history.checkpoint import LearnedState
 from proxy.net.tasks import spawn
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
@@ -26,7 +26,7 @@ MOST_CUT = 4096
 class Counting:
     """Measures jobs and learns from what backends report. Learned weights survive in the store."""
 
-    def __init__(self, *, meter: Meter, store: CheckpointStore, clock: Callable[[], float]) -> None:
+    def __init__(self, *, meter: Meter, store: LearnedState, clock: Callable[[], float]) -> None:
         self.meter = meter
         self._store = store
         self._loaded: set[MeterKey] = set()

@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from proxy.exchange import Exchange
 from proxy.history.chain import chain
-from proxy.history.checkpoint import CheckpointStore
+from proxy.history.checkpoint import Checkpoints
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.options import Options
 from proxy.shaping.clean import clean_history
@@ -25,7 +25,7 @@ from proxy.telemetry.journal import Journal
 class Preparer:
     """Prepares jobs."""
 
-    def __init__(self, *, counting: Counting, store: CheckpointStore, options: Options) -> None:
+    def __init__(self, *, counting: Counting, store: Checkpoints, options: Options) -> None:
         self._counting = counting
         self._store = store
         self._options = options

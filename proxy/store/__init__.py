@@ -10,22 +10,22 @@ from types import MappingProxyType
 
 from proxy.history.checkpoint import CheckpointStore
 from proxy.store.memory import open_memory
-from proxy.store.options import StoreOptions, refusal
+from proxy.store.opening import StoreLimits, refusal
 from proxy.store.sqlite import open_sqlite
 
-DEFAULT_BUDGET = 0.25
+DEFAULT_TIMEOUT = 0.25
 """Seconds an operation of a dead or slow store may cost a request."""
 
 
-def _open_redis(url: str, options: StoreOptions) -> CheckpointStore:
+def _open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
     try:
         from proxy.store.redis import open_redis  # noqa: PLC0415 - redis is an extra, needed only when chosen
     except ModuleNotFoundError:
         raise refusal(url, "the redis client is not installed; pip install 'spillway-proxy[redis]'") from None
-    return open_redis(url, options)
+    return open_redis(url, limits)
 
 
-STORES: Mapping[str, Callable[[str, StoreOptions], CheckpointStore]] = MappingProxyType(
+STORES: Mapping[str, Callable[[str, StoreLimits], CheckpointStore]] = MappingProxyType(
     {
         "sqlite": open_sqlite,
         "memory": open_memory,
@@ -36,7 +36,7 @@ STORES: Mapping[str, Callable[[str, StoreOptions], CheckpointStore]] = MappingPr
 
 
 def open_store(
-    url: str, *, clock: Callable[[], float], ttl: float, max_bytes: int, budget: float = DEFAULT_BUDGET
+    url: str, *, clock: Callable[[], float], ttl: float, max_bytes: int, timeout: float = DEFAULT_TIMEOUT
 ) -> CheckpointStore:
     """Open the store at `url`. Blocks while a file is opened: call it before the event loop serves.
 
@@ -45,7 +45,7 @@ def open_store(
         clock: seconds since the epoch.
         ttl: seconds a checkpoint is kept after its last use.
         max_bytes: of encoded checkpoints kept, the longest unused go first; Redis limits itself (`maxmemory`).
-        budget: seconds an operation may cost a request at most.
+        timeout: seconds an operation may cost a request at most.
 
     Raises:
         SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
@@ -55,4 +55,4 @@ def open_store(
     if opener is None:
         allowed = "sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
         raise refusal(url, f"no such kind of store; allowed are {allowed}")
-    return opener(url, StoreOptions(clock=clock, ttl=ttl, max_bytes=max_bytes, budget=budget))
+    return opener(url, StoreLimits(clock=clock, ttl=ttl, max_bytes=max_bytes, timeout=timeout))

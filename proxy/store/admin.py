@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Literal, assert_never
 
-from proxy.history.checkpoint import CheckpointStore, StoreStats
+from proxy.history.checkpoint import StoreAdmin, StoreStats
 from proxy.store import open_store
 from proxy.store.codec import encode
-from proxy.store.options import refusal
+from proxy.store.opening import refusal
 from proxy.store.sqlite import sqlite_path
 
 Action = Literal["stats", "purge", "export"]
 
-BUDGET = 5.0
+TIMEOUT = 5.0
 """Seconds that reaching the store may take: somebody waits at a terminal, not a chat request."""
 
 
@@ -38,7 +38,7 @@ async def run_admin(
     """
     _refuse_absent(store_url)
     # No TTL and no cap: what is there is shown, and nothing goes but what is purged.
-    store = open_store(store_url, clock=clock, ttl=math.inf, max_bytes=2**62, budget=BUDGET)
+    store = open_store(store_url, clock=clock, ttl=math.inf, max_bytes=2**62, timeout=TIMEOUT)
     try:
         lines = await _run(store, action, clock, older_than)
         if not store.healthy:
@@ -56,7 +56,7 @@ def _refuse_absent(url: str) -> None:
 
 
 async def _run(
-    store: CheckpointStore, action: Action, clock: Callable[[], float], older_than: float | None
+    store: StoreAdmin, action: Action, clock: Callable[[], float], older_than: float | None
 ) -> Iterator[str]:
     match action:
         case "stats":

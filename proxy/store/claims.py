@@ -19,8 +19,8 @@ class _Claim:
     freed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Claims:
-    """Claims by key. A claim that is never released ends by itself.
+class LocalClaims:
+    """See `Claims`: those of this process. A claim that is never released ends by itself.
 
     A release is for the key, not for the taker: one that comes after the expiry, when somebody else of
     this process has claimed the key since, frees that claim. The price is work done twice, never harm.
@@ -35,31 +35,34 @@ class Claims:
         claim = self._held.get(key)
         return claim is not None and claim.expires > self._clock()
 
-    def take(self, key: str, seconds: float) -> bool:
-        """Claim it for at most `seconds`; False when it is held."""
+    async def claim(self, key: str, seconds: float) -> bool:
+        """See `Claims.claim`."""
         if self.held(key):
             return False
-        self.release(key)
+        self._free(key)
         if len(self._held) >= _SWEEP_ABOVE:
             self._sweep()
         self._held[key] = _Claim(self._clock() + seconds)
         return True
 
-    def release(self, key: str) -> None:
-        """Free it and wake those who wait."""
-        if (claim := self._held.pop(key, None)) is not None:
-            claim.freed.set()
+    async def release(self, key: str) -> None:
+        """See `Claims.release`. Wakes those who wait."""
+        self._free(key)
 
     async def wait(self, key: str, seconds: float) -> None:
-        """Return when it is free, or after `seconds`."""
+        """See `Claims.wait`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.held(key):
                     await _nap(self._held[key].freed)
 
+    def _free(self, key: str) -> None:
+        if (claim := self._held.pop(key, None)) is not None:
+            claim.freed.set()
+
     def _sweep(self) -> None:
         for key in [key for key in self._held if not self.held(key)]:
-            self.release(key)
+            self._free(key)
 
 
 async def _nap(freed: asyncio.Event) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
-from proxy.store.claims import Claims
+from proxy.store.claims import LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Key, Ledger
-from proxy.store.options import StoreOptions, refusal
+from proxy.store.opening import StoreLimits, refusal
 
 
-def open_memory(url: str, options: StoreOptions) -> CheckpointStore:
+def open_memory(url: str, limits: StoreLimits) -> CheckpointStore:
     """Open `memory://`.
 
     Raises:
@@ -19,10 +19,10 @@ def open_memory(url: str, options: StoreOptions) -> CheckpointStore:
     """
     if url != "memory://":
         raise refusal(url, "memory:// takes nothing after it")
-    return MemoryStore(options)
+    return MemoryStore(limits)
 
 
-class MemoryStore:
+class MemoryStore(LocalClaims):
     """A dictionary with expiry and a size cap; always healthy.
 
     Checkpoints are kept encoded: sizes are then exact, and a caller that changes what it put or found
@@ -31,17 +31,16 @@ class MemoryStore:
 
     healthy = True
 
-    def __init__(self, options: StoreOptions) -> None:
-        self._clock = options.clock
-        self._max_bytes = options.max_bytes
-        self._ttl = options.ttl
-        self._ledger = Ledger(ttl=options.ttl, max_bytes=options.max_bytes)
+    def __init__(self, limits: StoreLimits) -> None:
+        super().__init__(limits.clock)
+        self._max_bytes = limits.max_bytes
+        self._ttl = limits.ttl
+        self._ledger = Ledger(ttl=limits.ttl, max_bytes=limits.max_bytes)
         self._bodies: dict[Key, bytes] = {}
         self._state: dict[str, bytes] = {}
-        self._claims = Claims(options.clock)
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `CheckpointStore.find`."""
+        """See `Checkpoints.find`."""
         if scope not in self._ledger:
             return None
         now = self._clock()
@@ -52,7 +51,7 @@ class MemoryStore:
         return decode(self._bodies[scope, digest], scope, digest)
 
     async def put(self, checkpoint: Checkpoint) -> None:
-        """See `CheckpointStore.put`."""
+        """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is None:
             return
@@ -63,33 +62,21 @@ class MemoryStore:
         self._bodies[key] = body
 
     async def get_state(self, key: str) -> bytes | None:
-        """See `CheckpointStore.get_state`."""
+        """See `LearnedState.get_state`."""
         return self._state.get(key)
 
     async def put_state(self, key: str, value: bytes) -> None:
-        """See `CheckpointStore.put_state`."""
+        """See `LearnedState.put_state`."""
         self._state[key] = bytes(value)
 
-    async def claim(self, key: str, seconds: float) -> bool:
-        """See `CheckpointStore.claim`."""
-        return self._claims.take(key, seconds)
-
-    async def release(self, key: str) -> None:
-        """See `CheckpointStore.release`."""
-        self._claims.release(key)
-
-    async def wait(self, key: str, seconds: float) -> None:
-        """See `CheckpointStore.wait`."""
-        await self._claims.wait(key, seconds)
-
     async def stats(self) -> StoreStats:
-        """See `CheckpointStore.stats`."""
+        """See `StoreAdmin.stats`."""
         live = self._live()
         size = sum(len(self._bodies[item.scope, item.digest]) for item in live)
         return StoreStats(len(live), size, live[0].created if live else None)
 
     async def purge(self, *, older_than: float | None = None) -> int:
-        """See `CheckpointStore.purge`."""
+        """See `StoreAdmin.purge`."""
         keys = [
             key
             for key, body in self._bodies.items()
@@ -101,11 +88,11 @@ class MemoryStore:
         return len(keys)
 
     async def export(self) -> list[Checkpoint]:
-        """See `CheckpointStore.export`."""
+        """See `StoreAdmin.export`."""
         return self._live()
 
     async def close(self) -> None:
-        """See `CheckpointStore.close`; what is held stays readable until the object goes."""
+        """See `StoreAdmin.close`; what is held stays readable until the object goes."""
 
     def _live(self) -> list[Checkpoint]:
         now = self._clock()

@@ -21,10 +21,10 @@ from typing import TypeVar
 
 from proxy.history.chain import DIGEST_BYTES
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
-from proxy.store.budget import Guard
-from proxy.store.claims import POLL, Claims
+from proxy.store.breaker import Guard
+from proxy.store.claims import POLL, LocalClaims
 from proxy.store.codec import decode, encode_or_drop
-from proxy.store.options import BULK_BUDGET, CLOSE_BUDGET, StoreOptions, refusal
+from proxy.store.opening import BULK_TIMEOUT, CLOSE_TIMEOUT, StoreLimits, refusal
 from proxy.store.redis_bulk import export_all, purge_all, stats_all
 from proxy.store.redis_wire import PREFIX, Wire, describe, index_name, refuses, value_name
 
@@ -43,67 +43,67 @@ return -1
 _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 
-def open_redis(url: str, options: StoreOptions) -> CheckpointStore:
+def open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
     """Open `redis://` or `rediss://`. Nothing is connected yet: the server may start later.
 
     Raises:
         SettingError: the address is malformed.
     """
     try:
-        wire = Wire(url, connect_timeout=options.budget)
+        wire = Wire(url, connect_timeout=limits.timeout)
     except (ValueError, TypeError):  # redis-py's text may quote the password
         raise refusal(url, "malformed; write redis://[[user]:password@]host[:port][/database]") from None
-    return RedisStore(wire, options)
+    return RedisStore(wire, limits)
 
 
 class RedisStore:
-    """See `CheckpointStore`. A put returns when the server has taken it, or when the budget is spent.
+    """See `CheckpointStore`. A put returns when the server has taken it, or when its time is up.
 
     Claims are shared by all replicas while the server answers; when it does not, they hold within this
     process, which then may make what another replica makes too.
     """
 
-    def __init__(self, wire: Wire, options: StoreOptions) -> None:
+    def __init__(self, wire: Wire, limits: StoreLimits) -> None:
         self._wire = wire
-        self._clock = options.clock
-        self._ttl = options.ttl
-        self._max_bytes = options.max_bytes
-        self._budget = options.budget
+        self._clock = limits.clock
+        self._ttl = limits.ttl
+        self._max_bytes = limits.max_bytes
+        self._timeout = limits.timeout
         self._guard = Guard("store redis", describe=describe, refuses=refuses)
-        self._claims = Claims(options.clock)
+        self._claims = LocalClaims(limits.clock)
         self._tokens: dict[str, str] = {}
 
     @property
     def healthy(self) -> bool:
-        """See `CheckpointStore.healthy`."""
+        """See `StoreAdmin.healthy`."""
         return self._guard.healthy
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `CheckpointStore.find`. A miss is one round trip, a hit two."""
+        """See `Checkpoints.find`. A miss is one round trip, a hit two."""
         if not digests:
             return None
         return await self._ask(lambda: self._find(index_name(scope), scope, digests), None)
 
     async def put(self, checkpoint: Checkpoint) -> None:
-        """See `CheckpointStore.put`."""
+        """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
             await self._ask(lambda: self._put(checkpoint, body), None, write=True)
 
     async def get_state(self, key: str) -> bytes | None:
-        """See `CheckpointStore.get_state`."""
+        """See `LearnedState.get_state`."""
         command = ("GETEX", f"{PREFIX}st:{key}", "PX", _ms(self._ttl))
         value = await self._ask(lambda: self._wire.call(*command), None)
         return value if isinstance(value, bytes) else None
 
     async def put_state(self, key: str, value: bytes) -> None:
-        """See `CheckpointStore.put_state`."""
+        """See `LearnedState.put_state`."""
         command = ("SET", f"{PREFIX}st:{key}", bytes(value), "PX", _ms(self._ttl))
         await self._ask(lambda: self._wire.call(*command), None, write=True)
 
     async def claim(self, key: str, seconds: float) -> bool:
-        """See `CheckpointStore.claim`."""
-        if not self._claims.take(key, seconds):
+        """See `Claims.claim`."""
+        if not await self._claims.claim(key, seconds):
             return False
         token = self._tokens[key] = secrets.token_hex(16)
         command = ("SET", f"{PREFIX}cl:{key}", token, "NX", "PX", _ms(seconds))
@@ -113,21 +113,21 @@ class RedisStore:
         finally:
             if not mine:  # another replica has it, or this request was cancelled
                 self._tokens.pop(key, None)
-                self._claims.release(key)
+                await self._claims.release(key)
         return mine
 
     async def release(self, key: str) -> None:
-        """See `CheckpointStore.release`. Never frees what another replica has claimed since."""
+        """See `Claims.release`. Never frees what another replica has claimed since."""
         token = self._tokens.pop(key, None)
         try:
             if token is not None:
                 command = ("EVAL", _RELEASE, 1, f"{PREFIX}cl:{key}", token)
                 await self._ask(lambda: self._wire.call(*command), None, write=True)
         finally:
-            self._claims.release(key)
+            await self._claims.release(key)
 
     async def wait(self, key: str, seconds: float) -> None:
-        """See `CheckpointStore.wait`. Ends at once when the server does not answer."""
+        """See `Claims.wait`. Ends at once when the server does not answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._claims.wait(key, seconds)
@@ -135,22 +135,22 @@ class RedisStore:
                     await asyncio.sleep(POLL)
 
     async def stats(self) -> StoreStats:
-        """See `CheckpointStore.stats`."""
+        """See `StoreAdmin.stats`."""
         return await self._ask(
-            lambda: stats_all(self._wire, self._used_after()), StoreStats(0, 0, None), budget=BULK_BUDGET
+            lambda: stats_all(self._wire, self._used_after()), StoreStats(0, 0, None), seconds=BULK_TIMEOUT
         )
 
     async def purge(self, *, older_than: float | None = None) -> int:
-        """See `CheckpointStore.purge`."""
-        return await self._ask(lambda: purge_all(self._wire, older_than), 0, budget=BULK_BUDGET, write=True)
+        """See `StoreAdmin.purge`."""
+        return await self._ask(lambda: purge_all(self._wire, older_than), 0, seconds=BULK_TIMEOUT, write=True)
 
     async def export(self) -> list[Checkpoint]:
-        """See `CheckpointStore.export`."""
-        return await self._ask(lambda: export_all(self._wire, self._used_after()), [], budget=BULK_BUDGET)
+        """See `StoreAdmin.export`."""
+        return await self._ask(lambda: export_all(self._wire, self._used_after()), [], seconds=BULK_TIMEOUT)
 
     async def close(self) -> None:
-        """See `CheckpointStore.close`."""
-        await self._ask(self._wire.close, None, budget=CLOSE_BUDGET)
+        """See `StoreAdmin.close`."""
+        await self._ask(self._wire.close, None, seconds=CLOSE_TIMEOUT)
         self._guard.close()
 
     async def _claimed(self, key: str) -> bool:
@@ -160,15 +160,20 @@ class RedisStore:
         return self._clock() - self._ttl
 
     async def _ask(
-        self, operation: Callable[[], Awaitable[T]], otherwise: T, *, budget: float = 0.0, write: bool = False
+        self,
+        operation: Callable[[], Awaitable[T]],
+        otherwise: T,
+        *,
+        seconds: float = 0.0,
+        write: bool = False,
     ) -> T:
-        seconds = budget or self._budget
+        seconds = seconds or self._timeout
 
         async def limited() -> T:
             async with asyncio.timeout(seconds):
                 return await operation()
 
-        return await self._guard.run(limited, otherwise, budget=seconds, write=write)
+        return await self._guard.run(limited, otherwise, seconds=seconds, write=write)
 
     async def _find(self, index: str, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         used_after = self._used_after()

@@ -53,7 +53,7 @@ class Wire:
             url,
             max_connections=MAX_CONNECTIONS,
             socket_connect_timeout=connect_timeout,
-            socket_timeout=None,  # the caller's own budget ends a command
+            socket_timeout=None,  # the caller's own time limit ends a command
             retry=Retry(NoBackoff(), 1),  # once: the server was restarted and this connection did not know
             protocol=2,
         )

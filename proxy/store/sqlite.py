@@ -11,10 +11,10 @@ from pathlib import Path
 
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store import sqlite_rows as rows
-from proxy.store.claims import Claims
+from proxy.store.claims import LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Entry, Key, Ledger
-from proxy.store.options import BULK_BUDGET, StoreOptions, refusal
+from proxy.store.opening import BULK_TIMEOUT, StoreLimits, refusal
 from proxy.store.sqlite_file import SqliteFile, describe
 from proxy.store.sqlite_thread import SqliteThread
 
@@ -39,14 +39,14 @@ def sqlite_path(url: str) -> Path:
         raise refusal(url, "there is no such user") from None
 
 
-def open_sqlite(url: str, options: StoreOptions) -> CheckpointStore:
+def open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
     """Open `sqlite:///PATH`. Blocks until the keys are read.
 
     Raises:
         SettingError: the file can't be created, written or used.
     """
     path = sqlite_path(url)
-    store = SqliteStore(SqliteFile(path, clock=options.clock, wait=options.budget), options)
+    store = SqliteStore(SqliteFile(path, clock=limits.clock, wait=limits.timeout), limits)
     try:
         store.start()
     except rows.NotOurs as error:
@@ -56,7 +56,7 @@ def open_sqlite(url: str, options: StoreOptions) -> CheckpointStore:
     return store
 
 
-class SqliteStore:
+class SqliteStore(LocalClaims):
     """See `CheckpointStore`.
 
     A put returns when it is queued, not when it is written. The thread works in order, so what was put
@@ -68,15 +68,14 @@ class SqliteStore:
     seconds, which covers a restart that overlaps; for replicas there is Redis.
     """
 
-    def __init__(self, file: SqliteFile, options: StoreOptions) -> None:
-        self._clock = options.clock
-        self._ttl = options.ttl
-        self._max_bytes = options.max_bytes
-        self._ledger = Ledger(ttl=options.ttl, max_bytes=options.max_bytes)
+    def __init__(self, file: SqliteFile, limits: StoreLimits) -> None:
+        super().__init__(limits.clock)
+        self._ttl = limits.ttl
+        self._max_bytes = limits.max_bytes
+        self._ledger = Ledger(ttl=limits.ttl, max_bytes=limits.max_bytes)
         self._pending: dict[Key, Entry] = {}
-        self._claims = Claims(options.clock)
-        self._thread = SqliteThread(file, budget=options.budget)
-        self._grain = min(options.ttl / 20, 3600.0)
+        self._thread = SqliteThread(file, timeout=limits.timeout)
+        self._grain = min(limits.ttl / 20, 3600.0)
         self._version = 0
         self._looked = -math.inf
         self._stale = False
@@ -93,11 +92,11 @@ class SqliteStore:
 
     @property
     def healthy(self) -> bool:
-        """See `CheckpointStore.healthy`."""
+        """See `StoreAdmin.healthy`."""
         return self._thread.healthy
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `CheckpointStore.find`. For a scope that holds nothing the thread is not asked."""
+        """See `Checkpoints.find`. For a scope that holds nothing the thread is not asked."""
         if time.monotonic() - self._looked > LOOK_EVERY:
             self._look()
         if self._stale:
@@ -116,7 +115,7 @@ class SqliteStore:
         return None
 
     async def put(self, checkpoint: Checkpoint) -> None:
-        """See `CheckpointStore.put`. Queued; dropped when the queue is full or the disk takes nothing."""
+        """See `Checkpoints.put`. Queued; dropped when the queue is full or the disk takes nothing."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is None or not self._thread.ready_to_write:
             return
@@ -127,49 +126,37 @@ class SqliteStore:
         self._thread.post(partial(rows.write, row=row, gone=gone), partial(self._written, key, entry))
 
     async def get_state(self, key: str) -> bytes | None:
-        """See `CheckpointStore.get_state`."""
+        """See `LearnedState.get_state`."""
         return await self._thread.ask(partial(rows.get_state, key=key))
 
     async def put_state(self, key: str, value: bytes) -> None:
-        """See `CheckpointStore.put_state`. Queued."""
+        """See `LearnedState.put_state`. Queued."""
         self._thread.post(partial(rows.put_state, key=key, value=bytes(value)))
 
-    async def claim(self, key: str, seconds: float) -> bool:
-        """See `CheckpointStore.claim`."""
-        return self._claims.take(key, seconds)
-
-    async def release(self, key: str) -> None:
-        """See `CheckpointStore.release`."""
-        self._claims.release(key)
-
-    async def wait(self, key: str, seconds: float) -> None:
-        """See `CheckpointStore.wait`."""
-        await self._claims.wait(key, seconds)
-
     async def stats(self) -> StoreStats:
-        """See `CheckpointStore.stats`."""
+        """See `StoreAdmin.stats`."""
         self._save_uses()
         used_after = self._clock() - self._ttl
-        counted = await self._thread.ask(partial(rows.stats, used_after=used_after), budget=BULK_BUDGET)
+        counted = await self._thread.ask(partial(rows.stats, used_after=used_after), seconds=BULK_TIMEOUT)
         return counted or StoreStats(0, 0, None)
 
     async def purge(self, *, older_than: float | None = None) -> int:
-        """See `CheckpointStore.purge`. What is deleted is overwritten in the file."""
+        """See `StoreAdmin.purge`. What is deleted is overwritten in the file."""
         before = math.inf if older_than is None else older_than
         statement = partial(rows.purge, created_before=before)
-        count = await self._thread.ask(statement, budget=BULK_BUDGET, write=True)
+        count = await self._thread.ask(statement, seconds=BULK_TIMEOUT, write=True)
         self._stale = True
         return count or 0
 
     async def export(self) -> list[Checkpoint]:
-        """See `CheckpointStore.export`."""
+        """See `StoreAdmin.export`."""
         self._save_uses()
         used_after = self._clock() - self._ttl
-        bodies = await self._thread.ask(partial(rows.bodies, used_after=used_after), budget=BULK_BUDGET)
+        bodies = await self._thread.ask(partial(rows.bodies, used_after=used_after), seconds=BULK_TIMEOUT)
         return [item for item in map(decode, bodies or []) if item is not None]
 
     async def close(self) -> None:
-        """See `CheckpointStore.close`."""
+        """See `StoreAdmin.close`."""
         self._save_uses()
         await self._thread.close()
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from proxy.store.budget import Attempt, Guard
-from proxy.store.options import CLOSE_BUDGET
+from proxy.store.breaker import Attempt, Guard
+from proxy.store.opening import CLOSE_TIMEOUT
 from proxy.store.sqlite_file import SqliteFile, describe, passing, refuses
 from proxy.store.sqlite_rows import NotOurs
 from proxy.store.worker import QueueFull, Worker
@@ -27,9 +27,9 @@ def _nothing(_: object) -> None:
 class SqliteThread:
     """Runs statements on the file, in order, under a guard. Nothing but `start` and `close` waits long."""
 
-    def __init__(self, file: SqliteFile, *, budget: float) -> None:
+    def __init__(self, file: SqliteFile, *, timeout: float) -> None:
         self._file = file
-        self._budget = budget
+        self._timeout = timeout
         self._worker = Worker("spillway-sqlite", depth=QUEUE_DEPTH)
         self._guard = Guard("store sqlite", describe=describe, refuses=refuses)
         self._closed = False
@@ -50,10 +50,10 @@ class SqliteThread:
         Raises:
             OSError, sqlite3.Error, NotOurs: it can never work. The thread has ended.
         """
-        attempt = self._guard.enter(budget=CLOSE_BUDGET, write=False)
+        attempt = self._guard.enter(seconds=CLOSE_TIMEOUT, write=False)
         future = self._worker.submit(partial(self._file.run, statement))
         try:
-            return future.result(CLOSE_BUDGET)
+            return future.result(CLOSE_TIMEOUT)
         except (OSError, sqlite3.Error, NotOurs) as error:
             if attempt is None or not passing(error):
                 self._worker.stop(self._file.close)
@@ -62,12 +62,12 @@ class SqliteThread:
             return None
 
     async def ask(
-        self, statement: Callable[[sqlite3.Connection], T], *, budget: float = 0.0, write: bool = False
+        self, statement: Callable[[sqlite3.Connection], T], *, seconds: float = 0.0, write: bool = False
     ) -> T | None:
-        """Run a statement and wait for its answer; None when there is none within `budget` seconds."""
-        seconds = budget or self._budget
+        """Run a statement and wait for its answer; None when there is none within so many seconds."""
+        seconds = seconds or self._timeout
         return await self._guard.run(
-            lambda: self._call(statement, seconds), None, budget=seconds, write=write
+            lambda: self._call(statement, seconds), None, seconds=seconds, write=write
         )
 
     def post(
@@ -81,7 +81,7 @@ class SqliteThread:
 
         Results arrive in the order of queueing.
         """
-        attempt = self._guard.enter(budget=self._budget, write=write)
+        attempt = self._guard.enter(seconds=self._timeout, write=write)
         if attempt is None:
             return done(None)
         try:
@@ -93,13 +93,13 @@ class SqliteThread:
         return None
 
     async def close(self) -> None:
-        """Finish what is queued and close the file, within `CLOSE_BUDGET` seconds."""
+        """Finish what is queued and close the file, within `CLOSE_TIMEOUT` seconds."""
         if self._closed:
             return
         self._closed = True
         self._guard.close()
         future = asyncio.wrap_future(self._worker.stop(self._file.close))
-        await asyncio.wait({future}, timeout=CLOSE_BUDGET)
+        await asyncio.wait({future}, timeout=CLOSE_TIMEOUT)
         if future.done():
             future.exception()  # nobody is left to be told
 

@@ -18,13 +18,13 @@ EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated"
 class Ticket:
     """What `Meter.observe` needs to learn from a report; opaque to callers.
 
-    `reader` names what made the features; `scope`, `system_digest` and the last of `digests` (of every prefix of
+    `vectorizer` names what made the features; `scope`, `system_digest` and the last of `digests` (of every prefix of
     the messages after the system's) are where the count will be an anchor, `system` the features of the system
     messages; `x` are the features whose tokens were predicted.
     """
 
     key: MeterKey
-    reader: str
+    vectorizer: str
     scope: bytes
     system_digest: bytes
     digests: Sequence[bytes]

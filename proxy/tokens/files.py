@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxy.tokens.families.family import Family
+from proxy.tokens.families import Family
 from proxy.tokens.gguf import MAGIC, load_gguf
 from proxy.tokens.huggingface import load_tokenizer_json
 from proxy.tokens.vocabulary import Vocabulary

@@ -17,11 +17,11 @@ from proxy.counting.features import EMPTY, Vector, add
 from proxy.counting.margin import ROOM
 from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
+from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate, EstimateSource, MeterKey, Ticket
+from proxy.tokens.extras import Extras, ExtrasDraft
 from proxy.tokens.library import Library
-from proxy.tokens.memory import Draft, History, HistoryCache, Reader, TextCache
 from proxy.tokens.models import Model, Models
-from proxy.tokens.options import Options, OptionsDraft
 
 INLINE = 16 * 1024
 """Characters of new text up to which counting happens on the loop: 5 ms."""
@@ -54,7 +54,7 @@ class Meter:
         """
         await self._models.warm()
         if key is not None:
-            await self._models.reader(self._models.get(key))
+            await self._models.vectorizer(self._models.get(key))
 
     async def measure(self, key: MeterKey, body: Mapping[str, Any]) -> Estimate:
         """Estimate the prompt tokens of a chat completion body.
@@ -66,16 +66,16 @@ class Meter:
         if not isinstance(messages, list):
             raise BadRequest("messages must be a list", param="messages")
         model = self._models.get(key)
-        reader = model.reader or await self._models.reader(model)
-        draft = self._histories.draft(reader, messages)
-        options_draft = model.options.draft(reader, body)
-        if draft.new + options_draft.size > INLINE:
-            options, history = await asyncio.to_thread(_read, model, reader, draft, options_draft)
+        vectorizer = model.vectorizer or await self._models.vectorizer(model)
+        draft = self._histories.draft(vectorizer, messages)
+        extras_draft = model.extras.draft(vectorizer, body)
+        if draft.new + extras_draft.size > INLINE:
+            extras, history = await asyncio.to_thread(_read, model, vectorizer, draft, extras_draft)
         else:
-            options, history = _read(model, reader, draft, options_draft)
-        model.options.keep(reader, options_draft, options)
+            extras, history = _read(model, vectorizer, draft, extras_draft)
+        model.extras.keep(vectorizer, extras_draft, extras)
         self._histories.keep(draft, history)
-        return self._estimate(model, reader, options, history)
+        return self._estimate(model, vectorizer, extras, history)
 
     def costs(self, key: MeterKey, messages: Sequence[Any]) -> list[float]:
         """Predicted tokens of each message, for planning what to cut.
@@ -84,9 +84,9 @@ class Meter:
         were never measured are counted on the spot, 5 MB of text per second.
         """
         model = self._models.get(key)
-        reader = self._models.reader_now(model)
-        draft = self._histories.draft(reader, list(messages))
-        history = draft.finish(reader)
+        vectorizer = self._models.vectorizer_now(model)
+        draft = self._histories.draft(vectorizer, list(messages))
+        history = draft.finish(vectorizer)
         self._histories.keep(draft, history)
         predict = model.counter.calibration.predict
         return [predict(x) for x in (*history.system.vectors, *history.rest.vectors)]
@@ -99,7 +99,7 @@ class Meter:
         if not text:
             return 0
         model = self._models.get(key)
-        vector = self._models.reader_now(model).uncached(text)
+        vector = self._models.vectorizer_now(model).uncached(text)
         return max(1, round(model.counter.calibration.predict((*vector, *EMPTY[len(vector) :]))))
 
     def observe(self, estimate: Estimate, prompt_tokens: int, *, window: int | None = None) -> Observation:
@@ -150,22 +150,22 @@ class Meter:
         """How the model is counted and how well, for people."""
         return self._models.describe(key)
 
-    def _estimate(self, model: Model, reader: Reader, options: Options, history: History) -> Estimate:
-        anchor = self._anchors.longest(options.scope, history.system_digest, history.rest.digests)
+    def _estimate(self, model: Model, vectorizer: Vectorizer, extras: Extras, history: History) -> Estimate:
+        anchor = self._anchors.longest(extras.scope, history.system_digest, history.rest.digests)
         vectors = history.rest.vectors
         if anchor is None:
-            x = add((options.x, history.system_total, *vectors))
+            x = add((extras.x, history.system_total, *vectors))
         else:
             x = add(vectors[anchor.covered :])
             if anchor.system != history.system_total:
                 now = zip(x, history.system_total, anchor.system, strict=True)
                 x = tuple(a + b - c for a, b, c in now)
-        return _finished(_Measured(model, reader, options, history, anchor, x))
+        return _finished(_Measured(model, vectorizer, extras, history, anchor, x))
 
     def _accept(self, model: Model, estimate: Estimate, tokens: int, *, given: bool) -> None:
         ticket = estimate.ticket
         model.counter.score(estimate.tokens, estimate.upper, tokens)
-        if ticket.learnable and model.reader is not None and ticket.reader == model.reader.id:
+        if ticket.learnable and model.vectorizer is not None and ticket.vectorizer == model.vectorizer.id:
             model.learn(ticket.x, tokens - ticket.expected.anchor)
         self._anchor(estimate, tokens, given=given)
 
@@ -181,20 +181,20 @@ class _Measured:
     """What an estimate is made of; `x` are the features that no anchor covers."""
 
     model: Model
-    reader: Reader
-    options: Options
+    vectorizer: Vectorizer
+    extras: Extras
     history: History
     anchor: Anchor | None
     x: Vector
 
 
-def _read(model: Model, reader: Reader, draft: Draft, options: OptionsDraft) -> tuple[Options, History]:
-    return options.finish(model.options.scope, reader), draft.finish(reader)
+def _read(model: Model, vectorizer: Vectorizer, draft: Draft, extras: ExtrasDraft) -> tuple[Extras, History]:
+    return extras.finish(model.extras.scope, vectorizer), draft.finish(vectorizer)
 
 
 def _finished(of: _Measured) -> Estimate:
     counter, anchor = of.model.counter, of.anchor
-    coarse = of.reader is not of.model.reader
+    coarse = of.vectorizer is not of.model.vectorizer
     known = anchor.tokens if anchor else 0
     if anchor is not None and not any(of.x):
         predicted, deviation, margin = 0.0, 0.0, 0.0 if anchor.given else ROOM
@@ -222,8 +222,8 @@ def _source(of: _Measured, *, coarse: bool) -> EstimateSource:
 def _ticket(of: _Measured, expected: Expectation, *, learnable: bool) -> Ticket:
     return Ticket(
         key=of.model.key,
-        reader=of.reader.id,
-        scope=of.options.scope,
+        vectorizer=of.vectorizer.id,
+        scope=of.extras.scope,
         system_digest=of.history.system_digest,
         digests=of.history.rest.digests,
         system=of.history.system_total,

@@ -12,11 +12,11 @@ from proxy.counting.anchors import scope_digest
 from proxy.counting.images import image_rule
 from proxy.counting.model import ModelCounter
 from proxy.counting.verdict import SWAPPED, Dispute, Observation, judge
+from proxy.tokens.cache import TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate, MeterKey
-from proxy.tokens.families import o200k
+from proxy.tokens.extras import ExtrasCache
+from proxy.tokens.families import load_general
 from proxy.tokens.library import Library
-from proxy.tokens.memory import Reader, TextCache
-from proxy.tokens.options import OptionsCache
 from proxy.tokens.resolve import Resolution, resolve
 from proxy.tokens.vocabulary import GENERAL, CoarseVocabulary
 
@@ -29,12 +29,12 @@ class Model:
     """State of one model on one backend."""
 
     key: MeterKey
-    options: OptionsCache
+    extras: ExtrasCache
     resolution: Resolution
     counter: ModelCounter
     hint: str | None = None
     override: str | None = None
-    reader: Reader | None = None
+    vectorizer: Vectorizer | None = None
     """None until the vocabulary is loaded."""
     rejected: int = 0
     """Reports rejected in a row."""
@@ -52,7 +52,7 @@ class Model:
             "family": _id(self.resolution),
             "family_by": self.resolution.origin,
             "vocabulary": self.counter.vocabulary,
-            "loaded": self.reader is not None,
+            "loaded": self.vectorizer is not None,
             "contradicted": self.contradicted,
             **self.counter.figures(),
             "rejected": self.rejections,
@@ -81,7 +81,7 @@ class Model:
         counter = begin(self.resolution, contradicted=contradicted)
         if not counter.load(learned):
             return False
-        self.counter, self.contradicted, self.reader = counter, contradicted, None
+        self.counter, self.contradicted, self.vectorizer = counter, contradicted, None
         return True
 
     def resolve(self) -> None:
@@ -90,7 +90,7 @@ class Model:
         if _id(resolution) != _id(self.resolution):
             self.counter = begin(resolution)
             self.contradicted = False
-            self.reader = None
+            self.vectorizer = None
         self.resolution = resolution
 
     def judge(self, estimate: Estimate, reported: int, window: int | None) -> Observation:
@@ -132,7 +132,7 @@ class Model:
         """Go on with the general vocabulary: this one is not the model's."""
         self.contradicted = True
         self.counter = begin(self.resolution, contradicted=True)
-        self.reader = None
+        self.vectorizer = None
 
 
 class Models:
@@ -149,7 +149,7 @@ class Models:
         model = self._models.get(key)
         if model is None:
             resolution = resolve(key[1], None, None)
-            model = Model(key, OptionsCache(scope_digest(*key)), resolution, begin(resolution))
+            model = Model(key, ExtrasCache(scope_digest(*key)), resolution, begin(resolution))
             self._models[key] = model
             if len(self._models) > MOST_MODELS:
                 self._models.popitem(last=False)
@@ -163,28 +163,28 @@ class Models:
 
     async def warm(self) -> None:
         """Load the general vocabulary."""
-        await self._library.load(GENERAL, o200k.load)
+        await self._library.load(GENERAL, load_general)
 
-    async def reader(self, model: Model) -> Reader:
-        """The reader of a model. Waits for its own vocabulary, but not for the general one."""
+    async def vectorizer(self, model: Model) -> Vectorizer:
+        """The vectorizer of a model. Waits for its own vocabulary, but not for the general one."""
         if self._library.get(GENERAL) is None and GENERAL not in self._library.failures:
-            self._library.begin(GENERAL, o200k.load)
+            self._library.begin(GENERAL, load_general)
         family = model.resolution.family
         load = family.load if family is not None and model.counter.exact else None
         if family is not None and load is not None and await self._library.load(family.id, load) is None:
             model.counter = begin(model.resolution, contradicted=True)
-        return self.reader_now(model)
+        return self.vectorizer_now(model)
 
-    def reader_now(self, model: Model) -> Reader:
-        """The reader with what is loaded: the model's, else a coarse one that is not kept."""
-        if model.reader is not None:
-            return model.reader
+    def vectorizer_now(self, model: Model) -> Vectorizer:
+        """The vectorizer with what is loaded: the model's, else a coarse one that is not kept."""
+        if model.vectorizer is not None:
+            return model.vectorizer
         rule = image_rule(model.key[1])
         vocabulary = self._library.get(model.counter.vocabulary)
         if vocabulary is None:
-            return Reader(self._coarse, exact=False, rule=rule, cache=self._texts)
-        model.reader = Reader(vocabulary, exact=model.counter.exact, rule=rule, cache=self._texts)
-        return model.reader
+            return Vectorizer(self._coarse, exact=False, rule=rule, cache=self._texts)
+        model.vectorizer = Vectorizer(vocabulary, exact=model.counter.exact, rule=rule, cache=self._texts)
+        return model.vectorizer
 
 
 def _id(resolution: Resolution) -> str | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.tokens.families import BY_ID, FAMILIES
-from proxy.tokens.families.family import Family
+from proxy.tokens.families import BY_ID, FAMILIES, Family
 from proxy.tokens.files import family_of_file
 
 AMBIGUOUS = frozenset({"llama", "mistral", "phi3", "gpt2", "default", "other"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Protocol
 
 import tiktoken
@@ -44,22 +43,16 @@ def clean(text: str) -> str:
 
 
 class BpeVocabulary:
-    """Byte pair encoding by tiktoken, in chunks: its time stays linear and its regex within bounds.
+    """Byte pair encoding by tiktoken, in chunks: its time stays linear and its regex within bounds."""
 
-    `composed` says that the model's tokenizer brings text into Unicode's composed form first (NFC).
-    """
-
-    def __init__(self, name: str, pattern: str, ranks: dict[bytes, int], *, composed: bool = False) -> None:
+    def __init__(self, name: str, pattern: str, ranks: dict[bytes, int]) -> None:
         self.id = name
-        self._composed = composed
         self._encode = tiktoken.Encoding(
             name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={}
         ).encode_ordinary
 
     def count(self, text: str) -> int:
         """Tokens of `text`; special tokens spelt in it are taken as text."""
-        if self._composed and not text.isascii():
-            text = unicodedata.normalize("NFC", text)
         return sum(len(self._encode(chunk)) for chunk in chunks(text))
 
 

@@ -8,8 +8,8 @@ from benchmarks.counting import Row, accuracy_rows, golden
 from benchmarks.counting_accuracy import Figures, follow, percentile, rendered, requests
 from benchmarks.counting_corpus import LANGUAGES, Corpus, conversation
 from benchmarks.counting_speed import start
-from proxy.tokens.families import qwen
 from proxy.tokens.meter import Meter
+from tests.tokens.conftest import loaded
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def test_accuracy_over_conversations(name: str, aim: float) -> None:
     meter, found = Meter(), Figures()
     await meter.warm()
     for seed in range(24):
-        one = await follow(meter, ("b", name), conversation(seed, 4 + seed % 9), rendered(qwen.load()))
+        one = await follow(meter, ("b", name), conversation(seed, 4 + seed % 9), rendered(loaded("qwen")))
         if seed >= 5:
             found.add(one)
     assert percentile(found.fresh, 0.95) <= aim

@@ -61,7 +61,7 @@ def checkpoint(number: int = 1, *, scope: str = "scope", text: str = "hello", **
 
 def open_with(url: str, clock: Callable[[], float], **limits: Any) -> CheckpointStore:
     """Open with generous limits: a busy test machine must not look like a slow store."""
-    generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "budget": 5.0}
+    generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "timeout": 5.0}
     return open_store(url, clock=clock, **generous | limits)
 
 

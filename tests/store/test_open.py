@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import SettingError
-from proxy.store.options import shown
+from proxy.store.opening import shown
 from tests.store.support import HandClock, open_with
 
 WRONG = {

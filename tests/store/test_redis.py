@@ -28,7 +28,7 @@ from tests.store.support import (
 pytestmark = pytest.mark.anyio
 
 Open = Callable[..., CheckpointStore]
-BUDGET = 0.25
+TIMEOUT = 0.25
 SLACK = 3.0
 """Seconds a busy test machine may add; a hundred operations one after the other would take far longer."""
 
@@ -80,12 +80,12 @@ async def test_killed_and_started_again(
 ) -> None:
     caplog.set_level(logging.INFO, logger="spillway.store")
     doomed.start()
-    store = opened(doomed, budget=BUDGET)
+    store = opened(doomed, timeout=TIMEOUT)
     await stored(store, 1)
     doomed.kill()
     started = time.monotonic()
     assert await asyncio.gather(*(finds(store, 1) for _ in range(100))) == [None] * 100
-    assert time.monotonic() - started < BUDGET + SLACK
+    assert time.monotonic() - started < TIMEOUT + SLACK
     assert not store.healthy
     await store.put(checkpoint(2))
     assert await store.get_state("key") is None
@@ -100,20 +100,20 @@ async def test_killed_and_started_again(
     assert said == ["store redis is unavailable", "store redis is available again"] * (len(said) // 2)
 
 
-async def test_a_server_that_hangs_costs_the_budget_once(doomed: RedisServer, opened: Open) -> None:
+async def test_a_server_that_hangs_costs_the_timeout_once(doomed: RedisServer, opened: Open) -> None:
     doomed.start()
-    store = opened(doomed, budget=BUDGET)
+    store = opened(doomed, timeout=TIMEOUT)
     await stored(store, 1)
     doomed.send(signal.SIGSTOP)
     try:
         started = time.monotonic()
         assert await asyncio.gather(*(finds(store, 1) for _ in range(100))) == [None] * 100
-        assert BUDGET * 0.9 < time.monotonic() - started < BUDGET + SLACK
+        assert TIMEOUT * 0.9 < time.monotonic() - started < TIMEOUT + SLACK
         started = time.monotonic()
         for number in range(20):
             assert await finds(store, 1) is None
             await store.put(checkpoint(number))
-        assert time.monotonic() - started < 20 * BUDGET
+        assert time.monotonic() - started < 20 * TIMEOUT
         assert not store.healthy
     finally:
         doomed.send(signal.SIGCONT)
@@ -121,7 +121,7 @@ async def test_a_server_that_hangs_costs_the_budget_once(doomed: RedisServer, op
 
 
 async def test_a_server_that_is_not_there_yet(doomed: RedisServer, opened: Open) -> None:
-    store = opened(doomed, budget=BUDGET)
+    store = opened(doomed, timeout=TIMEOUT)
     assert await finds(store, 1) is None
     assert not store.healthy
     doomed.start()
@@ -145,7 +145,7 @@ async def test_claims_hold_within_the_process_while_the_server_is_dead(
     doomed: RedisServer, opened: Open
 ) -> None:
     doomed.start()
-    store = opened(doomed, budget=BUDGET)
+    store = opened(doomed, timeout=TIMEOUT)
     assert await store.claim("before", 60)
     doomed.kill()
     taken = await asyncio.gather(*(store.claim("key", 60) for _ in range(20)))

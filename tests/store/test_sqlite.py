@@ -186,15 +186,15 @@ async def test_what_is_purged_is_in_no_file_any_more(opened: Open, path: Path) -
 # Trouble
 
 
-async def test_a_stuck_disk_costs_the_budget_and_then_nothing(opened: Open) -> None:
-    store = opened(budget=0.2)
+async def test_a_stuck_disk_costs_the_timeout_and_then_nothing(opened: Open) -> None:
+    store = opened(timeout=0.2)
     await store.put(checkpoint(1))
     await store.stats()
     with stuck(store):
         started = time.monotonic()
         answers = await asyncio.gather(*(finds(store, 1) for _ in range(100)))
         assert set(answers) == {None}
-        assert time.monotonic() - started < 3.0  # not a hundred times the budget
+        assert time.monotonic() - started < 3.0  # not a hundred times the timeout
         assert not store.healthy
         started = time.monotonic()
         for number in range(20):
@@ -239,7 +239,7 @@ async def test_a_full_disk_takes_no_writes_but_answers_reads(
 
 
 async def test_another_process_that_holds_the_lock_delays_nobody(opened: Open, path: Path) -> None:
-    store = opened(budget=0.2)
+    store = opened(timeout=0.2)
     await store.put(checkpoint(1))
     await store.stats()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -260,7 +260,7 @@ async def test_a_file_that_is_locked_at_the_start_is_tried_again(opened: Open, p
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("BEGIN EXCLUSIVE")
         db.execute("DELETE FROM state")
-        store = opened(budget=0.2)
+        store = opened(timeout=0.2)
         assert not store.healthy
         assert await finds(store, 1) is None
         assert await store.stats() == StoreStats(0, 0, None)

@@ -11,11 +11,11 @@ from benchmarks.counting_accuracy import follow, percentile
 from benchmarks.counting_corpus import conversation
 from proxy.tokens.gguf import load_gguf
 from proxy.tokens.meter import Meter
-from proxy.tokens.probe import probe
 from tests.engine.cache import cached_model
 from tests.engine.fixtures import StartEngine, engine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
+from tests.tokens.probe import probe
 
 __all__ = ["engine"]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from proxy.tokens.families import BY_ID
 from proxy.tokens.gguf import load_gguf, read_metadata
-from proxy.tokens.probe import probe
 from proxy.tokens.vocabulary import Vocabulary
 from tests.engine.gguf import Kind, Writer
 from tests.engine.vocab import own_vocab
+from tests.tokens.probe import probe
 
 KEYS = "tokenizer.ggml."
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

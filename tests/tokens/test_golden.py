@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from proxy.tokens.families import FAMILIES
-from proxy.tokens.probe import probe, sections
 from tests.tokens.conftest import Shipped
+from tests.tokens.probe import probe, sections
 
 GOLDEN: dict[str, list[int]] = json.loads((Path(__file__).parent / "golden.json").read_text())
 

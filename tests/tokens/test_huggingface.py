@@ -5,98 +5,85 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from proxy.tokens.huggingface import OriginalVocabulary, load_tokenizer_json
+from proxy.tokens.huggingface import load_tokenizer_json
+from proxy.tokens.library import Library
+from proxy.tokens.meter import Meter
 from proxy.tokens.patterns import LLAMA3
-from proxy.tokens.probe import probe, sections
-from proxy.tokens.sentencepiece import SentencePieceVocabulary
-from proxy.tokens.vocabulary import BpeVocabulary, Vocabulary
+from proxy.tokens.vocabulary import CoarseVocabulary, Vocabulary
+from tests.tokens.probe import probe, sections
+
+UNPARSABLE = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+"""A normalizer on which the library panics when it loads the file."""
+ENDLESS = {"type": "FixedLength", "length": 0}
+"""A pre-tokenizer on which it panics with the first text."""
 
 
-def train(pre: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+def byte_level() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
+    tokenizer.normalizer = normalizers.NFC()
+    steps = [
+        pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
+        pre_tokenizers.ByteLevel(False, use_regex=False),
+    ]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(sections().values(), trainer)
     return tokenizer
 
 
-def split(pattern: str) -> pre_tokenizers.PreTokenizer:
-    from tokenizers import Regex
-
-    steps = [
-        pre_tokenizers.Split(Regex(pattern), "isolated"),
-        pre_tokenizers.ByteLevel(False, use_regex=False),
-    ]
-    return pre_tokenizers.Sequence(steps)
-
-
-def load(tokenizer: Tokenizer, path: Path, **changes: Any) -> Vocabulary:
-    parsed = json.loads(tokenizer.to_str())
-    parsed["model"].update(changes)
-    path.write_text(json.dumps(parsed))
-    return load_tokenizer_json(path, "mine")
-
-
-def originals(tokenizer: Tokenizer) -> list[int]:
-    return [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in probe()]
-
-
-@pytest.mark.parametrize("composed", [False, True])
-def test_a_split_by_one_regex_is_converted(tmp_path: Path, *, composed: bool) -> None:
-    tokenizer = train(split(LLAMA3), normalizers.NFC() if composed else None)
-    vocabulary = load(tokenizer, tmp_path / "tokenizer.json")
-    assert isinstance(vocabulary, BpeVocabulary)
-    assert vocabulary.id == "mine"
-    assert [vocabulary.count(text) for text in probe()] == originals(tokenizer)
-
-
-def test_gpt2s_own_split_is_converted(tmp_path: Path) -> None:
-    tokenizer = train(pre_tokenizers.ByteLevel(add_prefix_space=False))
-    assert isinstance(load(tokenizer, tmp_path / "tokenizer.json"), BpeVocabulary)
-
-
-def test_merges_may_be_ignored(tmp_path: Path) -> None:
-    vocabulary = load(train(split(LLAMA3)), tmp_path / "tokenizer.json", ignore_merges=True)
-    assert isinstance(vocabulary, BpeVocabulary)
-
-
-def test_sentencepiece_is_converted(tmp_path: Path) -> None:
+def sentencepiece() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.ByteFallback()
     specials = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=1200, special_tokens=specials, show_progress=False)
-    words = [word for text in sections().values() for word in text.split(" ")]
-    tokenizer.train_from_iterator(words, trainer)
-    parsed = json.loads(tokenizer.to_str())
-    parsed["added_tokens"] = parsed["added_tokens"][:1]
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(parsed))
-    vocabulary = load_tokenizer_json(path, "mine")
-    assert isinstance(vocabulary, SentencePieceVocabulary)
-    assert [vocabulary.count(text) for text in probe()] == originals(Tokenizer.from_file(str(path)))
+    tokenizer.train_from_iterator((word for text in sections().values() for word in text.split(" ")), trainer)
+    return tokenizer
 
 
-def test_what_counts_otherwise_on_tiktokens_engine_is_left_to_its_library(tmp_path: Path) -> None:
-    steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)]
-    tokenizer = train(pre_tokenizers.Sequence(steps))
-    vocabulary = load(tokenizer, tmp_path / "tokenizer.json")
-    assert isinstance(vocabulary, OriginalVocabulary)
-    assert [vocabulary.count(text) for text in probe()] == originals(tokenizer)
-    assert vocabulary.count("\ud800") > 0
-
-
-def test_other_models_are_left_to_their_library(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
+def words(known: str = "<unk>") -> Tokenizer:
+    """Whole words only; `known` is one of them."""
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, known: 1}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    vocabulary = load(tokenizer, tmp_path / "tokenizer.json")
-    assert isinstance(vocabulary, OriginalVocabulary)
-    assert vocabulary.count("a b a") == 3
+    return tokenizer
+
+
+def write(tokenizer: Tokenizer, path: Path, **changes: Any) -> Path:
+    path.write_text(json.dumps(json.loads(tokenizer.to_str()) | changes))
+    return path
+
+
+def load(tokenizer: Tokenizer, path: Path, **changes: Any) -> Vocabulary:
+    return load_tokenizer_json(write(tokenizer, path / "tokenizer.json", **changes), "mine")
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece, words])
+def test_counts_as_its_library(make: Any, tmp_path: Path) -> None:
+    tokenizer = make()
+    vocabulary = load(tokenizer, tmp_path)
+    assert vocabulary.id == "mine"
+    expected = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in probe()]
+    assert [vocabulary.count(text) for text in probe()] == expected
+
+
+def test_any_text_is_counted(tmp_path: Path) -> None:
+    vocabulary = load(byte_level(), tmp_path)
+    assert vocabulary.count("") == 0
+    assert vocabulary.count("\ud800") > 0
+    assert vocabulary.count("word " * 50_000) == pytest.approx(50_000 * vocabulary.count(" word"), rel=0.01)
+
+
+def test_limits_meant_for_other_uses_do_not_count(tmp_path: Path) -> None:
+    plain, limited = byte_level(), byte_level()
+    limited.enable_truncation(3)
+    limited.enable_padding(length=50)
+    (tmp_path / "limited").mkdir()
+    text = sections()["english"]
+    assert load(limited, tmp_path / "limited").count(text) == load(plain, tmp_path).count(text) > 50
+    assert load(limited, tmp_path / "limited").count("a") == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"model": {"type": "BPE"}}', "\x00"])
@@ -104,3 +91,45 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ValueError, match="not a tokenizer"):
         load_tokenizer_json(tmp_path / "tokenizer.json", "x")
+
+
+def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
+    path = write(byte_level(), tmp_path / "tokenizer.json")
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="not a tokenizer"):
+        load_tokenizer_json(path, "x")
+
+
+@pytest.mark.parametrize("changes", [{"normalizer": UNPARSABLE}, {"pre_tokenizer": ENDLESS}])
+def test_a_file_on_which_the_library_panics_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a tokenizer"):
+        load(byte_level(), tmp_path, **changes)
+
+
+def test_a_tokenizer_that_knows_no_common_word_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Missing"):
+        load(words(known="b"), tmp_path)
+
+
+def test_a_text_on_which_the_tokenizer_fails_is_counted_coarsely(tmp_path: Path) -> None:
+    known = {*map(chr, range(32, 127)), *"\n\tï漢字😀"}
+    model = {"type": "Unigram", "unk_id": None, "vocab": [[letter, -1.0] for letter in sorted(known)]}
+    vocabulary = load(byte_level(), tmp_path, model=model, pre_tokenizer=None)
+    assert vocabulary.count("abc") == 3
+    text = "Ω" * 30
+    assert vocabulary.count(text) == CoarseVocabulary().count(text)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("changes", [{"normalizer": UNPARSABLE}, {"pre_tokenizer": ENDLESS}, {"model": None}])
+async def test_a_request_is_measured_although_the_users_file_is_broken(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    path, key = write(byte_level(), tmp_path / "tokenizer.json", **changes), ("local", "mine")
+    meter = Meter(library=Library())
+    await meter.warm()
+    meter.set_override(key, str(path))
+    estimate = await meter.measure(key, {"messages": [{"role": "user", "content": sections()["english"]}]})
+    assert estimate.source == "calibrated"
+    assert estimate.tokens > 100
+    assert "not a tokenizer" in meter.describe(key)["problem"]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from proxy.counting.chunks import CHUNK
 from proxy.counting.features import byte_classes
 from proxy.tokens.families import FAMILIES
-from proxy.tokens.probe import sections
-from proxy.tokens.vocabulary import BpeVocabulary, CoarseVocabulary, clean, text_vector
+from proxy.tokens.vocabulary import CoarseVocabulary, clean, text_vector
 from tests.tokens.conftest import Shipped, loaded
+from tests.tokens.probe import sections
 
 NAMES = [family.id for family in FAMILIES if family.load is not None]
 LONG = 200_000
@@ -82,12 +82,6 @@ def test_without_a_vocabulary_counts_are_about_right(shipped: Shipped) -> None:
     whole = "".join(sections().values())
     assert 0.9 < coarse.count(whole) / general.count(whole) < 1.15
     assert (coarse.count(""), coarse.count(" "), coarse.count("\ud83d")) == (0, 1, 1)
-
-
-def test_composed_form() -> None:
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    assert BpeVocabulary("x", r"\S+", ranks).count("e\u0301") == 3
-    assert BpeVocabulary("x", r"\S+", ranks, composed=True).count("e\u0301") == 2
 
 
 def test_features_of_long_text_add_up(shipped: Shipped) -> None:

@@ -1,9 +1,9 @@
-"""A text in many scripts and forms, on which a converted tokenizer must agree with the original."""
+"""A text in many scripts and forms, on which tokenizers that should agree must agree."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 _RANGES = (
     (0x20, 0x7F), (0xA0, 0x180), (0x300, 0x370), (0x370, 0x530), (0x530, 0x700), (0x900, 0xE00),
@@ -15,7 +15,7 @@ _RANGES = (
 @cache
 def sections() -> dict[str, str]:
     """The texts by name: languages, code, data, symbols."""
-    text = resources.files("proxy.tokens.data").joinpath("probe.txt").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("probe.txt").read_text(encoding="utf-8")
     parts = (part.partition("\n") for part in ("\n" + text).split("\n== ")[1:])
     return {name: body for name, _, body in parts}
 

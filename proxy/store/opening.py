@@ -8,25 +8,25 @@ from urllib.parse import urlsplit
 
 from proxy.errors import SettingError
 
-BULK_BUDGET = 30.0
+BULK_TIMEOUT = 30.0
 """Seconds that counting, purging or exporting everything may take; no chat request waits for these."""
 
-CLOSE_BUDGET = 5.0
+CLOSE_TIMEOUT = 5.0
 """Seconds that closing may take to finish what is queued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
-    """Limits and the clock of a store.
+class StoreLimits:
+    """Limits of a store, and its clock.
 
     `clock` gives seconds since the epoch; `ttl` is how many seconds a checkpoint is kept after its last
-    use; `max_bytes` caps the encoded checkpoints; `budget` is the most seconds an operation may cost a request.
+    use; `max_bytes` caps the encoded checkpoints; `timeout` is the most seconds an operation may cost a request.
     """
 
     clock: Callable[[], float]
     ttl: float
     max_bytes: int
-    budget: float
+    timeout: float
 
 
 def shown(url: str) -> str:

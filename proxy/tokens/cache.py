@@ -62,7 +62,7 @@ class TextCache:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Vectorizer:
     """Makes feature vectors of messages for one vocabulary and rule for images."""
 
     vocabulary: Vocabulary
@@ -125,7 +125,7 @@ class Segment:
                 return index
         return min(length, len(messages))
 
-    def grown(self, common: int, messages: Sequence[Any], reader: Reader) -> Segment:
+    def grown(self, common: int, messages: Sequence[Any], vectorizer: Vectorizer) -> Segment:
         """The segment of `messages`, of which the first `common` are known from this one."""
         if common == len(self.messages) == len(messages):
             return self
@@ -136,7 +136,7 @@ class Segment:
         for message in new:
             previous = link(previous, message)
             digests.append(previous)
-        vectors = self.vectors[:common] + [reader.message(message) for message in new]
+        vectors = self.vectors[:common] + [vectorizer.message(message) for message in new]
         return Segment(self.messages[:common] + copies, vectors, digests)
 
 
@@ -166,10 +166,10 @@ class Draft:
     rest: Sequence[Any]
     new: int
 
-    def finish(self, reader: Reader) -> History:
+    def finish(self, vectorizer: Vectorizer) -> History:
         """Read what is new. May take long: about 5 MB of text per second. Usable from a thread."""
-        system = self.known.system.grown(self.known.system.common(self.system), self.system, reader)
-        rest = self.known.rest.grown(self.common, self.rest, reader)
+        system = self.known.system.grown(self.known.system.common(self.system), self.system, vectorizer)
+        rest = self.known.rest.grown(self.common, self.rest, vectorizer)
         if system is self.known.system and rest is self.known.rest:
             return self.known
         total = self.known.system_total if system is self.known.system else add(system.vectors)
@@ -187,13 +187,13 @@ class HistoryCache:
         self._bytes = 0
         self._groups: OrderedDict[tuple[str, Any], list[History]] = OrderedDict()
 
-    def draft(self, reader: Reader, messages: Sequence[Any]) -> Draft:
+    def draft(self, vectorizer: Vectorizer, messages: Sequence[Any]) -> Draft:
         """Find what is known of `messages`."""
         start = 0
         while start < len(messages) and _is_system(messages[start]):
             start += 1
         system, rest = messages[:start], messages[start:]
-        group = (reader.id, _head(rest[0])) if rest else None
+        group = (vectorizer.id, _head(rest[0])) if rest else None
         known, common = History(), 0
         for candidate in self._groups.get(group, ()) if group else ():
             shared = candidate.rest.common(rest)

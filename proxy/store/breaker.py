@@ -20,7 +20,7 @@ LONGEST_PAUSE = 30.0
 """Seconds between tries when it goes on failing."""
 
 LATE = 1.5
-"""A time-out that comes later than this share of the budget is the event loop's doing."""
+"""A time-out that comes later than this share of its time is the event loop's doing."""
 
 _log = logging.getLogger("spillway.store")
 
@@ -67,7 +67,7 @@ class Attempt:
 
     started: float
     write: bool
-    budget: float
+    seconds: float
 
 
 class Guard:
@@ -117,10 +117,10 @@ class Guard:
         self._closed = True
 
     async def run(
-        self, operation: Callable[[], Awaitable[T]], otherwise: T, *, budget: float, write: bool = False
+        self, operation: Callable[[], Awaitable[T]], otherwise: T, *, seconds: float, write: bool = False
     ) -> T:
-        """Run what keeps to `budget` seconds by itself; `otherwise` when it is not admitted, or fails."""
-        attempt = self.enter(budget=budget, write=write)
+        """Run what keeps to so many seconds by itself; `otherwise` when it is not admitted, or fails."""
+        attempt = self.enter(seconds=seconds, write=write)
         if attempt is None:
             return otherwise
         try:
@@ -131,17 +131,17 @@ class Guard:
         self.worked(attempt)
         return value
 
-    def enter(self, *, budget: float, write: bool) -> Attempt | None:
+    def enter(self, *, seconds: float, write: bool) -> Attempt | None:
         """Ask to begin; None for no. Every attempt but a cancelled one ends with `failed` or `worked`."""
         now = self._now()
         if self._closed or not self._reach.admits(now):
             return None
-        return None if write and not self._writes.admits(now) else Attempt(now, write, budget)
+        return None if write and not self._writes.admits(now) else Attempt(now, write, seconds)
 
     def failed(self, attempt: Attempt, error: Exception) -> None:
         """Note a failure."""
         now = self._now()
-        if isinstance(error, TimeoutError) and now - attempt.started > LATE * attempt.budget:
+        if isinstance(error, TimeoutError) and now - attempt.started > LATE * attempt.seconds:
             return  # the event loop itself was held up: that says nothing about the store
         if not (attempt.write and self._refuses(error)):
             if self._reach.failed(attempt.started, now):

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from proxy.store.budget import Breaker, Guard
+from proxy.store.breaker import Breaker, Guard
 from tests.store.support import HandClock
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ async def _refused() -> str:
 
 async def _run(guard: Guard, what: object = _works, *, write: bool = False) -> str:
     operation = {"works": _works, "fails": _fails, "refused": _refused}[str(what)]
-    return await guard.run(operation, "nothing", budget=0.25, write=write)
+    return await guard.run(operation, "nothing", seconds=0.25, write=write)
 
 
 def test_pauses_double_up_to_half_a_minute() -> None:
@@ -128,9 +128,9 @@ async def test_a_time_out_of_a_held_up_event_loop_is_not_held_against_the_store(
         clock.advance(0.26)
         raise TimeoutError
 
-    assert await guard.run(late, "nothing", budget=0.25) == "nothing"
+    assert await guard.run(late, "nothing", seconds=0.25) == "nothing"
     assert guard.healthy
-    assert await guard.run(in_time, "nothing", budget=0.25) == "nothing"
+    assert await guard.run(in_time, "nothing", seconds=0.25) == "nothing"
     assert not guard.healthy
 
 
