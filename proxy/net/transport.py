@@ -202,7 +202,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
     def _take_fresh(self, origin: Origin) -> Connection | None:
         """A kept connection that is as good as a new one: fresh, and with nothing waiting to be read."""
         while (connection := self._take(origin, min(FRESH, self._keep_alive))) is not None:
-            if not connection.readable:
+            if not connection.readable and not _may_hang_up(connection):
                 return connection
             self._busy.discard(connection)
             connection.abort()
@@ -290,6 +290,15 @@ class _Download(httpx.AsyncByteStream):
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.finish(connection)
+
+
+def _may_hang_up(connection: Connection) -> bool:
+    """Whether the server may be closing a connection without having said so, as llama-server (b11549) does after a stream.
+
+    Behind TLS there is none that does, and a new connection is dear.
+    """
+    kind = next((value for name, value in connection.headers if name.lower() == b"content-type"), b"")
+    return connection.origin[0] == "http" and kind.startswith(b"text/event-stream")
 
 
 def _is_address(host: str) -> bool:

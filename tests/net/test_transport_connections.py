@@ -141,6 +141,22 @@ async def test_a_post_goes_out_on_a_new_connection_once_the_kept_one_is_not_fres
         assert served.connections == 2
 
 
+async def test_a_post_does_not_follow_a_stream_on_the_same_connection() -> None:
+    """A server may hang up behind a stream without having said so, and when nobody can tell yet."""
+    stream = OK.replace(b"\r\n", b"\r\nContent-Type: text/event-stream\r\n", 1)
+
+    async def script(peer: Peer) -> None:
+        while (await peer.request())[0]:
+            await peer.send(stream)
+
+    async with serving(script) as served, opened() as transport:
+        assert await send(transport, post(served)) == b"ok"
+        assert await send(transport, put(served)) == b"ok"
+        assert served.connections == 1, "what may be sent again can be tried"
+        assert await send(transport, post(served)) == b"ok"
+        assert served.connections == 2
+
+
 async def test_a_post_does_not_go_out_on_a_connection_whose_end_is_waiting_to_be_read() -> None:
     peers: list[Peer] = []
 
