@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from proxy.app import upstreams
+from proxy.app import open_wire, upstreams
 from proxy.backends.profile import ModelProfile
 from proxy.net.discovery import discover_all
 from proxy.net.transport import open_transport
@@ -20,11 +20,11 @@ _SHOWN = 40
 
 async def check(settings: Settings) -> int:
     """Print a table of backends and models; 0 if any backend answered, else 1 with advice."""
-    async with open_transport(
-        connect_timeout=min(5.0, settings.connect_timeout), read_timeout=10.0
-    ) as transport:
+    connect_timeout = min(5.0, settings.connect_timeout)
+    async with open_transport(connect_timeout=connect_timeout, read_timeout=10.0) as transport:
         backends = settings.backends or await _found(transport, settings)
-        rows = [row for each in upstreams(backends, settings, transport) for row in await _rows(each)]
+    async with open_wire(backends, connect_timeout=connect_timeout, read_timeout=10.0) as wire:
+        rows = [row for each in upstreams(backends, settings, wire) for row in await _rows(each)]
     answered = [row for row in rows if row[1] != "-"]
     if rows:
         _print_table([_HEAD, *rows])
