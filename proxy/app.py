@@ -146,7 +146,7 @@ def _surface(
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
-    router = Router(upstreams(settings.backends, settings, transport))
+    router = Router(upstreams(settings.backends, settings, transport), summary_models=options.summary_models)
     meter = counting.meter
     compactor = Compactor(meter=meter, store=store, router=router, telemetry=telemetry, clock=clock)
     preparer = Preparer(counting=counting, store=store, options=options, telemetry=telemetry)
