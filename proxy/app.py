@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -18,13 +19,14 @@ from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, StoreAdmin
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
+from proxy.net.proxied import ProxiedTransport
 from proxy.net.readiness import Readiness
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
-from proxy.settings import BackendSetting, Settings
+from proxy.settings import BackendSetting, Settings, proxy_for
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
@@ -39,6 +41,8 @@ from proxy.telemetry.journal import Journals
 from proxy.telemetry.log import RequestLog
 from proxy.telemetry.metrics import Metrics
 from proxy.tokens.meter import Meter
+
+_log = logging.getLogger("spillway")
 
 _DESCRIPTION = """\
 Spillway's own endpoints. `POST /v1/chat/completions` is managed and every other path is passed to a backend: they are
@@ -63,8 +67,8 @@ def create_app(
     Raises:
         SettingError: the store cannot be opened, or a system prompt file cannot be read.
     """
-    wire = transport or open_transport(
-        connect_timeout=settings.connect_timeout, read_timeout=settings.read_timeout
+    wire = transport or open_wire(
+        settings.backends, connect_timeout=settings.connect_timeout, read_timeout=settings.read_timeout
     )
     kept = store or open_store(
         settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes
@@ -83,6 +87,32 @@ def create_app(
     )
     app.serve(surface)
     return app
+
+
+def open_wire(
+    backends: Sequence[BackendSetting], *, connect_timeout: float, read_timeout: float
+) -> httpx.AsyncBaseTransport:
+    """The transport towards these backends: the fast one, and through a proxy where the environment names one.
+
+    Raises:
+        SettingError: a proxy that can't be used.
+    """
+    direct = open_transport(connect_timeout=connect_timeout, read_timeout=read_timeout)
+    proxied = [(each, proxy) for each in backends if (proxy := proxy_for(each.url)) is not None]
+    if not proxied:
+        return direct
+    proxies = {backend.url: proxy for backend, proxy in proxied}
+    try:
+        wire = ProxiedTransport(direct, proxies, connect_timeout=connect_timeout, read_timeout=read_timeout)
+    except ImportError:
+        raise SettingError("a SOCKS proxy needs the package socksio: pip install 'httpx[socks]'") from None
+    except (ValueError, httpx.InvalidURL) as error:
+        raise SettingError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY can't be used: {error}") from None
+    for backend, proxy in proxied:
+        _log.info(
+            "backend %s is reached through the proxy at %s", backend.name, httpx.URL(proxy).netloc.decode()
+        )
+    return wire
 
 
 def _lifespan(
@@ -116,7 +146,7 @@ def _surface(
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
-    router = Router(upstreams(settings.backends, settings, transport))
+    router = Router(upstreams(settings.backends, settings, transport), summary_models=options.summary_models)
     meter = counting.meter
     metrics = Metrics()
     journals = Journals(metrics, RequestLog(), clock=time.monotonic)

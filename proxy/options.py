@@ -62,6 +62,12 @@ class Options:
         return replace(self, **changed) if changed else self
 
     @property
+    def summary_models(self) -> frozenset[str]:
+        """All models that the user chose for summaries."""
+        named = (self.summary_model, *(fields.get("summary_model") for _, fields in self.overrides))
+        return frozenset(name for name in named if name)
+
+    @property
     def manages_all(self) -> bool:
         """Whether no model was taken out of Spillway's hands."""
         return not any(fields.get("managed") is False for _, fields in self.overrides)

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import (
     BaseModel,
@@ -280,6 +281,25 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         raise SettingError(_unparsed(error)) from None
     except (ValueError, OSError) as error:
         raise SettingError(f"config file {named} cannot be read: {error}".replace("\n", " ")) from None
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for a backend (`HTTPS_PROXY` and its like), None if it is reached directly.
+
+    What runs on this machine is, whatever the environment says.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    named = getproxies()
+    proxy = named.get(parts.scheme) or named.get("all")
+    if not proxy or _is_here(host) or proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_here(host: str) -> bool:
+    # Docker's name for the machine that the container runs on.
+    return host in {"localhost", "::1", "host.docker.internal"} or host.startswith("127.")
 
 
 def _in_order(target: float, trigger: float, pause: float, where: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import SettingError
-from proxy.settings import Settings, load_settings
+from proxy.settings import Settings, load_settings, proxy_for
 
 
 @pytest.fixture(autouse=True)
@@ -221,3 +221,33 @@ def test_lists_may_be_json_or_words(
 ) -> None:
     monkeypatch.setenv("SPILLWAY_API_KEYS", typed)
     assert load_settings().api_keys == keys
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "proxy"),
+    [
+        ("https://openrouter.ai/api", {"HTTPS_PROXY": "http://p:3128"}, "http://p:3128"),
+        ("https://openrouter.ai/api", {"https_proxy": "p:3128"}, "http://p:3128"),
+        ("https://openrouter.ai/api", {"HTTP_PROXY": "http://p:3128"}, None),
+        ("https://openrouter.ai/api", {"ALL_PROXY": "socks5://p:1080"}, "socks5://p:1080"),
+        ("http://10.0.0.5:8000", {"HTTP_PROXY": "http://p:1"}, "http://p:1"),
+        ("http://10.0.0.5:8000", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "10.0.0.5"}, None),
+        ("http://10.0.0.5:8000", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "10.0.0.5:8000"}, None),
+        ("http://gpu.lan:8000", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "other, .lan"}, None),
+        ("http://gpu.lan:8000", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "*"}, None),
+        ("http://127.0.0.1:8000", {"ALL_PROXY": "http://p:1"}, None),
+        ("http://localhost:8000", {"ALL_PROXY": "http://p:1"}, None),
+        ("http://[::1]:8000", {"ALL_PROXY": "http://p:1"}, None),
+        ("http://host.docker.internal:8000", {"ALL_PROXY": "http://p:1"}, None),
+        ("http://gpu.lan:8000", {}, None),
+    ],
+)
+def test_a_backend_elsewhere_is_reached_through_the_proxy_of_the_environment(
+    url: str, environment: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("http", "https", "all", "no"):
+        monkeypatch.delenv(f"{kind}_proxy", raising=False)
+        monkeypatch.delenv(f"{kind}_proxy".upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(url) == proxy

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import httpx
 
-from proxy.app import upstreams
+from proxy.app import open_wire, options_of, upstreams
 from proxy.backends.profile import ModelProfile
 from proxy.net.discovery import discover_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.settings import BackendSetting, Settings
+from proxy.stages.routing import Router, not_listed
 
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
 _SHOWN = 40
@@ -20,15 +21,19 @@ _SHOWN = 40
 
 async def check(settings: Settings) -> int:
     """Print a table of backends and models; 0 if any backend answered, else 1 with advice."""
-    async with open_transport(
-        connect_timeout=min(5.0, settings.connect_timeout), read_timeout=10.0
-    ) as transport:
+    connect_timeout = min(5.0, settings.connect_timeout)
+    async with open_transport(connect_timeout=connect_timeout, read_timeout=10.0) as transport:
         backends = settings.backends or await _found(transport, settings)
-        rows = [row for each in upstreams(backends, settings, transport) for row in await _rows(each)]
+    async with open_wire(backends, connect_timeout=connect_timeout, read_timeout=10.0) as wire:
+        found = upstreams(backends, settings, wire)
+        rows = [row for each in found for row in await _rows(each)]
+        table = await Router(found).table() if found else {}
     answered = [row for row in rows if row[1] != "-"]
     if rows:
         _print_table([_HEAD, *rows])
     if answered:
+        for warning in not_listed(options_of(settings).summary_models, table):
+            _say(f"\n{warning}")
         return 0
     where = ", ".join(each.url for each in backends) or "the usual ports (1234, 11434, 8080, 8000)"
     _say(

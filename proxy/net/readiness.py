@@ -76,6 +76,6 @@ class Readiness:
         for upstream in self._upstreams:
             before, now = self._told.get(upstream.name, "unasked"), told[upstream.name]
             if now is None and before is not None:
-                _log.warning("backend %s at %s does not answer", upstream.name, upstream.url)
+                _log.warning("backend %s does not answer", upstream.name)
             elif now is not None and before is None:
-                _log.info("backend %s at %s answers again", upstream.name, upstream.url)
+                _log.info("backend %s answers again", upstream.name)

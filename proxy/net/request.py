@@ -13,6 +13,8 @@ RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "DELETE"})
 """Methods for which an empty body needs no `Content-Length: 0`."""
 
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
 
 def build_request(
     method: str,
@@ -46,6 +48,20 @@ class _Upload(httpx.AsyncByteStream):
     @override
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._content.__aiter__()
+
+
+def framed_headers(request: httpx.Request) -> list[tuple[bytes, bytes]]:
+    """The headers with `Host` and the framing of the body, for a transport that adds neither."""
+    kept = [(name, value) for name, value in request.headers.raw if name.lower() not in _FRAMING]
+    kept.append((b"Host", request.url.netloc))
+    if not isinstance(request.stream, httpx.ByteStream):
+        length = request.headers.get("content-length")
+        kept.append((b"Content-Length", length.encode()) if length else (b"Transfer-Encoding", b"chunked"))
+        return kept
+    size = sum(len(part) for part in request.stream)
+    if size or request.method not in BODILESS:
+        kept.append((b"Content-Length", b"%d" % size))
+    return kept
 
 
 def request_head(request: httpx.Request, length: int | None) -> bytes:

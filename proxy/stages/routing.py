@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from proxy.backends.base import Listed
 from proxy.net.upstream import Upstream
 from proxy.options import Options
+
+_log = logging.getLogger("spillway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,25 @@ def is_managed(route: Route, options: Options) -> bool:
     return route.upstream.managed if chosen is None else chosen
 
 
+def not_listed(summary_models: Iterable[str], ids: Collection[str]) -> list[str]:
+    """A warning for each of the models chosen for summaries that is none of the listed `ids`."""
+    by_lower = {listed.lower(): listed for listed in ids}
+    warnings = []
+    for model in sorted(summary_models):
+        if model not in ids and f"{model}:latest" not in ids:
+            close = get_close_matches(model.lower(), by_lower, n=3, cutoff=0.4)
+            nearest = f"; the nearest are {', '.join(by_lower[each] for each in close)}" if close else ""
+            warnings.append(f"SPILLWAY_SUMMARY_MODEL={model}: no backend lists this model{nearest}")
+    return warnings
+
+
 class Router:
     """Routes by the union of the backends' model lists; unknown models go to the first backend."""
 
-    def __init__(self, upstreams: Sequence[Upstream]) -> None:
-        """`upstreams` in the user's order, at least one."""
+    def __init__(self, upstreams: Sequence[Upstream], *, summary_models: Collection[str] = ()) -> None:
+        """`upstreams` in the user's order, at least one; `summary_models` are warned of if nobody lists them."""
         self.upstreams = tuple(upstreams)
+        self._unchecked = summary_models
         self._lists: list[list[Listed]] = []
         self._table: dict[str, Route] = {}
 
@@ -54,7 +71,15 @@ class Router:
             lists = list(await asyncio.gather(*(u.prober.listed() for u in self.upstreams)))
         if len(lists) != len(self._lists) or any(a is not b for a, b in zip(lists, self._lists, strict=True)):
             self._lists, self._table = lists, self._build(lists)
+            self._check_summary_models()
         return self._table
+
+    def _check_summary_models(self) -> None:
+        """Warn once, as soon as every backend has listed its models."""
+        if self._unchecked and all(self._lists):
+            for warning in not_listed(self._unchecked, self._table):
+                _log.warning("%s", warning)
+            self._unchecked = ()
 
     def _build(self, lists: Sequence[Sequence[Listed]]) -> dict[str, Route]:
         held = Counter(listed.id for models in lists for listed in {m.id: m for m in models}.values())

@@ -18,6 +18,20 @@ def test_it_prints_what_it_found(kind: str, capsys: pytest.CaptureFixture[str]) 
     assert ("unknown" if kind == "generic" else "6144") in row
 
 
+def test_it_warns_of_a_summary_model_that_nobody_lists(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FAKES["ollama"]([FakeModel("qwen3"), FakeModel("llama")]) as fake:
+        for named, warned in (("qwen3", False), ("qwen3:latest", False), ("Qwen-3", True)):
+            monkeypatch.setenv("SPILLWAY_SUMMARY_MODEL", named)
+            assert main(["check", "--backend", fake.url]) == 0
+            out = capsys.readouterr().out
+            warning = (
+                f"SPILLWAY_SUMMARY_MODEL={named}: no backend lists this model; the nearest are qwen3:latest"
+            )
+            assert (warning in out) is warned
+
+
 def test_it_advises_when_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
     fake = FAKES["llamacpp"]()
     url = fake.url
