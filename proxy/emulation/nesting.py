@@ -37,12 +37,12 @@ class Nesting:
         self.closed = False
         """Whether it came to its end."""
 
-    def take(self, text: str) -> int:
+    def take(self, text: str, start: int = 0) -> int:
         """How many characters of the next text belong to the value: all of them as long as it is not over."""
-        at = 0
+        at = start
         while at < len(text) and not self.over:
             at = self._string(text, at) if self._quote else self._outside(text, at)
-        return at
+        return at - start
 
     def _string(self, text: str, at: int) -> int:
         if self._escaped:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from proxy.emulation.cursor import Cursor, More, MoreThanSpace, Words
+from proxy.emulation.nesting import Nesting
 
 
 @dataclass(slots=True)
@@ -27,16 +28,6 @@ class Written:
     """Whether it has no arguments, and something that may have been meant as such."""
 
 
-class Follower(Protocol):
-    """Finds the end of a body while it arrives."""
-
-    over: bool
-    closed: bool
-
-    def take(self, text: str) -> int:
-        """How many characters of the next text belong to it."""
-
-
 class Until:
     """Follows a text up to a mark, which belongs to it."""
 
@@ -45,8 +36,9 @@ class Until:
         self._tail = ""
         self.over = self.closed = False
 
-    def take(self, text: str) -> int:
+    def take(self, text: str, start: int = 0) -> int:
         """How many characters of the next text belong to it."""
+        text = text[start:]
         window = self._tail + text
         at = window.find(self._mark)
         self.over = self.closed = at >= 0
@@ -60,7 +52,8 @@ class Until:
 class Body:
     """What comes next in a form, as long as it likes."""
 
-    follower: Follower
+    follower: Nesting | Until
+    """Finds its end while it arrives."""
     use: Callable[[str, bool], bool]
     """Takes in its text, and whether it came to its end; False if it can't be part of a call."""
     then: Step
@@ -166,7 +159,7 @@ class Reading:
     def _follow(self, body: Body, cursor: Cursor) -> bool:
         """Read a body; whether it is over, and what stands behind it is next."""
         start = cursor.at
-        cursor.at += body.follower.take(cursor.rest)
+        cursor.at += body.follower.take(cursor.text, start)
         self._done.append(cursor.text[start : cursor.at])
         if not body.follower.over and not cursor.ended:
             return False

@@ -28,11 +28,12 @@ _TYPES = Words({"function"})
 
 _SEPARATORS = re.compile(r"[\s,]*+")
 _QUOTES = ('"', "'")
-_STRING = re.compile(r""""((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)'""", re.DOTALL)
-_COLON = re.compile(r"\s*+:\s*+")
+_TEXT = r"""(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)')"""
+_STRING = re.compile(_TEXT, re.DOTALL)
+_KEY = re.compile(_TEXT + r"\s*+:\s*+", re.DOTALL)
+_HALF_KEY = re.compile(r"""(?:"(?:[^"\\]|\\.)*+["\\]?|'(?:[^'\\]|\\.)*+['\\]?)\s*+""", re.DOTALL)
 _SCALAR = re.compile(r"""[^\s,{}\[\]"`<]*+""")
 _ID = re.compile(r"""[^\s,{}\[\]"'`<\\]{0,64}+""")
-_HALF_KEY = re.compile(r""""(?:[^"\\]|\\.)*+\\?|'(?:[^'\\]|\\.)*+\\?""", re.DOTALL)
 
 
 def begins(cursor: Cursor, names: Words) -> bool:
@@ -67,122 +68,87 @@ def begins(cursor: Cursor, names: Words) -> bool:
     return False
 
 
-@dataclass(slots=True)
-class _Envelope:
-    name: str | None = None
-    arguments: str | None = None
-    closed: bool = False
-    rejected: bool = False
-    broken: bool = False
-    others: bool = False
-    """Whether there is more than a name, arguments and labels; or something that the text ended in the middle of."""
-
-    @property
-    def misplaced(self) -> bool:
-        """Whether what was meant as arguments may be elsewhere."""
-        return self.others and self.arguments is None and not self.broken
-
-
 def calls_in(text: str, names: Words, *, marked: bool) -> list[Written] | None:
     """The calls in an object or an array of objects, which may have broken off; None if it is other JSON.
 
     `marked`: a tag has said that they are calls. The elements of an array behind the first one may have names that are
     unknown, but have to be built like calls.
     """
-    if text.startswith("{"):
-        found = [_envelope(text, 0, names, sure=False)[0]]
-    else:
-        found, at = [], _after(_SEPARATORS, text, 1)
-        while text.startswith("{", at):
-            envelope, at = _envelope(text, at, names, sure=bool(found))
-            if not marked and _is_record(envelope, names):
-                return None
-            found.append(envelope)
-            at = _after(_SEPARATORS, text, at)
-        if text[at : at + 1] not in ("", "]", "}"):
+    found: list[Written] = []
+    at = 0 if text.startswith("{") else _after(_SEPARATORS, text, 1)
+    while text.startswith("{", at):
+        one = _object(text, at)
+        written = _written(one, names, first=not found, marked=marked)
+        if written is None:
             return None
-    if any(e.rejected or (e.closed and e.misplaced and not marked) for e in found):
-        return None
-    if not found or found[0].name is None:
-        return None
-    return [
-        Written(e.name or "", e.arguments, closed=e.closed, broken=e.broken, misplaced=e.misplaced)
-        for e in found
-    ]
+        found.append(written)
+        at = _after(_SEPARATORS, text, one.end)
+    return found if found and text[at : at + 1] in ("", "]", "}") else None
 
 
-def _is_record(envelope: _Envelope, names: Words) -> bool:
-    """Whether an object that is whole has nothing of a call but maybe a name."""
-    bare = envelope.closed and envelope.arguments is None and not envelope.broken
-    return bare and (envelope.others or (envelope.name or "") not in names)
+@dataclass(slots=True)
+class _Object:
+    """An object as it is written, up to where the text breaks off."""
+
+    members: dict[str, str]
+    """Values as they are written; an empty name stands for what was broken off."""
+    end: int
+    closed: bool = False
+    broken: bool = False
+    """Whether it is no JSON."""
 
 
-def _envelope(text: str, at: int, names: Words, *, sure: bool) -> tuple[_Envelope, int]:
-    """Read an object up to its end, or to where the text breaks off. Unless `sure` it is rejected if it can't be a call."""
-    envelope = _Envelope()
-    start, at = at, at + 1
-    while not envelope.rejected:
-        at = _after(_SEPARATORS, text, at)
+def _object(text: str, start: int) -> _Object:
+    found = _Object({}, start + 1)
+    while True:
+        at = _after(_SEPARATORS, text, found.end)
         if at == len(text) or text[at] == "}":
-            envelope.closed = at < len(text)
-            envelope.others |= not envelope.closed and text.rstrip().endswith(",")
-            return envelope, at + envelope.closed
-        key = _STRING.match(text, at)
-        colon = _COLON.match(text, key.end()) if key else None
-        if key and colon:
-            at = _member(envelope, key[1] or key[2] or "", text, colon.end(), names, sure=sure)
-        elif (not key and _HALF_KEY.fullmatch(text, at)) or (key and not text[key.end() :].strip()):
-            envelope.others = True
-            return envelope, len(text)
+            found.closed = at < len(text)
+            found.end = at + found.closed
+            if not found.closed and text.rstrip().endswith(","):
+                found.members[""] = ""
+            return found
+        key = _KEY.match(text, at)
+        if key is not None:
+            found.end = _end_of_value(text, key.end())
+            value = text[key.end() : found.end]
+            found.members.setdefault((key[1] or key[2] or "") if value else "", value)
+        elif _HALF_KEY.fullmatch(text, at):
+            found.members[""] = ""
+            found.end = len(text)
         else:
-            envelope.rejected = envelope.name is None and not sure
-            envelope.broken = True
             nesting = Nesting(lenient=True)
-            at = start + nesting.take(text[start:])
-            envelope.closed = nesting.closed
-            return envelope, at
-    return envelope, at
+            found.end = start + nesting.take(text, start)
+            found.closed, found.broken = nesting.closed, True
+            return found
 
 
-def _member(envelope: _Envelope, key: str, text: str, at: int, names: Words, *, sure: bool) -> int:
-    """Read the value of a key; where it ends."""
-    if key in _NAMES and envelope.name is None:
-        if key == "function" and text.startswith("{", at):
-            return _inner(envelope, text, at, names, sure=sure)
-        name = _STRING.match(text, at)
-        said = (name[1] or name[2] or "") if name else ""
-        if name and (sure or said in names):
-            envelope.name = said
-        else:
-            envelope.rejected = at < len(text)
-        return name.end() if name else len(text)
-    end = _end_of_value(text, at)
-    if key == "type" and envelope.name is None and not sure:
-        envelope.rejected = text[at + 1 : end - 1] not in _TYPES
-    elif key == "description":
-        # The definition of a tool, said again.
-        envelope.rejected = not sure
-    elif key in _ARGUMENTS and envelope.arguments is None and end > at:
-        envelope.arguments = text[at:end]
-    envelope.others |= key not in _LABELS and envelope.arguments is None
-    return end
-
-
-def _inner(envelope: _Envelope, text: str, at: int, names: Words, *, sure: bool) -> int:
-    inner, at = _envelope(text, at, names, sure=sure)
-    envelope.name, envelope.broken = inner.name, inner.broken
-    envelope.arguments = inner.arguments or envelope.arguments
-    envelope.others |= inner.others
-    envelope.rejected = inner.rejected or (inner.closed and inner.name is None)
-    return at
+def _written(one: _Object, names: Words, *, first: bool, marked: bool) -> Written | None:
+    """The call that an object is, if it is one."""
+    members = dict(one.members)
+    broken = one.broken
+    if members.get("function", "").startswith("{"):
+        inner = _object(members.pop("function"), 0)
+        members |= inner.members
+        broken |= inner.broken
+    named = next((key for key in members if key in _NAMES), None)
+    name = members.pop(named)[1:-1] if named and _STRING.fullmatch(members[named]) else ""
+    arguments = next((value for key, value in members.items() if key in _ARGUMENTS), None)
+    nothing = arguments is None and not broken
+    others = not members.keys() <= _LABELS
+    # The definition of a tool, said again, has a description.
+    if first and (name not in names or "description" in members):
+        return None
+    if nothing and one.closed and not marked and (others or name not in names):
+        return None
+    return Written(name, arguments, closed=one.closed, broken=broken, misplaced=nothing and others)
 
 
 def _end_of_value(text: str, at: int) -> int:
     if text.startswith(("{", "["), at):
-        return at + Nesting(lenient=True).take(text[at:])
-    string = _STRING.match(text, at)
+        return at + Nesting(lenient=True).take(text, at)
     if text.startswith(_QUOTES, at):
-        return string.end() if string else len(text)
+        return _after(_STRING, text, at) if _STRING.match(text, at) else len(text)
     return _after(_SCALAR, text, at)
 
 
