@@ -322,9 +322,10 @@ class CallScanner:
     def _run_of_ticks(self) -> str:
         ticks = _TICKS.match(self._input.text, self._input.at)
         found = ticks.group() if ticks else ""
-        if len(found) < _MOST_TICKS and self._input.rest == found and not self._input.ended:
+        end = self._input.at + len(found)
+        if end == len(self._input.text) and len(found) < _MOST_TICKS and not self._input.ended:
             raise More
-        self._input.at += len(found)
+        self._input.at = end
         return found
 
     def _ticks(self) -> None:
