@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from proxy.emulation.arguments import Arguments, Unreadable, read_arguments, read_parameters
-from proxy.emulation.forms.base import Words, Written
+from proxy.emulation.cursor import Words
+from proxy.emulation.forms.base import Written
 from proxy.emulation.schema import Checker
 from proxy.emulation.tolerant import CUT
 
@@ -49,8 +50,8 @@ class Offer:
         """The names that count, to be asked letter by letter."""
         return Words(self.callable)
 
-    def read(self, written: Written, text: str, *, cut: bool) -> Arguments:
-        """The arguments of a call that stands in a text. `cut`: the text may end where more was to come.
+    def read(self, written: Written, *, cut: bool) -> Arguments:
+        """The arguments of a call. `cut`: the text may end where more was to come.
 
         Raises:
             Unreadable: it can't be called like that; `cut` if its end is missing.
@@ -67,10 +68,8 @@ class Offer:
         if written.parameters is not None:
             if not written.closed:
                 raise Unreadable(CUT)
-            pairs = [(text[slice(*name)], text[slice(*value)]) for name, value in written.parameters]
-            return read_parameters(pairs, tool.checker)
-        said = text[slice(*written.arguments)] if written.arguments is not None else ""
-        found = read_arguments(said, tool.checker)
+            return read_parameters(written.parameters, tool.checker)
+        found = read_arguments(written.arguments or "", tool.checker)
         open_end = () if written.closed else ("missing_brackets",)
         return Arguments(found.text, tuple(dict.fromkeys((*written.repairs, *open_end, *found.repairs))))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.emulation.forms.tool_call import CLOSING, OPENING
+from proxy.emulation.forms.tagged import CLOSING, OPENING
 from proxy.emulation.offer import Offer, Tool
 from proxy.history.tooltext import RULE
 from proxy.wire.jsontext import dumps

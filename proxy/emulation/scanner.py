@@ -17,17 +17,19 @@ if it had come in one. Only what was sent already can't be taken back: white spa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
 from proxy.emulation.arguments import CUT, Unreadable
+from proxy.emulation.cursor import SPACE, Cursor, More, Words
 from proxy.emulation.forms import FORMS
-from proxy.emulation.forms.base import Form, Found, Words, Written
+from proxy.emulation.forms.base import Form, Reading, Written
+from proxy.emulation.forms.fenced import FENCE, FENCED
 from proxy.emulation.nesting import Nesting
 from proxy.emulation.offer import Offer
-from proxy.emulation.reader import SPACE, Reader, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,13 @@ class Malformed:
     """For the model; it may quote what the model wrote. `cut` if the answer ended in the middle of it."""
 
 
-Piece: TypeAlias = Text | Call | Malformed
+Found: TypeAlias = Text | Call | Malformed
+Piece: TypeAlias = Found
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
+def joined(pieces: Iterable[Found]) -> list[Found]:
     """The pieces with texts that follow each other as one."""
-    done: list[Piece] = []
+    done: list[Found] = []
     for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, Text)):
         if is_text:
             done.append(Text("".join(piece.text for piece in group if isinstance(piece, Text))))
@@ -74,24 +77,21 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 # Text up to the next character that may begin something, without the white space at its end.
 _PROSE = re.compile(r"[^<\[{`]*[^<\[{`\s]")
-_TICKS = re.compile(r"`*")
-_LINE = re.compile(r"[^\n`]*")
-_WHOLE_LINE = re.compile(r"[^\n]*")
-_BLANKS = re.compile(r"[ \t]*")
-_THOUGHT = re.compile(r"[^<]*")
-_WORDS = re.compile(r"\S+")
+_INLINE = re.compile(r"[^\n`]*+")
+_LINE = re.compile(r"[^\n]*+\n?")
+_LINE_BEGIN = re.compile(r"[ \t]{0,3}+(`{0,64}+)[ \t]{0,64}+")
+_THOUGHT = re.compile(r"<?[^<]*+")
+_SOME = 2048
+"""Characters that may be put back without much ado."""
+_MOST_TICKS = 64
+_TICKS = re.compile(rf"`{{1,{_MOST_TICKS}}}+")
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>"}
-_FENCE = 3
-"""Backticks that a code block begins with, at least."""
 _INDENTED = 3
 """Blanks that a line may begin with and still count as one (CommonMark: four make it code)."""
-_OPENINGS = {opening: form for form in FORMS for opening in form.openings}
-_LINE_OPENINGS = Words(o for o in (*_OPENINGS, *_THINKING) if not o.startswith("`"))
-_OTHER_OPENINGS = Words(
-    o for o in (*_OPENINGS, *_THINKING) if o in _THINKING or (not _OPENINGS[o].at_line_start and o[0] != "`")
-)
+_OPENINGS = {opening: form for form in FORMS for opening in form.openings if form is not FENCED}
+_LINE_OPENINGS = Words((*_OPENINGS, *_THINKING))
+_OTHER_OPENINGS = Words((*(o for o, form in _OPENINGS.items() if not form.at_line_start), *_THINKING))
 _NAMELESS = Written("", closed=False)
-_FENCED = next(form for opening, form in _OPENINGS.items() if opening.startswith("`"))
 
 
 class CallScanner:
@@ -99,8 +99,12 @@ class CallScanner:
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
-        self._reader = Reader()
-        self._out: list[Piece] = []
+        self._input = Cursor()
+        self._state: Callable[[], None] = self._prose
+        """Reads on from the input, or raises `More`."""
+        self._reading: Reading | None = None
+        """The form that is read."""
+        self._out: list[Found] = []
         self._gap: list[str] = []
         """White space since the last text or call."""
         self._before: str | None = None
@@ -112,17 +116,19 @@ class CallScanner:
         self._cut = False
         self._sent = 0
         """Characters at the beginning of what is held that were sent already, by an earlier attempt."""
-        self._scan = self._answer()
 
     @property
     def held(self) -> str:
         """Text that came and was not handed out yet. Costs its length."""
-        return ((self._before or "") + "".join(self._gap) + self._reader.kept)[self._sent :]
+        form = self._reading.done + self._reading.rest if self._reading else ""
+        return ((self._before or "") + "".join(self._gap) + form + self._input.rest)[self._sent :]
 
     @property
     def held_size(self) -> int:
         """Characters of that text."""
-        return len(self._before or "") + sum(map(len, self._gap)) + self._reader.size - self._sent
+        form = self._reading.size if self._reading else 0
+        unread = len(self._input.text) - self._input.at
+        return len(self._before or "") + sum(map(len, self._gap)) + form + unread - self._sent
 
     def resume(self, said: str, *, called: bool = False) -> None:
         """Go on behind a text that earlier attempts at the answer have sent, before anything is fed.
@@ -137,96 +143,98 @@ class CallScanner:
             self._before, self._gap = None, []
         self._sent = self.held_size
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[Found]:
         """Take in the next text of the answer; what is certain now."""
         if not self._offer.callable:
             return [Text(text)] if text else []
-        if text:
-            self._reader.push(text)
-            next(self._scan)
-        return self._taken()
+        self._input.push(text)
+        return self._read_on()
 
-    def close(self, *, cut: bool = False) -> list[Piece]:
+    def close(self, *, cut: bool = False) -> list[Found]:
         """End the answer; the rest. `cut` says that it ended for want of room, so that nothing unfinished is completed."""
-        if self._reader.ended:
+        if self._input.ended:
             return []
         self._cut = cut
-        self._reader.ended = True
-        next(self._scan, None)
+        self._input.ended = True
+        found = self._read_on()
         if self._before is None and self._gap:
             self._say("")
         self._before, self._gap, self._sent = None, [], 0
-        return self._taken()
+        return joined([*found, *self._out])
 
-    def _taken(self) -> list[Piece]:
-        pieces, self._out = joined(self._out), []
-        return pieces
+    def _read_on(self) -> list[Found]:
+        try:
+            while self._reading or self._input.at < len(self._input.text):
+                self._state()
+        except More:
+            pass
+        if not self._out:
+            return []
+        found, self._out = joined(self._out), []
+        return found
 
-    # -- reading
+    def _prose(self) -> None:
+        character = self._input.peek()
+        if character.isspace():
+            self._space(self._input.now(SPACE))
+        elif character == "`":
+            self._ticks()
+        elif character in "<[{":
+            self._opening()
+        else:
+            self._say(self._input.now(_PROSE))
 
-    def _answer(self) -> Step[None]:
-        reader = self._reader
-        while character := (yield from reader.peek()):
-            if character.isspace():
-                self._space(reader.now(SPACE))
-            elif character == "`":
-                yield from self._ticks()
-            elif character in "<[{":
-                yield from self._opening()
-            else:
-                self._say(reader.now(_PROSE))
+    # -- calls
 
-    def _opening(self) -> Step[None]:
+    def _opening(self) -> None:
         """Something that may open a form: at most one of the openings can be meant."""
-        reader = self._reader
         at_line_start = self._indent is not None and self._indent <= _INDENTED
         openings = _LINE_OPENINGS if at_line_start else _OTHER_OPENINGS
-        reader.mark()
-        opening = ""
-        while (character := (yield from reader.peek())) and openings.may_become(opening + character):
-            opening += character
-            reader.skip()
+        opening = self._input.word(openings)
         if opening in _THINKING:
-            self._say(reader.release())
-            yield from self._thought(_THINKING[opening])
-        elif opening in openings:
-            yield from self._form(_OPENINGS[opening])
+            self._say(opening)
+            self._state = partial(self._thought, _THINKING[opening])
+        elif opening in openings and not _OPENINGS[opening].at_line_start:
+            self._open(_OPENINGS[opening], opening)
+        elif at_line_start and opening[:1] in _OPENINGS:
+            self._input.unread(opening)
+            self._open(_OPENINGS[opening[0]], "")
         else:
-            if not opening:
-                reader.skip()
-            text = reader.release()
-            self._reject(text)
-            if at_line_start and text[0] in "{[":
-                yield from self._structure(text)
+            self._say(opening or self._input.take(1))
 
-    def _form(self, form: Form) -> Step[bool]:
-        """Read on behind an opening, which is marked. False if it is text, which is said then, but for a fence."""
-        reader = self._reader
-        found = yield from form.read(reader, self._offer.words)
-        text = reader.release()
-        if found is None or (not found.calls and not self._cut):
-            if form is _FENCED:
-                reader.unread(text)
-            else:
-                self._reject(text)
-            if form.at_line_start:
-                yield from self._structure(text)
-            return False
-        if found.rest:
-            reader.unread(found.rest)
-            text = text[: -len(found.rest)]
-        self._settle(form, found, text)
-        return True
+    def _open(self, form: Form, opening: str) -> None:
+        self._reading = Reading(form, self._offer.words, opening)
+        self._state = partial(self._form, self._reading)
 
-    def _settle(self, form: Form, found: Found, text: str) -> None:
+    def _form(self, reading: Reading) -> None:
+        """Hand what comes to the form that was opened, until it is complete or turns out to be text."""
+        complete = reading.read(self._input.take(_SOME))
+        if complete is None:
+            # Raises `More` if there is none.
+            if self._input.peek():
+                return
+            complete = reading.read("", ended=True) or reading.give_up(cut=self._cut)
+        self._reading, self._state = None, self._prose
+        if complete:
+            self._input.unread(reading.rest)
+            self._settle(reading.form, reading.calls, reading.done)
+        elif reading.form is FENCED:
+            self._input.unread(reading.done[len(reading.opening) :] + reading.rest)
+            self._say(reading.opening)
+            self._state = partial(self._inline, len(reading.opening))
+        else:
+            self._input.unread(reading.rest)
+            self._reject(reading.done, structure=reading.form.at_line_start)
+
+    def _settle(self, form: Form, found: list[Written], text: str) -> None:
         """Hand out the calls of a form: all of them, or none if one can't be made."""
         if self._called and not self._offer.parallel:
             self._separate()
             return
-        written = found.calls if self._offer.parallel else found.calls[:1]
+        written = found if self._offer.parallel else found[:1]
         try:
             # A form that the end cut off before its first name holds none.
-            calls = [self._call(form, one, text) for one in written or (_NAMELESS,)]
+            calls = [self._call(form, one) for one in written or (_NAMELESS,)]
         except Unreadable as wrong:
             # What was not understood may have to be shown after all, just as it was written.
             self._say("")
@@ -237,9 +245,9 @@ class CallScanner:
             self._separate()
             self._out += calls
 
-    def _call(self, form: Form, written: Written, text: str) -> Call:
+    def _call(self, form: Form, written: Written) -> Call:
         try:
-            arguments = self._offer.read(written, text, cut=self._cut)
+            arguments = self._offer.read(written, cut=self._cut)
         except Unreadable as wrong:
             named = written.name in self._offer.callable and str(wrong) != CUT
             raise Unreadable(f"{written.name}: {wrong}" if named else str(wrong)) from None
@@ -280,91 +288,83 @@ class CallScanner:
         self._sent -= sent
         return text[sent:]
 
-    def _structure(self, begun: str) -> Step[None]:
-        """Hand out the rest of an object or an array as it comes: nothing inside of it is a call."""
-        reader, nesting = self._reader, Nesting()
-        nesting.take(begun)
-        while not nesting.over and (character := (yield from reader.peek())):
-            if character.isspace():
-                space = reader.now(SPACE)
-                nesting.take(space)
-                self._space(space)
-                continue
-            words = reader.now(_WORDS)
-            inside = nesting.take(words)
-            if inside < len(words):
-                reader.unread(words[inside:])
-            self._pass(words[:inside])
-
-    def _reject(self, text: str) -> None:
-        """Hand out what was held and is no call after all."""
+    def _reject(self, text: str, *, structure: bool) -> None:
+        """Hand out what was held and is no call after all; of a structure, the rest will be text as well."""
         self._say(text)
-        line = text.rfind("\n") + 1
-        if line and not text[line:].strip(" \t"):
-            self._indent = len(text[line:].expandtabs(4))
+        line = text.rstrip(" \t")
+        if line.endswith("\n"):
+            self._indent = len(text[len(line) :].expandtabs(4))
+        nesting = Nesting()
+        nesting.take(text)
+        if structure and not nesting.over:
+            self._state = partial(self._structure, nesting)
 
-    def _pass(self, text: str) -> None:
-        """Hand out text that is no prose, white space and all."""
-        if text:
-            self._say(text)
+    def _structure(self, nesting: Nesting) -> None:
+        """Hand out an object or an array as it comes: nothing inside of it is a call."""
+        text = self._input.take(_SOME)
+        inside = nesting.take(text)
+        self._input.unread(text[inside:])
+        said = text[:inside].rstrip()
+        if said:
+            self._say(said)
+        self._space(text[len(said) : inside])
+        if nesting.over:
+            self._state = self._prose
 
-    def _thought(self, closing: str) -> Step[None]:
-        reader = self._reader
-        while True:
-            reader.mark()
-            closed = yield from reader.literal(closing)
-            self._pass(reader.release())
-            if closed:
-                self._indent = 0
-            if closed or not (yield from reader.peek()):
-                return
-            self._pass(reader.now(_THOUGHT))
-
-    def _ticks(self) -> Step[None]:
-        """A run of backticks: a code block, which may hold calls, or inline code."""
-        reader = self._reader
-        reader.mark()
-        yield from reader.run(_TICKS)
-        ticks = reader.offset
-        if ticks >= _FENCE:
-            if (yield from self._form(_FENCED)):
-                return
-            self._pass(reader.now(_TICKS))
+    def _thought(self, closing: str) -> None:
+        if self._input.literal(closing):
+            self._say(closing)
+            self._indent = 0
+            self._state = self._prose
         else:
-            self._pass(reader.release())
-        yield from self._inline(ticks)
+            self._say(self._input.now(_THOUGHT))
 
-    def _inline(self, ticks: int) -> Step[None]:
+    def _run_of_ticks(self) -> str:
+        ticks = _TICKS.match(self._input.text, self._input.at)
+        found = ticks.group() if ticks else ""
+        end = self._input.at + len(found)
+        if end == len(self._input.text) and len(found) < _MOST_TICKS and not self._input.ended:
+            raise More
+        self._input.at = end
+        return found
+
+    def _ticks(self) -> None:
+        """A run of backticks: a code block, which may hold calls, or inline code."""
+        ticks = self._run_of_ticks()
+        if len(ticks) >= len(FENCE):
+            self._open(FENCED, ticks)
+        else:
+            self._say(ticks)
+            self._state = partial(self._inline, len(ticks))
+
+    def _inline(self, ticks: int) -> None:
         """Inline code up to as many backticks on the same line; else it was the first line of a code block, or nothing."""
-        reader = self._reader
-        while (character := (yield from reader.peek())) not in ("", "\n"):
-            if character != "`":
-                self._pass(reader.now(_LINE))
-                continue
-            reader.mark()
-            yield from reader.run(_TICKS)
-            closed = reader.offset == ticks
-            self._pass(reader.release())
-            if closed:
-                return
-        if ticks >= _FENCE:
-            yield from self._block(ticks)
+        if self._input.peek() == "`":
+            found = self._run_of_ticks()
+            self._say(found)
+            if len(found) == ticks:
+                self._state = self._prose
+        elif self._input.peek() == "\n":
+            self._state = partial(self._block, ticks) if ticks >= len(FENCE) else self._prose
+        else:
+            self._say(self._input.now(_INLINE))
 
-    def _block(self, ticks: int) -> Step[None]:
-        """Lines of code up to one of nothing but as many backticks."""
-        reader = self._reader
-        while (yield from reader.peek()):
-            self._pass(reader.now(_WHOLE_LINE))
-            if (yield from reader.peek()) != "\n":
-                continue
-            reader.skip()
-            self._pass("\n")
-            reader.mark()
-            yield from reader.run(_BLANKS)
-            indent = reader.offset
-            yield from reader.run(_TICKS)
-            closes = indent <= _INDENTED and reader.offset - indent >= ticks
-            following = yield from reader.run(_BLANKS)
-            self._pass(reader.release())
-            if closes and following in ("", "\n", "\r"):
-                return
+    def _block(self, ticks: int) -> None:
+        """A line of code."""
+        line = self._input.now(_LINE)
+        self._say(line)
+        if line.endswith("\n"):
+            self._state = partial(self._line_begin, ticks)
+
+    def _line_begin(self, ticks: int) -> None:
+        """What a line of code begins with: if it is nothing but as many backticks, the block ends."""
+        begin = _LINE_BEGIN.match(self._input.text, self._input.at)
+        end = begin.end() if begin else 0
+        following = self._input.text[end : end + 1]
+        if not following and not self._input.ended:
+            raise More
+        closes = begin is not None and len(begin[1]) >= ticks and following in ("", "\n", "\r")
+        self._state = self._prose if closes else partial(self._block, ticks)
+        if end > self._input.at:
+            self._say(self._input.text[self._input.at : end])
+            self._input.at = end

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
@@ -33,6 +33,12 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
 _BOOLEANS = {"true": True, "false": False}
 _UNCHECKED = ("pattern", "patternProperties", "unevaluatedProperties")
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
+_Guard: TypeAlias = Callable[[Any, Any], bool]
+"""Whether a keyword is to be checked, given the instance and the schema that it stands in."""
+_GUARDS: dict[str, _Guard] = {
+    "additionalProperties": lambda _, schema: "patternProperties" not in schema,
+    "uniqueItems": lambda instance, _: not isinstance(instance, list) or len(instance) <= _UNIQUE,
+}
 
 
 class _TooMuch(Exception):
@@ -97,38 +103,26 @@ class Checker:
         base = validator_for(self._schema, default=Draft202012Validator)
         base.check_schema(dict(self._schema))
         keywords: dict[str, Any] = dict.fromkeys(_UNCHECKED)
-        for name in _REFERRING:
+        guards: dict[str, _Guard] = dict.fromkeys(_REFERRING, self._may_follow) | _GUARDS
+        for name, allowed in guards.items():
             if name in base.VALIDATORS:
-                keywords[name] = self._bounded(base.VALIDATORS[name])
-        if extra := base.VALIDATORS.get("additionalProperties"):
-            keywords["additionalProperties"] = _without_patterns(extra)
-        if unique := base.VALIDATORS.get("uniqueItems"):
-            keywords["uniqueItems"] = _if_few(unique)
+                keywords[name] = _guarded(base.VALIDATORS[name], allowed)
         # This registry fetches nothing: a reference to another document can't be resolved.
         made: Validator = extend(base, keywords)(self._schema, registry=Registry())  # type: ignore[no-untyped-call]
         return made
 
-    def _bounded(self, keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
-        def follow(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-            self._followed += 1
-            if self._followed > _REFERENCES:
-                raise _TooMuch
-            yield from keyword(validator, value, instance, schema) or ()
-
-        return follow
+    def _may_follow(self, _instance: Any, _schema: Any) -> bool:
+        self._followed += 1
+        if self._followed > _REFERENCES:
+            raise _TooMuch
+        return True
 
 
-def _without_patterns(keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
+def _guarded(keyword: Callable[..., Any], allowed: _Guard) -> Callable[..., Iterator[ValidationError]]:
+    """A keyword that is checked only where that is allowed."""
+
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        if "patternProperties" not in schema:
-            yield from keyword(validator, value, instance, schema) or ()
-
-    return check
-
-
-def _if_few(keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
-    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        if not isinstance(instance, list) or len(instance) <= _UNIQUE:
+        if allowed(instance, schema):
             yield from keyword(validator, value, instance, schema) or ()
 
     return check

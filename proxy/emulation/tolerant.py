@@ -23,8 +23,8 @@ _PYTHON = {"True": True, "False": False, "None": None}
 _LAST = re.compile(r"[\w.+-]+\s*\Z")
 """A number or a word that nothing follows."""
 _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f]*")}
-_ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/"} | dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
-_UNICODE = re.compile(r"u([0-9a-fA-F]{4})(?:\\u([0-9a-fA-F]{4}))?")
+_ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4})*+')
+"""An escape of JSON's, or all that follow each other: two may be halves of one character."""
 _SHOWN = 30
 
 
@@ -56,9 +56,14 @@ class _Parser:
 
     def following(self) -> str:
         """The next character that is no white space; empty at the end."""
-        match = _SPACE.match(self._text, self._at)
-        self._at = match.end() if match is not None else self._at
+        self._run(_SPACE)
         return self._text[self._at : self._at + 1]
+
+    def _run(self, pattern: re.Pattern[str]) -> str:
+        """Consume what matches; maybe nothing."""
+        match = pattern.match(self._text, self._at)
+        self._at = match.end() if match is not None else self._at
+        return match.group() if match is not None else ""
 
     def wrong(self, wanted: str) -> Unreadable:
         near = self._text[self._at : self._at + _SHOWN]
@@ -118,10 +123,9 @@ class _Parser:
         return True
 
     def _scalar(self) -> Any:
-        if match := _NUMBER.match(self._text, self._at):
-            self._at = match.end()
+        if number := self._run(_NUMBER):
             try:
-                return json.loads(match.group())
+                return json.loads(number)
             except ValueError:  # Python refuses integers of thousands of digits
                 raise Unreadable("a number in it has too many digits") from None
         word = _WORD.match(self._text, self._at)
@@ -140,10 +144,7 @@ class _Parser:
         self._at += 1
         pieces: list[str] = []
         while True:
-            match = _PLAIN[quote].match(self._text, self._at)
-            plain = match.group() if match is not None else ""
-            pieces.append(plain)
-            self._at += len(plain)
+            pieces.append(self._run(_PLAIN[quote]))
             character = self._text[self._at : self._at + 1]
             if not character:
                 raise Unreadable(CUT)
@@ -157,21 +158,11 @@ class _Parser:
                 pieces.append(character)
 
     def _escaped(self) -> str:
-        letter = self._text[self._at : self._at + 1]
-        if letter in _ESCAPES:
+        if match := _ESCAPE.match(self._text, self._at):
+            self._at = match.end()
+            return str(json.loads(f'"\\{match.group()}"'))
+        if self._text.startswith("'", self._at):
             self._at += 1
-            return _ESCAPES[letter]
-        if match := _UNICODE.match(self._text, self._at):
-            high, low = match[1], match[2]
-            # Half of a character beyond the first 65,536 goes with the half that follows it.
-            if low is not None and high[:2].lower() in _HIGH and low[:2].lower() in _LOW:
-                self._at = match.end()
-                return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
-            self._at += 5
-            return chr(int(high, 16))
+            return "'"
         self.repairs["bad_escapes"] = None
         return "\\"
-
-
-_HIGH = frozenset({"d8", "d9", "da", "db"})
-_LOW = frozenset({"dc", "dd", "de", "df"})

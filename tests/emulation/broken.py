@@ -88,6 +88,8 @@ MALFORMED = [
     broken("cut in a parameter", "<function=get_weather>\n<parameter=city>\nPar", "function", "cut"),
     row("cut behind the call in a tag", f"<tool_call>\n{P}\n</tool_", paris("tool_call"), cut=True),
     row("cut behind the call in a fence", f"```json\n{P}\n", paris("fenced"), cut=True),
+    row("cut behind a fence with braces missing", f"```json\n{weather(ARGS)[:-2]}\n```\n", paris("fenced", "missing_brackets", arguments='{"city":"Paris"}'), cut=True),
+    row("objects behind an array between marks", f"[TOOL_CALLS][{P}]\n{P}", paris("mistral"), paris("mistral")),
     row("cut behind the first", f"{P}\n{P[:-4]}", paris("bare"), Malformed(P[:-4], "bare", "cut"), cut=True),
     row("cut before there is a name", '{"na', '{"na', cut=True),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.emulation.forms.base import Words
+from proxy.emulation.cursor import Words
 from proxy.wire.jsontext import dumps
 from tests.fakes import (
     Brain,

@@ -1,13 +1,11 @@
-"""The forms in which models write calls. A form is one file here and one line below."""
+"""The forms in which models write calls. A form is one file here, or an entry in one, and a name below."""
 
 from __future__ import annotations
 
 from proxy.emulation.forms.bare import BARE
 from proxy.emulation.forms.base import Form
 from proxy.emulation.forms.fenced import FENCED
-from proxy.emulation.forms.function import FUNCTION
-from proxy.emulation.forms.function_call import FUNCTION_CALL
 from proxy.emulation.forms.mistral import MISTRAL
-from proxy.emulation.forms.tool_call import TOOL_CALL
+from proxy.emulation.forms.tagged import FUNCTION, FUNCTION_CALL, TOOL_CALL
 
 FORMS: tuple[Form, ...] = (TOOL_CALL, FUNCTION_CALL, FUNCTION, FENCED, BARE, MISTRAL)

@@ -1,49 +1,23 @@
-"""What every form of a written call is made of, and what its reading returns."""
+"""What every form of a written call is made of, and how it is read: buffered up to its close, then understood in one go."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from proxy.emulation.reader import SPACE, Reader, Step
-
-Span = tuple[int, int]
-"""Characters of the text of a form, from where its opening begins."""
+from proxy.emulation.cursor import Cursor, More, MoreThanSpace, Words
+from proxy.emulation.nesting import Nesting
 
 
-LONGEST_WORD = 256
-"""Letters of the longest name that is read."""
-
-
-class Words:
-    """A set of words that is asked, letter by letter, whether a text may still become one of them.
-
-    Words that are too long to be read are left out. Memory is that of the words alone.
-    """
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self._words = frozenset(word for word in words if len(word) <= LONGEST_WORD)
-        self._sorted = sorted(self._words)
-
-    def __contains__(self, word: str) -> bool:
-        return word in self._words
-
-    def may_become(self, text: str) -> bool:
-        """Whether a word begins so."""
-        # Words that begin with a text follow it directly in this order.
-        at = bisect_left(self._sorted, text)
-        return at < len(self._sorted) and self._sorted[at].startswith(text)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Written:
     """One call as it was written."""
 
     name: str
-    arguments: Span | None = None
+    arguments: str | None = None
     """Their JSON; None if none were given."""
-    parameters: tuple[tuple[Span, Span], ...] | None = None
+    parameters: list[tuple[str, str]] | None = None
     """In forms that write each parameter on its own: name and value, which is bare text."""
     closed: bool = True
     """Whether all of its brackets and tags that hold data were closed."""
@@ -54,18 +28,36 @@ class Written:
     """Whether it has no arguments, and something that may have been meant as such."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a form turned out to hold."""
+class Until:
+    """Follows a text up to a mark, which belongs to it."""
 
-    calls: tuple[Written, ...]
-    """None if the text ended while it might still have become a call."""
-    rest: str = ""
-    """Text at the end of what was consumed that does not belong to the form."""
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._tail = ""
+        self.over = self.closed = False
+
+    def take(self, text: str, start: int = 0) -> int:
+        """How many characters of the next text belong to it."""
+        text = text[start:]
+        window = self._tail + text
+        at = window.find(self._mark)
+        self.over = self.closed = at >= 0
+        if self.over:
+            return at + len(self._mark) - len(self._tail)
+        self._tail = window[1 - len(self._mark) :]
+        return len(text)
 
 
-Read = Callable[[Reader, Words], Step[Found | None]]
-"""Reads on behind an opening, given the names of the tools; None as soon as it can't be a call any longer."""
+@dataclass(slots=True)
+class Body:
+    """What comes next in a form, as long as it likes."""
+
+    follower: Nesting | Until
+    """Finds its end while it arrives."""
+    use: Callable[[str, bool], bool]
+    """Takes in its text, and whether it came to its end; False if it can't be part of a call."""
+    then: Step
+    """What stands behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +67,114 @@ class Form:
     name: str
     openings: tuple[str, ...]
     """Texts that it may begin with; one may begin like another, but in none its first character comes again."""
-    read: Read
+    begin: Step
+    """Reads on behind an opening."""
+    marked: bool = True
+    """Whether an opening alone says that a call is meant."""
     at_line_start: bool = False
-    """Whether it counts only there, behind at most three blanks."""
+    """Whether it counts only there, behind at most three blanks. Its opening is then the beginning of its first body."""
 
 
-def rest_unless_closed(reader: Reader, closing: str, end: int) -> Step[str]:
-    """Consume white space and a closing mark; if it is not that mark, everything consumed from `end` on.
+@dataclass(slots=True)
+class Reading:
+    """A form from its opening on: complete, none after all, or not known yet. How the text was cut changes nothing."""
 
-    Models leave it out at the end of an answer, so a mark that the end of the text cut short counts.
-    """
-    yield from reader.run(SPACE)
-    before = reader.offset
-    if (yield from reader.literal(closing)):
-        return ""
-    if not (yield from reader.peek()) and reader.offset > before:
-        return ""
-    return reader.kept[end:]
+    form: Form
+    names: Words
+    """Of the tools."""
+    opening: str
+    calls: list[Written] = field(default_factory=list)
+    size: int = 0
+    """Characters of all that it was given, with the opening."""
+    _step: Step = field(init=False)
+    _done: list[str] = field(init=False)
+    _rest: list[str] = field(default_factory=list)
+    _body: Body | None = None
+    _body_at: int = 0
+    """Where in `_done` the body begins."""
+    _deaf: bool = False
+    """Whether white space changes nothing."""
+
+    def __post_init__(self) -> None:
+        self._done = [self.opening]
+        self._step = self.form.begin
+        self.size = len(self.opening)
+
+    @property
+    def done(self) -> str:
+        """What was understood: all of the form if it is complete, else its opening and whole bodies.
+
+        Of one that counts only at the beginning of a line, all that shows that it is none.
+        """
+        return "".join(self._done)
+
+    @property
+    def rest(self) -> str:
+        """What was not."""
+        return "".join(self._rest)
+
+    def read(self, text: str, *, ended: bool = False) -> bool | None:
+        """Take in more text, of which no more will come if it `ended`. True if the form is complete, None if it may become so."""
+        self.size += len(text)
+        if self._body is None and self._rest:
+            self._rest.append(text)
+            if self._deaf and text.isspace():
+                return None
+            text = "".join(self._rest)
+        cursor = Cursor(text, ended=ended)
+        found: bool | None = None
+        self._deaf = False
+        try:
+            while found is None and (self._body is None or self._follow(self._body, cursor)):
+                found = self._go_on(cursor)
+        except More as more:
+            self._deaf = isinstance(more, MoreThanSpace)
+        self._rest = [cursor.rest] if cursor.at < len(text) else []
+        return found
+
+    def give_up(self, *, cut: bool) -> bool:
+        """Whether what ended before it was complete holds calls, or was to hold one but was `cut`; then it is all of the form."""
+        complete = (self.form.marked and cut) or (bool(self.calls) and not self.form.at_line_start)
+        if complete:
+            self._done += self._rest
+            self._rest = []
+        return complete
+
+    def _go_on(self, cursor: Cursor) -> bool | None:
+        """Read up to the next body, or to the end; what was understood is consumed."""
+        start = cursor.at
+        try:
+            found = self._step(cursor, self)
+        except More:
+            cursor.at = start
+            raise
+        if found is False and not self.form.at_line_start:
+            cursor.at = start
+        self._done.append(cursor.text[start : cursor.at])
+        if not isinstance(found, Body):
+            return found
+        self._body, self._body_at = found, len(self._done)
+        return None
+
+    def _follow(self, body: Body, cursor: Cursor) -> bool:
+        """Read a body; whether it is over, and what stands behind it is next."""
+        start = cursor.at
+        cursor.at += body.follower.take(cursor.text, start)
+        self._done.append(cursor.text[start : cursor.at])
+        if not body.follower.over and not cursor.ended:
+            return False
+        use = body.use("".join(self._done[self._body_at :]), body.follower.closed)
+        self._body, self._step = None, body.then if use else _none
+        return True
+
+
+def _none(_cursor: Cursor, _reading: Reading) -> bool:
+    """Stands behind a body that is part of no call."""
+    return False
+
+
+Step: TypeAlias = Callable[[Cursor, Reading], "Body | bool"]
+"""Reads what stands before, between and behind the bodies of a form: says what body comes next, that the form ends, or is none.
+
+Raises `More` where that is not known yet, having changed nothing but the cursor's place; it is asked again then.
+"""

@@ -3,52 +3,46 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from proxy.emulation.forms.base import Form, Found, Words, Written
-from proxy.emulation.forms.tagged import read_several, reads_json
-from proxy.emulation.forms.tool_call import CLOSING, OPENING
-from proxy.emulation.reader import SPACE, Reader, Step
+from proxy.emulation.cursor import Cursor, Words
+from proxy.emulation.forms.base import Body, Form, Reading
+from proxy.emulation.forms.bodies import between, calls
+from proxy.emulation.forms.tagged import CLOSING, OPENING
 
 FENCE = "```"
-_tagged = reads_json(CLOSING)
-_LANGUAGES = Words({"", "json", "tool", "tool_call", "tool_calls", "function_call", "xml"})
-_BLANKS = re.compile(r"[ \t]*")
-_TICKS = re.compile(r"`*")
-_LETTERS = re.compile(r"[\w+#-]")
+_NAMES = ("json", "tool", "tool_call", "tool_calls", "function_call", "xml")
+_LANGUAGES = Words(("", *_NAMES, *map(str.upper, _NAMES), *map(str.title, _NAMES)))
+_BLANKS = re.compile(r"[ \t]{0,64}+")
+_TICKS = re.compile(r"`{0,64}+")
 
 
-def _read(reader: Reader, names: Words) -> Step[Found | None]:
-    yield from reader.run(_TICKS)
-    language = ""
-    while _LETTERS.match(character := (yield from reader.peek())):
-        language += character
-        if not _LANGUAGES.may_become(language.lower()):
-            return None
-        reader.skip()
-    following = yield from reader.run(_BLANKS)
-    if language.lower() not in _LANGUAGES or not following or following not in "\r\n{[<":
-        return None
-    found = yield from _contents(reader, names)
-    if found is None or not found.calls:
-        return None
+def _begin(cursor: Cursor, reading: Reading) -> Body | bool:
+    language = cursor.word(_LANGUAGES)
+    if language not in _LANGUAGES or cursor.run(_BLANKS) not in ("\r", "\n", "{", "[", "<"):
+        return False
+    cursor.run()
+    return _next(cursor, reading)
+
+
+def _next(cursor: Cursor, reading: Reading) -> Body | bool:
+    """Calls as JSON, or in the tag that is taught, which models put into a block as well."""
+    tag = cursor.literal(OPENING)
+    if tag:
+        cursor.run()
+    return calls(cursor, reading, partial(_behind, tag), marked=tag)
+
+
+def _behind(tag: bool, cursor: Cursor, reading: Reading) -> Body | bool:  # noqa: FBT001 - bound with `partial`
+    _, following = between(cursor, reading)
+    if tag and cursor.literal(CLOSING):
+        following = cursor.run()
+    if following == "`":
+        start = cursor.at
+        cursor.run(_TICKS)
+        return cursor.at - start >= len(FENCE)
     # Models stop behind the call and leave the block open.
-    ended = not (yield from reader.peek())
-    start = reader.offset
-    yield from reader.run(_TICKS)
-    return Found(found.calls) if ended or reader.offset - start >= len(FENCE) else None
+    return following == "" or _next(cursor, reading)
 
 
-def _contents(reader: Reader, names: Words) -> Step[Found | None]:
-    """Calls as JSON, or in the tags that are taught, which models put into a block as well."""
-    if (yield from reader.run(SPACE)) != "<":
-        return (yield from read_several(reader, names))
-    calls: tuple[Written, ...] = ()
-    while (yield from reader.run(SPACE)) == "<":
-        found = (yield from _tagged(reader, names)) if (yield from reader.literal(OPENING)) else None
-        if found is None or found.rest.strip():
-            return None
-        calls += found.calls
-    return Found(calls)
-
-
-FENCED = Form("fenced", (FENCE,), _read)
+FENCED = Form("fenced", (FENCE,), _begin, marked=False)

@@ -7,48 +7,33 @@ from __future__ import annotations
 
 import re
 
-from proxy.emulation.forms.base import Form, Found, Words, Written
-from proxy.emulation.forms.envelope import skip_value
-from proxy.emulation.forms.tagged import read_several
-from proxy.emulation.reader import SPACE, Reader, Step
+from proxy.emulation.cursor import Cursor
+from proxy.emulation.forms.base import Body, Form, Reading
+from proxy.emulation.forms.bodies import arguments, between, calls
 
-_ARGS = "[ARGS]"
-_CALL_ID = "[CALL_ID]"
-_ID = re.compile(r"[A-Za-z0-9_-]*")
+_ID = re.compile(r"[A-Za-z0-9_-]{0,64}+")
 
 
-def _read(reader: Reader, names: Words) -> Step[Found | None]:
-    following = yield from reader.run(SPACE)
-    if not following:
-        return Found(())
-    if following in "[{":
-        return (yield from read_several(reader, names, marked=True))
-    name = ""
-    while names.may_become(name + (following := (yield from reader.peek()))) and following:
-        name += following
-        reader.skip()
-    if not following:
-        return Found((Written(name, closed=False),)) if name in names else Found(())
-    if name not in names or not (yield from _marks(reader)):
-        return None
-    following = yield from reader.run(SPACE)
-    if following and following != "{":
-        return None
-    start = reader.offset
-    closed = bool(following) and (yield from skip_value(reader))
-    return Found((Written(name, (start, reader.offset), closed=closed),))
+def _begin(cursor: Cursor, reading: Reading) -> Body | bool:
+    if cursor.run() in ("[", "{"):
+        return calls(cursor, reading, _behind)
+    name = cursor.word(reading.names)
+    if name not in reading.names:
+        return False
+    while cursor.run() == "[":
+        if cursor.literal("[CALL_ID]"):
+            cursor.run(_ID)
+        elif not cursor.literal("[ARGS]"):
+            return False
+    return cursor.run() in ("{", "") and arguments(name, reading, lambda _cursor, _reading: True)
 
 
-def _marks(reader: Reader) -> Step[bool]:
-    """Consume the marks between name and arguments; False if something else is there."""
-    while (yield from reader.run(SPACE)) == "[":
-        reader.skip()
-        mark = _CALL_ID if (yield from reader.peek()) == "C" else _ARGS
-        if not (yield from reader.literal(mark[1:])):
-            return not (yield from reader.peek())
-        if mark == _CALL_ID:
-            yield from reader.run(_ID)
+def _behind(cursor: Cursor, reading: Reading) -> Body | bool:
+    end, following = between(cursor, reading)
+    if following == "{":
+        return calls(cursor, reading, _behind)
+    cursor.at = end
     return True
 
 
-MISTRAL = Form("mistral", ("[TOOL_CALLS]",), _read)
+MISTRAL = Form("mistral", ("[TOOL_CALLS]",), _begin)

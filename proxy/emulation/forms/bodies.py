@@ -1,0 +1,103 @@
+"""What several forms are made of: JSON that holds calls, the arguments of one, parameters, and marks that close them."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from proxy.emulation.cursor import Cursor
+from proxy.emulation.forms.base import Body, Reading, Step, Until, Written
+from proxy.emulation.forms.envelope import begins, calls_in
+from proxy.emulation.nesting import Nesting
+
+_PARAMETER = "<parameter="
+_PARAMETER_END = "</parameter>"
+_FUNCTION_END = "</function>"
+_NAME = re.compile(r"[^<>\n]{0,256}+")
+_BETWEEN = re.compile(r"[\s,}\]]*+")
+_EXTRA_BRACKETS = ("extra_brackets",)
+
+
+def calls(cursor: Cursor, reading: Reading, then: Step, *, marked: bool = True) -> Body | bool:
+    """An object or an array of calls, if it begins like one. `marked`: what stands before it says that it is."""
+    start = cursor.at
+    if cursor.peek() not in ("{", "[") or not begins(cursor, reading.names):
+        return False
+    cursor.at = start
+
+    def use(text: str, _closed: bool) -> bool:  # noqa: FBT001 - called as `Body.use`
+        found = calls_in(text, reading.names, marked=marked)
+        reading.calls += found or ()
+        return found is not None
+
+    return Body(Nesting(lenient=True), use, then)
+
+
+def arguments(name: str, reading: Reading, then: Step) -> Body:
+    """The arguments of a call; none at all if the text ends here."""
+
+    def use(text: str, closed: bool) -> bool:  # noqa: FBT001 - called as `Body.use`
+        reading.calls.append(Written(name, text or None, closed=closed))
+        return True
+
+    return Body(Nesting(lenient=True), use, then)
+
+
+def between(cursor: Cursor, reading: Reading) -> tuple[int, str]:
+    """Pass over white space, commas, and closing brackets that are too many; where the last of those ends, and what follows."""
+    start = cursor.at
+    following = cursor.run(_BETWEEN)
+    surplus = cursor.text[start : cursor.at].rstrip(", \t\r\n")
+    if surplus:
+        reading.calls[-1].repairs = _EXTRA_BRACKETS
+    return start + len(surplus), following
+
+
+def close(cursor: Cursor, *marks: str, end: int | None = None) -> bool:
+    """Consume closing marks with white space before them; without any, go back to the end of what is known.
+
+    Models leave them out at the end of an answer, so one that the end of the text cut short counts. True, as the form ends.
+    """
+    end = cursor.at if end is None else end
+    for mark in marks:
+        cursor.run()
+        if cursor.literal(mark):
+            end = cursor.at
+        elif cursor.rest and mark.startswith(cursor.rest):
+            end = len(cursor.text)
+        cursor.at = end
+    return True
+
+
+def function(cursor: Cursor, reading: Reading, *marks: str) -> Body | bool:
+    """Behind `<function=`: a name, then JSON arguments (Llama 3.1) or parameters (Qwen3-Coder); `marks` close what is around it."""
+    name = cursor.word(reading.names)
+    if name not in reading.names or not cursor.literal(">"):
+        return False
+    if cursor.run() == "{":
+        return arguments(name, reading, lambda cursor, _: close(cursor, _FUNCTION_END, *marks))
+    return _parameters(name, [], marks, cursor, reading)
+
+
+def _parameters(
+    name: str, found: list[tuple[str, str]], marks: tuple[str, ...], cursor: Cursor, reading: Reading
+) -> Body | bool:
+    """The next parameter, or the end of the function; what was `found` are names and values."""
+    cursor.run()
+    closed = cursor.literal(_FUNCTION_END)
+    if closed or (cursor.ended and any(mark.startswith(cursor.rest) for mark in (_PARAMETER, _FUNCTION_END))):
+        reading.calls = [Written(name, parameters=found, closed=closed)]
+        return not closed or close(cursor, *marks)
+    if not cursor.literal(_PARAMETER):
+        return False
+    start = cursor.at
+    if cursor.run(_NAME) != ">":
+        return False
+    parameter = cursor.text[start : cursor.at]
+    cursor.at += 1
+
+    def use(text: str, closed: bool) -> bool:  # noqa: FBT001 - called as `Body.use`
+        found.append((parameter, text.removesuffix(_PARAMETER_END) if closed else text))
+        return True
+
+    return Body(Until(_PARAMETER_END), use, partial(_parameters, name, found, marks))
