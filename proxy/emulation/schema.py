@@ -22,6 +22,9 @@ from proxy.wire.jsontext import dumps
 
 _REFERENCES = 10_000
 """References followed for one call: they can multiply like rabbits."""
+_NESTED = 100
+"""References followed inside one another. At the end of Python's stack the registry, which is not written in Python, would
+end the request with a panic instead of an error."""
 _UNIQUE = 1_000
 """Items that are compared with each other."""
 _MISTAKES = 20
@@ -48,6 +51,7 @@ class Checker:
         self._validator: Validator | None = None
         self._built = False
         self._followed = 0
+        self._nested = 0
 
     def kinds_of(self, name: str) -> frozenset[str]:
         """The types that the schema of a parameter names; empty if it names none."""
@@ -81,7 +85,7 @@ class Checker:
         return value, tuple(repairs), "; ".join(told[:_TOLD]) or None
 
     def _mistakes(self, value: dict[str, Any]) -> list[ValidationError]:
-        self._followed = 0
+        self._followed = self._nested = 0
         try:
             if not self._built:
                 self._built = True
@@ -111,9 +115,13 @@ class Checker:
     def _bounded(self, keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
         def follow(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
             self._followed += 1
-            if self._followed > _REFERENCES:
-                raise _TooMuch
-            yield from keyword(validator, value, instance, schema) or ()
+            self._nested += 1
+            try:
+                if self._followed > _REFERENCES or self._nested > _NESTED:
+                    raise _TooMuch
+                yield from keyword(validator, value, instance, schema) or ()
+            finally:
+                self._nested -= 1
 
         return follow
 
