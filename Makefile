@@ -46,8 +46,8 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 coverage: $(VENV)/.dev ## the tests of the pure part, and how much of it they reach: statements and branches, with a floor
 	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(PURE_TESTS)
 
-fuzz: $(VENV)/.dev ## look for new examples against the properties: make fuzz MINUTES=10 ARGS=tests/answer
-	HYPOTHESIS_PROFILE=deep timeout --signal=INT $(MINUTES)m $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=0 $(ARGS)
+fuzz: $(VENV)/.dev ## look for new examples against the properties for MINUTES=10, in ARGS=tests
+	HYPOTHESIS_PROFILE=deep FUZZ_MINUTES=$(MINUTES) $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=1800 $(ARGS)
 
 oldest: $(OLDEST)/.ready ## the tests with the oldest dependencies that pyproject.toml allows
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) -W ignore::DeprecationWarning $(if $(ARGS),$(ARGS),$(OLDEST_TESTS))

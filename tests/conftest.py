@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +29,15 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))  # noqa: TID251 - of the tests, not of the proxy
 
+FUZZ_UNTIL = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "inf"))  # noqa: TID251 - as above
+"""What has not begun by then is left out: `make fuzz` takes the tests in another order each time."""
+
 LOOPBACK = ("127.", "::1", "localhost")
+
+
+def pytest_runtest_setup() -> None:
+    if time.monotonic() > FUZZ_UNTIL:
+        pytest.skip("FUZZ_MINUTES were over")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
