@@ -1,4 +1,4 @@
-# Spillway's two commands are `make run` and `make test`; the rest is for those who work on it.
+# Spillway's two commands are `make run` and `make test`; the rest is for those who work on it, `make check` above all.
 .DEFAULT_GOAL := help
 VENV := .venv
 PY   := $(VENV)/bin/python

@@ -142,3 +142,9 @@ def test_leading_system_messages_are_counted() -> None:
 )
 def test_the_text_of_a_message(content: Any, text: str) -> None:
     assert text_of({"role": "user", "content": content}) == text
+
+
+def test_a_changed_request_is_as_if_the_client_had_sent_it() -> None:
+    made = request(stream=True, x=1).changed(stream=None, max_tokens=5)
+    assert made.wire is made.raw
+    assert loads(made.raw) == made.body == {"model": "m", "messages": [user("a")], "x": 1, "max_tokens": 5}
