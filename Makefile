@@ -1,16 +1,25 @@
-# Spillway's two commands are `make run` and `make test`; the rest is for those who work on it.
+# Spillway's two commands are `make run` and `make test`; the rest is for those who work on it, `make check` above all.
 .DEFAULT_GOAL := help
 VENV := .venv
 PY   := $(VENV)/bin/python
 UV   := $(shell command -v uv 2>/dev/null)
 ARGS ?=
+MINUTES ?= 10
 VOCAB := tests/engine/vocab/ggml-vocab
+# What needs no network, no store and no clock; its tests lie in folders of the same names.
+PURE := wire neutral history shaping shortening answer status emulation counting backends dialects
+PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tests/test_options.py
+WORKERS ?= 2
+OLDEST := .venv-oldest
+# Not those that look at the documents and the code, or start other programs.
+OLDEST_TESTS := $(filter-out $(addprefix tests/,e2e engine benchmarks openwebui fakes test_docker.py test_docs.py test_architecture.py), \
+	$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py tests/test_*.py)))
 LITELLM := benchmarks/.venv-litellm
 WEBUI := .venv-openwebui
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
 
-.PHONY: help run test lint format bench e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz oldest lock docs bench e2e-openwebui clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,9 +27,11 @@ help: ## what can be made
 run: $(VENV)/.run ## set up and start the proxy on http://127.0.0.1:8484/v1
 	@$(PY) -m proxy serve $(ARGS)
 
-test: $(VENV)/.dev ## set up and check everything: format, lint, types, layers, tests
-	@$(MAKE) --no-print-directory lint
-	$(PY) -m pytest -n 2 $(ARGS)
+check: lint ## what to run after each change, in under a minute: lint, and the tests that need no server
+	$(PY) -m pytest -q -n $(WORKERS) -m "not slow" $(PURE_TESTS) tests/stages tests/test_architecture.py $(ARGS)
+
+test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
+	$(PY) -m pytest -n $(WORKERS) $(if $(ARGS),,$(PURE_TESTS:%=--ignore=%)) $(ARGS)
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .
@@ -31,6 +42,22 @@ lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+coverage: $(VENV)/.dev ## the tests of the pure part, and how much of it they reach: statements and branches, with a floor
+	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(PURE_TESTS)
+
+fuzz: $(VENV)/.dev ## look for new examples against the properties for MINUTES=10, in ARGS=tests
+	HYPOTHESIS_PROFILE=deep FUZZ_MINUTES=$(MINUTES) $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=1800 $(ARGS)
+
+oldest: $(OLDEST)/.ready ## the tests with the oldest dependencies that pyproject.toml allows
+	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) -W ignore::DeprecationWarning $(if $(ARGS),$(ARGS),$(OLDEST_TESTS))
+
+lock: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY) ## write config/requirements.lock: what the container image installs
+	$(UV_TOO) pip compile --quiet --universal --python-version 3.11 --extra redis --generate-hashes --no-annotate --no-header \
+		--upgrade $< -o config/requirements.lock
+
+docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
+	$(PY) -m tests.diagrams
 
 bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and simple proxies, counting, survival of long sessions
 	$(PY) -m benchmarks $(ARGS)
@@ -43,7 +70,7 @@ e2e-openwebui: $(VENV)/.browser ## use a real Open WebUI in a real browser (need
 	@$(PY) -m tests.openwebui $(ARGS)
 
 clean: ## remove the environment and what tests left
-	rm -rf $(VENV) $(LITELLM) $(WEBUI) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(WEBUI) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 # The environment. uv where it is installed, else the standard library's venv and pip.
 $(PY):
@@ -70,6 +97,17 @@ else
 	@$(PY) -m pip install --quiet -e . --group dev
 endif
 	@touch $@ $(VENV)/.run
+
+# uv, for what pip has no option for.
+UV_TOO := $(or $(UV),$(VENV)/bin/uv)
+$(VENV)/bin/uv: | $(PY)
+	@$(PY) -m pip install --quiet uv
+
+$(OLDEST)/.ready: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY)
+	@$(UV_TOO) venv --quiet --clear --python $(PY) $(OLDEST)
+	@$(UV_TOO) pip compile --quiet --resolution lowest-direct --extra redis --python $(OLDEST)/bin/python $< -o $(OLDEST)/oldest.txt
+	@$(UV_TOO) pip install --quiet --python $(OLDEST)/bin/python --constraint $(OLDEST)/oldest.txt -e '.[redis]' --group dev
+	@touch $@
 
 # LiteLLM, for `make bench` only. Without it the rest is measured.
 $(LITELLM)/.ready: benchmarks/litellm.txt | $(PY)

@@ -1,14 +1,18 @@
-"""Fixtures for every test: the event loop, hypothesis profiles, and no network but loopback."""
+"""For every test: the event loop, hypothesis profiles, no network but loopback; and what to install for those skipped."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.skips import left_out
 
 # The ordinary run draws the same examples every time, so that it fails for everyone or for no one;
 # new ones are looked for with HYPOTHESIS_PROFILE=deep.
@@ -25,7 +29,26 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))  # noqa: TID251 - of the tests, not of the proxy
 
+FUZZ_UNTIL = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "inf"))  # noqa: TID251 - as above
+"""What has not begun by then is left out: `make fuzz` takes the tests in another order each time."""
+
 LOOPBACK = ("127.", "::1", "localhost")
+
+
+def pytest_runtest_setup() -> None:
+    if time.monotonic() > FUZZ_UNTIL:
+        pytest.skip("FUZZ_MINUTES were over")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out, why, and the command that brings it."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    for line in left_out(reasons):
+        terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -147,3 +148,19 @@ def test_test_folders_mirror_the_source() -> None:
 def test_every_test_folder_is_a_package() -> None:
     missing = [name(path.parent) for path in TESTS if not (path.parent / "__init__.py").exists()]
     assert sorted(set(missing)) == []
+
+
+def test_what_the_tests_must_reach_is_the_pure_part() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    pure = next(
+        {module.removeprefix("proxy.") for module in contract["source_modules"]}
+        for contract in project["importlinter"]["contracts"]
+        if contract["name"].startswith("The pure part")
+    )
+    omitted = {re.split(r"[/.]", path)[1] for path in project["coverage"]["run"]["omit"]}
+    everything = {path.stem for path in (ROOT / "proxy").glob("*.py")} | folders(ROOT / "proxy")
+    assert everything - omitted == pure | {"__init__", "errors"}
+    makefile = (ROOT / "Makefile").read_text()
+    named = re.search(r"^PURE := (.*)$", makefile, re.MULTILINE)
+    assert named is not None
+    assert pure - {"options", "environment"} <= set(named[1].split())

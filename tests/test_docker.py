@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
 
 from proxy.demo.server import serve_on_loopback
 from proxy.settings import Settings
@@ -69,6 +71,26 @@ def test_only_what_is_copied_is_sent_to_the_builder() -> None:
     assert lines[0] == "*"
     assert {line for line in lines if line.startswith("!")} == {f"!{name}" for name in copied()}
     assert all((ROOT / name).exists() for name in copied())
+
+
+def locked() -> dict[str, str]:
+    """The versions that the image gets, by package."""
+    text = (ROOT / "config/requirements.lock").read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
+
+
+def test_what_is_locked_satisfies_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["redis"]])
+    unfit = [str(each) for each in wanted if not each.specifier.contains(locked().get(each.name, "0"))]
+    assert unfit == [], "run `make lock`"
+
+
+def test_everything_locked_has_a_digest() -> None:
+    text = (ROOT / "config/requirements.lock").read_text()
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert len(entries) == len(locked()) > 20
+    assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
 
 
 @dataclass(frozen=True)
@@ -165,6 +187,7 @@ def install(user: Account) -> None:
     """The Dockerfile's first stage: copy, make an environment, install."""
     for name in copied():
         target = user.place / "src" / name
+        target.parent.mkdir(exist_ok=True)
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
         else:

@@ -16,11 +16,13 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 import proxy
+from proxy.answer.session import LEGAL, State
 from proxy.settings import Settings, load_settings
+from tests.diagrams import ARCHITECTURE, BETWEEN, drawn_again, states
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 CONFIGS = sorted((ROOT / "config").glob("*.toml"))
 MENTIONING = [
     *DOCUMENTS,
@@ -171,9 +173,15 @@ def test_commands_and_their_options_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_make_targets_exist(path: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:`|^|\s{2,})make ([a-z-]+)", path.read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^|\s{2,})make ([a-z0-9-]+)", path.read_text(), re.MULTILINE))
     assert named <= targets
+
+
+def test_those_who_contribute_are_told_of_every_target() -> None:
+    targets = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert {name for name in targets if f"`make {name}`" not in text} <= {"help", "run", "clean"}
 
 
 # Examples and links
@@ -196,6 +204,40 @@ def test_examples_can_be_read(path: Path) -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|mailto:|#)([^)#\s]+)", path.read_text())
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+# The architecture
+
+
+def test_the_diagrams_are_those_of_the_code() -> None:
+    text = ARCHITECTURE.read_text()
+    assert len(BETWEEN.findall(text)) == 1
+    assert drawn_again(text) == text, "run `make docs`"
+
+
+def test_the_diagram_shows_every_state_and_every_legal_event() -> None:
+    drawn = states()
+    for (source, event), targets in LEGAL.items():
+        for target in targets:
+            assert re.search(
+                rf"^ *{source.name} --> {target.name}: .*\b{event.__name__}\b", drawn, re.MULTILINE
+            )
+    assert f"[*] --> {next(iter(State)).name}\n" in drawn
+
+
+def test_the_map_shows_every_folder() -> None:
+    shown = set(re.findall(r"`(proxy/[a-z]+/)`", ARCHITECTURE.read_text().split("\n## ")[1]))
+    assert {f"proxy/{path.parent.name}/" for path in (ROOT / "proxy").glob("*/__init__.py")} - shown == set()
+
+
+def test_what_is_added_is_registered_where_the_table_says() -> None:
+    rows = re.findall(
+        r"^\| .* \| `([A-Z]+)` in `(\S+)`.* \| (.*) \|$", ARCHITECTURE.read_text(), re.MULTILINE
+    )
+    assert len(rows) > 5
+    for registry, path, tests in rows:
+        assert re.search(rf"^{registry}\b", (ROOT / path).read_text(), re.MULTILINE), path
+        assert [name for name in re.findall(r"`(\S+)`", tests) if not (ROOT / name).exists()] == []
 
 
 def test_the_changelog_has_an_entry_for_this_version() -> None:

@@ -41,3 +41,28 @@ def test_what_the_user_says_of_a_model_is_believed_most() -> None:
 
 def test_a_budget_has_the_fractions() -> None:
     assert OPTIONS.budget(1000) == ContextBudget(window=1000, trigger=0.7, target=0.5, pause=0.9)
+
+
+def test_an_answer_is_capped_by_the_setting_then_by_the_policy() -> None:
+    assert Options().answer_cap_for(8192) is None
+    assert Options(answer_cap=700).answer_cap_for(None) == 700
+    assert Options(answer_cap=0, policy="local").answer_cap_for(8192) is None
+    assert Options(policy="local").answer_cap_for(None) == 1000
+    assert Options(policy="local").answer_cap_for(8192) == 1000
+    assert Options(policy="local").answer_cap_for(2048) == 512
+
+
+def test_tools_are_allowed_by_name_or_glob() -> None:
+    assert Options().allows_tool("anything")
+    some = Options(tools_allowed=("read", "web_*"))
+    assert [some.allows_tool(name) for name in ("read", "web_search", "Read", "write")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_the_system_prompt_is_a_matter_of_local_alone() -> None:
+    assert Options(system_prompt="Be brief.").own_system_prompt is None
+    assert Options(system_prompt="Be brief.", policy="local").own_system_prompt == "Be brief."

@@ -22,6 +22,9 @@ from proxy.wire.jsontext import dumps
 
 _REFERENCES = 10_000
 """References followed for one call: they can multiply like rabbits."""
+_NESTED = 100
+"""References followed inside one another. At the end of Python's stack the registry, which is not written in Python, would
+end the request with a panic instead of an error."""
 _UNIQUE = 1_000
 """Items that are compared with each other."""
 _MISTAKES = 20
@@ -54,6 +57,7 @@ class Checker:
         self._validator: Validator | None = None
         self._built = False
         self._followed = 0
+        self._nested = 0
 
     def kinds_of(self, name: str) -> frozenset[str]:
         """The types that the schema of a parameter names; empty if it names none."""
@@ -87,7 +91,7 @@ class Checker:
         return value, tuple(repairs), "; ".join(told[:_TOLD]) or None
 
     def _mistakes(self, value: dict[str, Any]) -> list[ValidationError]:
-        self._followed = 0
+        self._followed = self._nested = 0
         try:
             if not self._built:
                 self._built = True
@@ -103,19 +107,27 @@ class Checker:
         base = validator_for(self._schema, default=Draft202012Validator)
         base.check_schema(dict(self._schema))
         keywords: dict[str, Any] = dict.fromkeys(_UNCHECKED)
-        guards: dict[str, _Guard] = dict.fromkeys(_REFERRING, self._may_follow) | _GUARDS
-        for name, allowed in guards.items():
-            if name in base.VALIDATORS:
-                keywords[name] = _guarded(base.VALIDATORS[name], allowed)
+        for name, keyword in base.VALIDATORS.items():
+            if name in _REFERRING:
+                keywords[name] = self._bounded(keyword)
+            elif name in _GUARDS:
+                keywords[name] = _guarded(keyword, _GUARDS[name])
         # This registry fetches nothing: a reference to another document can't be resolved.
         made: Validator = extend(base, keywords)(self._schema, registry=Registry())  # type: ignore[no-untyped-call]
         return made
 
-    def _may_follow(self, _instance: Any, _schema: Any) -> bool:
-        self._followed += 1
-        if self._followed > _REFERENCES:
-            raise _TooMuch
-        return True
+    def _bounded(self, keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
+        def follow(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            self._followed += 1
+            self._nested += 1
+            try:
+                if self._followed > _REFERENCES or self._nested > _NESTED:
+                    raise _TooMuch
+                yield from keyword(validator, value, instance, schema) or ()
+            finally:
+                self._nested -= 1
+
+        return follow
 
 
 def _guarded(keyword: Callable[..., Any], allowed: _Guard) -> Callable[..., Iterator[ValidationError]]:

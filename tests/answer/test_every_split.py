@@ -16,6 +16,8 @@ from proxy.wire.jsontext import dumps
 from tests.answer.support import DONE, answer, cut, ending, one_answer, opening, read, said, sent, words
 from tests.answer.support import usage as usage_frame
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {
     "prose": (
         "Der Fluß — eleven miles long — meets the „old mill“.\u2028Three wheels, 水車 in Japanese; two broke in "

@@ -133,6 +133,7 @@ def test_a_repeated_end_is_taken_out_at_every_split(size: int) -> None:
         assert through(OverlapFilter(quote, PROSE[:at]), rest, size) == rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", REPETITIVE)
 def test_a_text_that_repeats_itself_loses_nothing(name: str, size: int) -> None:
@@ -201,6 +202,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[1], [5], [100_000]])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_split_of_an_answer_joins_without_a_seam(form: str, sizes: list[int]) -> None:

@@ -66,6 +66,42 @@ def test_any_text_can_be_asked_for(partial: str, how: Continuation) -> None:
     assert made.messages[0] is HISTORY[0]
 
 
+def test_an_answer_that_said_nothing_is_asked_for_from_the_top() -> None:
+    made = continuation(HISTORY, Partial(), Continuation.QUOTE)
+    assert (made.messages, made.echo, made.quote, made.exact) == (HISTORY, "", "", True)
+
+
+def test_an_answer_that_the_client_began_goes_on_with_its_beginning() -> None:
+    begun = [*HISTORY, assistant("Once upon ")]
+    made = continuation(begun, Partial("a time"), Continuation.TRAILING)
+    assert made.messages == [*HISTORY, assistant("Once upon a time")]
+    assert continuation(begun, Partial(), Continuation.TRAILING).messages == begun
+
+
+def test_a_thought_goes_on_where_the_backend_can_and_else_comes_back_as_notes() -> None:
+    thinking = Partial(thought="<think>First the fox, ")
+    flagged = continuation(HISTORY, thinking, Continuation.FLAGS, thoughts=True)
+    assert flagged.messages[-1] == {
+        "role": "assistant", "content": "", "reasoning_content": "<think>First the fox, ",
+    }  # fmt: skip
+    assert flagged.exact
+    for how in Continuation:
+        made = continuation(HISTORY, thinking, how)
+        notes, ask = made.messages[-2:]
+        assert (notes["role"], ask["role"]) == ("assistant", "user")
+        assert "First the fox," in notes["content"]
+        assert "<think>" not in notes["content"]
+        assert "First the fox, ".endswith(made.quote[-5:])
+
+
+def test_a_thought_inside_of_the_text_is_not_quoted_as_an_answer() -> None:
+    thinking = Partial("<think>First the fox")
+    assert thinking.in_thought
+    assert len(continuation(HISTORY, thinking, Continuation.QUOTE).messages) == 3
+    assert continuation(HISTORY, thinking, Continuation.TRAILING).messages[-1]["content"] == thinking.text
+    assert not Partial("<think>Done.</think>It ran").in_thought
+
+
 # -- shortening
 
 

@@ -12,6 +12,8 @@ from proxy.wire.jsontext import dumps
 from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, Reply, ToolCall, Turn, summariser, walk, words
 from tests.proxying import read_stream, running_proxy
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 1024
 LENGTHS = {1: 600, 2: 950, 3: 1200, 4: 1450}
 """Words of an answer that takes so many resumes, or more where the window is only guessed at."""
