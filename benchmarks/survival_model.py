@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from proxy.neutral.request import text_of
 from tests.fakes import Reply, ToolCall, Turn, facts
-from tests.fakes.model import Message, text_of
+from tests.fakes.model import Message
 
 _ASKS = re.compile(r"\bsummari[sz]e\b", re.IGNORECASE)
 _QUOTE = re.compile("«(.+)»", re.DOTALL)

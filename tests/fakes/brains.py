@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.fakes.model import Brain, Message, Reply, Turn, text_of
+from proxy.neutral.request import text_of
+from tests.fakes.model import Brain, Message, Reply, Turn
 
 WORD = re.compile(r"\bw(\d+)")
 FACT = re.compile(r"the code of ([\w-]+) is (?:now )?([\w-]+)", re.IGNORECASE)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from proxy.neutral.request import text_of
 from tests.fakes.waiting import Gate
 
 Message: TypeAlias = dict[str, Any]
@@ -172,14 +173,3 @@ class Prompt:
         """Tokens after which the answer ends for length."""
         bounds = [bound for bound in (self.limit, self.room) if bound is not None]
         return min(bounds) if bounds else None
-
-
-def text_of(message: Message) -> str:
-    """Text of a message, of parts too; images and the like are left out."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
-        return "\n".join(text for text in parts if isinstance(text, str))
-    return ""
