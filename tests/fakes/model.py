@@ -11,7 +11,7 @@ from tests.fakes.waiting import Gate
 
 Message: TypeAlias = dict[str, Any]
 Prefill: TypeAlias = Literal["continue", "new", "echo", "refuse"]
-"""What becomes of a trailing assistant message: it is continued; a new turn starts after it; it is continued
+"""What becomes of a trailing assistant message: it is continued; a new answer begins after it; it is continued
 and repeated in front of the answer; the request is refused."""
 
 
@@ -73,10 +73,10 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Question:
     """What the model is shown: the messages as the backend kept them, without the answer to be continued.
 
-    `prefix` is the partial text it has to go on with; empty when a new turn starts.
+    `prefix` is the partial text it has to go on with; empty when a new answer begins.
     """
 
     messages: Sequence[Message]
@@ -122,7 +122,7 @@ class Reply:
     """The whole body of the response, byte for byte, one write each: for shapes nobody foresaw."""
 
 
-Brain: TypeAlias = Callable[[Turn], Reply]
+Brain: TypeAlias = Callable[[Question], Reply]
 
 
 class Refused(Exception):
