@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tests.fakes import Reply, ToolCall, Turn, facts
-from tests.fakes.model import Message, text_of
+from proxy.neutral.request import text_of
+from tests.fakes import Question, Reply, ToolCall, facts
+from tests.fakes.model import Message
 
 _ASKS = re.compile(r"\bsummari[sz]e\b", re.IGNORECASE)
 _QUOTE = re.compile("«(.+)»", re.DOTALL)
@@ -34,37 +35,37 @@ class Director:
         """Prepare the next answer."""
         self._text, self._calls, self._asked, self.said = text, calls, asked, None
 
-    def brain(self, turn: Turn) -> Reply:
+    def brain(self, question: Question) -> Reply:
         """Say what is next, or summarise."""
-        return Reply(text=_summary(turn)) if asks_summary(turn.messages) else self._answer(turn)
+        return Reply(text=_summary(question)) if asks_summary(question.messages) else self._answer(question)
 
     def planned(self) -> tuple[str, list[dict[str, str]]]:
         """Text and tool calls of the answer, for a client that did not get it."""
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in self._calls]
         return self.said or self._text, calls
 
-    def _answer(self, turn: Turn) -> Reply:
+    def _answer(self, question: Question) -> Reply:
         if self.said is None:
-            self.said = self._known(turn) + self._text
-        return Reply(text=_rest(self.said, turn), tool_calls=self._calls)
+            self.said = self._known(question) + self._text
+        return Reply(text=_rest(self.said, question), tool_calls=self._calls)
 
-    def _known(self, turn: Turn) -> str:
+    def _known(self, question: Question) -> str:
         if not self._asked:
             return ""
-        code = facts(turn.messages).get(self._asked.lower())
+        code = facts(question.messages).get(self._asked.lower())
         return f"That code is not known here: {self._asked}. " if code is None else f"It is {code}. "
 
 
-def _summary(turn: Turn) -> str:
+def _summary(question: Question) -> str:
     """All facts that are shown, in few words: a window of 2,000 tokens leaves 256 for a summary."""
-    known = "; ".join(f"the code of {name} is {code}" for name, code in facts(turn.messages).items())
+    known = "; ".join(f"the code of {name} is {code}" for name, code in facts(question.messages).items())
     return f"Goal: short answers about codes. Facts: {known or 'none'}. Next: answer the newest question."
 
 
-def _rest(text: str, turn: Turn) -> str:
+def _rest(text: str, question: Question) -> str:
     """What is left to say, after a prefix or a quoted end of it."""
-    quoted = _QUOTE.search(turn.last_user)
-    before = turn.prefix or (quoted.group(1) if quoted else "")
+    quoted = _QUOTE.search(question.last_user)
+    before = question.prefix or (quoted.group(1) if quoted else "")
     if not before:
         return text
     if text.startswith(before):

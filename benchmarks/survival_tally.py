@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 
 from benchmarks.survival_model import asks_summary
+from proxy.neutral.request import text_of
 from tests.fakes import FakeBackend, Recorded, check_history, facts
-from tests.fakes.model import Message, text_of
+from tests.fakes.model import Message
 
 SYSTEM = ("system", "developer")
 CANARY = "canary-{}"

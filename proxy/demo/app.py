@@ -14,10 +14,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from proxy.demo import wire
-from proxy.demo.engine import WINDOW, Refused, generate, measure
+from proxy.demo.completions import CREATED, chunks, completion
+from proxy.demo.engine import MODEL, WINDOW, generate, measure
 
 PACE = 0.004
 """Seconds per token: an answer longer than the window takes half a minute, so that one can watch."""
+DESCRIPTION = f"Spillway's built-in demo: a script with a window of {WINDOW:,} tokens, no language model"
+DONE = b"data: [DONE]\n\n"
 
 
 def create_demo(*, pace: float = PACE) -> Starlette:
@@ -27,40 +30,59 @@ def create_demo(*, pace: float = PACE) -> Starlette:
         body = await _body(request)
         answer = generate(body)
         if body.get("stream") is not True:
-            return _json(wire.completion(answer))
-        frames = _paced(wire.chunks(answer, body), pace)
+            return _json(completion(answer))
+        frames = _paced(chunks(answer, body), pace)
         return StreamingResponse(
             frames, media_type="text/event-stream", headers={"cache-control": "no-cache"}
         )
 
     return Starlette(
         routes=[
-            Route("/health", _health),
-            Route("/props", _props),
-            Route("/slots", _slots),
-            Route("/models", _models),
-            Route("/v1/models", _models),
+            _told("/health", {"status": "ok"}),
+            _told("/props", wire.properties(MODEL, WINDOW)),
+            _told("/slots", [wire.slot(0, WINDOW)]),
+            _told("/models", _models()),
+            _told("/v1/models", _models()),
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/chat/completions/input_tokens", _count, methods=["POST"]),
         ],
-        exception_handlers={Refused: _refuse, HTTPException: _not_found},
+        exception_handlers={wire.Refused: _refuse, HTTPException: _not_found},
     )
+
+
+def _models() -> dict[str, Any]:
+    # `info.meta` is what Open WebUI shows and heeds: its own tools would not fit the window.
+    meta = {"description": DESCRIPTION, "capabilities": {"builtin_tools": False, "usage": True}}
+    model = wire.listed(MODEL, CREATED) | {
+        "tags": ["demo"],
+        "description": DESCRIPTION,
+        "meta": {"n_ctx": WINDOW, "n_ctx_train": WINDOW},
+        "info": {"meta": meta},
+    }
+    return {"object": "list", "data": [model]}
+
+
+def _told(path: str, data: Any) -> Route:
+    async def tell(_: Request) -> Response:
+        return _json(data)
+
+    return Route(path, tell)
 
 
 async def _paced(frames: Iterator[bytes], pace: float) -> AsyncIterator[bytes]:
     for frame in frames:
         yield frame
         await asyncio.sleep(pace)
-    yield wire.DONE
+    yield DONE
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
     try:
         body = orjson.loads(await request.body())
     except orjson.JSONDecodeError as error:
-        raise Refused(400, "invalid_request_error", f"the body is not JSON: {error}") from None
+        raise wire.Refused(400, wire.error(400, f"the body is not JSON: {error}")) from None
     if not isinstance(body, dict):
-        raise Refused(400, "invalid_request_error", "the body must be a JSON object")
+        raise wire.Refused(400, wire.error(400, "the body must be a JSON object"))
     return body
 
 
@@ -68,31 +90,15 @@ async def _count(request: Request) -> Response:
     return _json({"input_tokens": measure(await _body(request)), "object": "response.input_tokens"})
 
 
-async def _health(_: Request) -> Response:
-    return _json({"status": "ok"})
-
-
-async def _props(_: Request) -> Response:
-    return _json(wire.properties())
-
-
-async def _slots(_: Request) -> Response:
-    return _json([{"id": 0, "n_ctx": WINDOW, "is_processing": False}])
-
-
-async def _models(_: Request) -> Response:
-    return _json(wire.models())
-
-
 def _refuse(_: Request, error: Exception) -> Response:
-    if not isinstance(error, Refused):
+    if not isinstance(error, wire.Refused):
         raise error
     return _json(error.body, error.status)
 
 
 def _not_found(_: Request, error: Exception) -> Response:
     del error  # also for a wrong method, as llama-server does
-    return _json({"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}, 404)
+    return _json(wire.error(404, "File Not Found"), 404)
 
 
 def _json(data: Any, status: int = 200) -> Response:

@@ -1,115 +1,148 @@
-"""llama-server's objects for the demo model: model list, properties, completions and their chunks."""
+"""llama-server's words and objects, as measured on b11549: what it refuses, and what it tells of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-from uuid import uuid4
 
-import orjson
+from proxy.wire.jsontext import dumps
 
-from proxy.demo.engine import MODEL, WINDOW, Answer
-
-DESCRIPTION = f"Spillway's built-in demo: a script with a window of {WINDOW:,} tokens, no language model"
-DONE = b"data: [DONE]\n\n"
-_CREATED = 1_760_000_000
-"""The demo has no clock: what it says depends on nothing but the request."""
-_MS_PER_TOKEN = 4.0
+_TYPES = {401: "authentication_error", 404: "not_found_error", 500: "server_error"}
+_CAPS = ("tools", "tool_calls", "parallel_tool_calls", "system_role", "string_content")
+_MEDIA = {"image_url": "image", "input_audio": "audio"}
+_HINT = "if this is unexpected, you may need to provide the mmproj"
+_LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 
-def models() -> dict[str, Any]:
-    """`GET /v1/models`. `info.meta` is what Open WebUI shows and heeds: its own tools would not fit the window."""
-    meta = {"description": DESCRIPTION, "capabilities": {"builtin_tools": False, "usage": True}}
-    model = {
-        "id": MODEL,
-        "object": "model",
-        "created": _CREATED,
-        "owned_by": "llamacpp",
-        "aliases": [MODEL],
-        "tags": ["demo"],
-        "description": DESCRIPTION,
-        "meta": {"n_ctx": WINDOW, "n_ctx_train": WINDOW},
-        "info": {"meta": meta},
-    }
-    return {"object": "list", "data": [model]}
+class Refused(Exception):
+    """A request is answered by an error; `body` is JSON."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(status, body)
+        self.status = status
+        self.body = body
 
 
-def properties() -> dict[str, Any]:
-    """`GET /props`."""
+def error(status: int, message: str, kind: str = "", **fields: Any) -> dict[str, Any]:
+    """The body of an error."""
+    kind = kind or _TYPES.get(status, "invalid_request_error")
+    return {"error": {"code": status, "message": message, "type": kind, **fields}}
+
+
+def too_long(prompt: int, window: int) -> dict[str, Any]:
+    """The error for a prompt that leaves no token of the window for the answer."""
+    text = (
+        f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
+    )
+    return error(400, text, "exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=window)
+
+
+def check(body: Mapping[str, Any], *, vision: bool = False, prefill: bool = True) -> None:
+    """Look at a chat body; `prefill`: a trailing assistant message is continued without being asked for.
+
+    Raises:
+        Refused: there is something wrong with it, whatever the length of its prompt.
+    """
+    if "messages" not in body:
+        raise _refused("'messages' is required")
+    messages = body["messages"]
+    if not isinstance(messages, list):
+        raise _refused("Expected 'messages' to be an array")
+    if (choices := body.get("n", 1)) != 1:
+        raise _refused(f"Field 'n': Value must be between 1 <= value <= 1, but got {choices}")
+    for message in messages:
+        _check_message(message, vision=vision)
+    limit(body)
+    asked = bool(body.get("continue_final_message"))
+    if asked and body.get("add_generation_prompt", True):
+        raise _refused("Cannot set both add_generation_prompt and continue_final_message to true.")
+    if not (asked or prefill) or not messages or messages[-1]["role"] != "assistant":
+        return
+    if [message["role"] for message in messages[-2:]] == ["assistant", "assistant"]:
+        raise _refused("Cannot have 2 or more assistant messages at the end of the list.")
+    if messages[-1].get("tool_calls"):
+        raise _refused("Cannot continue an assistant message that contains tool calls.")
+
+
+def limit(body: Mapping[str, Any]) -> int | None:
+    """Most tokens of the answer that the client allows; -1 means no bound, and 0 is one token.
+
+    Raises:
+        Refused: it is no number, or below that.
+    """
+    told = [_number(name, body[name]) for name in _LIMITS if body.get(name) is not None]
+    return None if not told or told[0] == -1 else max(1, told[0])
+
+
+def properties(
+    model: str, window: int, *, slots: int = 1, tools: bool = False, vision: bool = False
+) -> dict[str, Any]:
+    """`GET /props`. A template that does not know tools leaves them out, and nothing else tells of it."""
     return {
-        "default_generation_settings": {"n_ctx": WINDOW},
-        "total_slots": 1,
-        "model_alias": MODEL,
-        "model_path": MODEL,
-        "modalities": {"vision": False, "audio": False},
-        "chat_template_caps": {
-            "supports_tools": False,
-            "supports_tool_calls": False,
-            "supports_system_role": True,
-        },
+        "default_generation_settings": {"params": {"max_tokens": -1, "stream": False}, "n_ctx": window},
+        "total_slots": slots,
+        "model_alias": model,
+        "model_path": f"/models/{model}.gguf",
+        "modalities": {"vision": vision, "audio": False},
+        "chat_template_caps": {f"supports_{cap}": tools or "tool" not in cap for cap in _CAPS},
         "build_info": "spillway-demo",
         "is_sleeping": False,
     }
 
 
-def completion(answer: Answer) -> dict[str, Any]:
-    """A whole answer. As on llama-server it repeats the partial answer that it goes on with."""
-    message = {"role": "assistant", "content": answer.prefill + "".join(answer.tokens)}
+def slot(number: int, window: int, *, busy: bool = False) -> dict[str, Any]:
+    """One of `GET /slots`."""
+    return {"id": number, "n_ctx": window, "speculative": False, "is_processing": busy}
+
+
+def listed(model: str, created: int) -> dict[str, Any]:
+    """One of `GET /v1/models`, without `meta`, which only a loaded model has."""
     return {
-        **_head("chat.completion"),
-        "choices": [{"index": 0, "message": message, "finish_reason": answer.finish_reason}],
-        "usage": _usage(answer),
-        "timings": _timings(answer, len(answer.tokens)),
+        "id": model,
+        "aliases": [model],
+        "tags": [],
+        "object": "model",
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "created": created,
+        "owned_by": "llamacpp",
     }
 
 
-def chunks(answer: Answer, body: Mapping[str, Any]) -> Iterator[bytes]:
-    """The frames of a streamed answer, one per token, without the end mark. A stream sends new text only."""
-    head = _head("chat.completion.chunk")
-    yield _frame(head, {"role": "assistant", "content": None})
-    running = body.get("timings_per_token") is True
-    for number, token in enumerate(answer.tokens, start=1):
-        yield _frame(head, {"content": token}, timings=_timings(answer, number) if running else None)
-    timings = _timings(answer, len(answer.tokens))
-    yield _frame(head, {}, finish=answer.finish_reason, timings=timings)
-    options = body.get("stream_options")
-    if isinstance(options, dict) and options.get("include_usage"):
-        yield _event({**head, "choices": [], "usage": _usage(answer), "timings": timings})
-
-
-def _head(kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{uuid4().hex}", "object": kind, "created": _CREATED, "model": MODEL}
-
-
-def _frame(
-    head: Mapping[str, Any],
-    delta: Mapping[str, Any],
-    *,
-    finish: str | None = None,
-    timings: Mapping[str, Any] | None = None,
-) -> bytes:
-    choice = {"finish_reason": finish, "index": 0, "delta": delta}
-    return _event({"choices": [choice], **head, **({"timings": timings} if timings else {})})
-
-
-def _event(data: Mapping[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(data) + b"\n\n"
-
-
-def _usage(answer: Answer) -> dict[str, Any]:
+def timings(prompt: int, made: int, cached: int = 0) -> dict[str, Any]:
+    """`timings` of an answer, in tokens; the milliseconds are made up, one for each token."""
+    fresh = prompt - cached
     return {
-        "prompt_tokens": answer.prompt,
-        "completion_tokens": len(answer.tokens),
-        "total_tokens": answer.prompt + len(answer.tokens),
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "cache_n": cached,
+        "prompt_n": fresh,
+        "prompt_ms": float(fresh),
+        "predicted_n": made,
+        "predicted_ms": float(made),
     }
 
 
-def _timings(answer: Answer, generated: int) -> dict[str, Any]:
-    return {
-        "cache_n": 0,
-        "prompt_n": answer.prompt,
-        "prompt_ms": answer.prompt * _MS_PER_TOKEN / 10,
-        "predicted_n": generated,
-        "predicted_ms": generated * _MS_PER_TOKEN,
-    }
+def _check_message(message: Any, *, vision: bool) -> None:
+    if not isinstance(message, dict) or ("content" not in message and message.get("role") != "assistant"):
+        raise _refused("All non-assistant messages must contain 'content'")
+    if "content" not in message and "tool_calls" not in message:
+        raise _refused("Assistant message must contain either 'content' or 'tool_calls'!")
+    if "role" not in message:
+        text = f"Failed to parse messages: Missing 'role' in message: {dumps(message).decode()}"
+        raise _refused(text, 500)
+    content = message.get("content")
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in {"text", *_MEDIA}:
+            raise _refused("unsupported content[].type")
+        if kind != "text" and not (vision and kind == "image_url"):
+            text = f"{_MEDIA[kind]} input is not supported - hint: {_HINT}"
+            raise _refused(text, 500)
+
+
+def _number(name: str, value: Any) -> int:
+    if not isinstance(value, int | float) or value < -1:
+        raise _refused(f"Field '{name}': Value must be between -1 <= value <= {2**31 - 1}, but got {value}")
+    return int(value)
+
+
+def _refused(message: str, status: int = 400) -> Refused:
+    return Refused(status, error(status, message))

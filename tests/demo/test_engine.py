@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.demo.engine import WINDOW, Refused, generate, measure
+from proxy.demo.engine import WINDOW, generate, measure
+from proxy.demo.wire import Refused
 
 
 def body(*contents: str, last_role: str = "user", **more: Any) -> dict[str, Any]:
@@ -101,6 +102,9 @@ def test_an_answer_in_two_parts_is_the_answer_in_one(cut: int) -> None:
         ({"messages": [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]}, 400),
         ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]}, 400),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 500),
+        ({"messages": [{"content": "from nobody"}]}, 500),
+        ({"messages": [{"role": "user"}]}, 400),
+        (body("hello", n=2), 400),
     ],
 )
 def test_what_llama_server_refuses_is_refused(refused_body: dict[str, Any], status: int) -> None:

@@ -16,7 +16,7 @@ from tests.fakes.history import Flaw, check_history
 from tests.fakes.http import Recorded
 from tests.fakes.llamacpp import LlamaCppFake
 from tests.fakes.lmstudio import LmStudioFake
-from tests.fakes.model import Brain, FakeModel, Provider, Reply, ToolCall, Turn
+from tests.fakes.model import Brain, FakeModel, Provider, Question, Reply, ToolCall
 from tests.fakes.ollama import OllamaFake
 from tests.fakes.openrouter import OpenRouterFake
 from tests.fakes.tokens import FakeTokenizer
@@ -47,10 +47,10 @@ __all__ = [
     "OllamaFake",
     "OpenRouterFake",
     "Provider",
+    "Question",
     "Recorded",
     "Reply",
     "ToolCall",
-    "Turn",
     "VllmFake",
     "Walk",
     "asks_summary",

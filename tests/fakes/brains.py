@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.fakes.model import Brain, Message, Reply, Turn, text_of
+from proxy.neutral.request import text_of
+from tests.fakes.model import Brain, Message, Question, Reply
 
 WORD = re.compile(r"\bw(\d+)")
 FACT = re.compile(r"the code of ([\w-]+) is (?:now )?([\w-]+)", re.IGNORECASE)
@@ -26,11 +27,11 @@ class Walk:
     overlap: int = 0
     restart: bool = False
 
-    def __call__(self, turn: Turn) -> Reply:
+    def __call__(self, question: Question) -> Reply:
         """The words from here on."""
-        if turn.prefix:
-            return Reply(text=self._after(turn.prefix))
-        said = 0 if self.restart else max(0, _last_word(turn.messages) - self.overlap)
+        if question.prefix:
+            return Reply(text=self._after(question.prefix))
+        said = 0 if self.restart else max(0, _last_word(question.messages) - self.overlap)
         return Reply(text=self._words(said + 1, ""))
 
     def _after(self, prefix: str) -> Iterator[str]:
@@ -78,17 +79,17 @@ def words(first: int, last: int) -> str:
     return " ".join(f"w{number}" for number in range(first, last + 1))
 
 
-def echo(turn: Turn) -> Reply:
+def echo(question: Question) -> Reply:
     """Repeats the last user message; a prefix of it is completed."""
-    return Reply(text=_rest(turn.last_user, turn.prefix))
+    return Reply(text=_rest(question.last_user, question.prefix))
 
 
 def scripted(replies: Sequence[Reply | str]) -> Brain:
     """Says these in turn; asked once more than that, it fails the request loudly."""
     left = [Reply(text=reply) if isinstance(reply, str) else reply for reply in replies]
 
-    def brain(turn: Turn) -> Reply:
-        del turn
+    def brain(question: Question) -> Reply:
+        del question
         return left.pop(0) if left else Reply(error="the script has ended")
 
     return brain
@@ -105,38 +106,40 @@ def qa(*, filler: int = 0) -> Brain:
     Every answer is followed by `filler` words, to fill the window.
     """
 
-    def brain(turn: Turn) -> Reply:
-        text = _qa_answer(turn) + "".join(f" word{number}" for number in range(filler))
-        return Reply(text=_rest(text, turn.prefix))
+    def brain(question: Question) -> Reply:
+        text = _qa_answer(question) + "".join(f" word{number}" for number in range(filler))
+        return Reply(text=_rest(text, question.prefix))
 
     return brain
 
 
-def _qa_answer(turn: Turn) -> str:
-    asked = QUESTION.findall(turn.last_user)
+def _qa_answer(question: Question) -> str:
+    asked = QUESTION.findall(question.last_user)
     if not asked:
         return "Noted."
-    known = facts(turn.messages)
+    known = facts(question.messages)
     name = asked[-1]
     code = known.get(name.lower())
     return f"I do not know the code for {name}." if code is None else f"The code of {name} is {code}."
 
 
-def asks_summary(turn: Turn) -> bool:
+def asks_summary(question: Question) -> bool:
     """Whether the last user message asks for a summary."""
-    return "summar" in turn.last_user.lower()
+    return "summar" in question.last_user.lower()
 
 
-def summariser(inner: Brain, predicate: Callable[[Turn], bool] = asks_summary, *, extra: str = "") -> Brain:
+def summariser(
+    inner: Brain, predicate: Callable[[Question], bool] = asks_summary, *, extra: str = ""
+) -> Brain:
     """Answers requests for a summary with all facts it was shown, and leaves the rest to `inner`.
 
     `extra` is added to every summary, to make it longer.
     """
 
-    def brain(turn: Turn) -> Reply:
-        if not predicate(turn):
-            return inner(turn)
-        return Reply(text=_rest(_summary(turn.messages, extra), turn.prefix))
+    def brain(question: Question) -> Reply:
+        if not predicate(question):
+            return inner(question)
+        return Reply(text=_rest(_summary(question.messages, extra), question.prefix))
 
     return brain
 

@@ -13,7 +13,7 @@ from tests.fakes.brains import walk
 from tests.fakes.generation import Broken, Delta, Dropped, Generation
 from tests.fakes.http import Exchange
 from tests.fakes.intake import Intake
-from tests.fakes.model import Brain, Prompt, Turn
+from tests.fakes.model import Brain, Prompt, Question
 from tests.fakes.stream import ChatStream, pace
 
 CREATED = 1_700_000_000
@@ -69,7 +69,7 @@ class FakeBackend(Intake):
 
     def generation(self, prompt: Prompt, choice: int = 0) -> Generation:
         """Ask the brain."""
-        turn = Turn(
+        question = Question(
             messages=prompt.messages,
             tools=prompt.tools,
             body=prompt.body,
@@ -80,7 +80,7 @@ class FakeBackend(Intake):
             choice=choice,
         )
         echo = prompt.prefix if prompt.echo else ""
-        return Generation(self.brain(turn), prompt, self.template(prompt.model).tokenizer, echo=echo)
+        return Generation(self.brain(question), prompt, self.template(prompt.model).tokenizer, echo=echo)
 
     async def whole(self, exchange: Exchange, prompt: Prompt, generations: Sequence[Generation]) -> None:
         """Answer without streaming."""

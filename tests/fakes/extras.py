@@ -11,7 +11,7 @@ import orjson
 from tests.fakes.chat import CREATED, FakeBackend, joined
 from tests.fakes.generation import Generation
 from tests.fakes.http import EVENT_STREAM, Exchange
-from tests.fakes.model import Prompt, Refused, Turn
+from tests.fakes.model import Prompt, Question, Refused
 from tests.fakes.stream import DONE, pace
 from tests.fakes.tokens import BOS
 
@@ -82,10 +82,10 @@ class Extras(FakeBackend):
         return prompt
 
     def _answer_to(self, prompt: Prompt) -> Generation:
-        turn = Turn(
+        question = Question(
             messages=prompt.messages, body=prompt.body, model=prompt.model, prompt_tokens=prompt.tokens
         )
-        return Generation(self.brain(turn), prompt, self.template(prompt.model).tokenizer)
+        return Generation(self.brain(question), prompt, self.template(prompt.model).tokenizer)
 
     async def embeddings(self, exchange: Exchange) -> None:
         """`POST /v1/embeddings`: vectors made of the input's digest."""

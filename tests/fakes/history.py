@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
-from tests.fakes.model import Message, text_of
+from proxy.neutral.request import text_of
+from tests.fakes.model import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from proxy.demo import wire
+from proxy.demo.pieces import text_of
 from tests.fakes.chat import CREATED
 from tests.fakes.extras import Extras
 from tests.fakes.generation import Broken, Delta, Generation
@@ -70,9 +72,7 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     @override
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
-        types = {401: "authentication_error", 404: "not_found_error", 500: "server_error"}
-        own = type_ or types.get(status, "invalid_request_error")
-        return {"error": {"code": status, "message": message, "type": own, **extra}}
+        return wire.error(status, message, type_, **extra)
 
     @override
     def unauthorized(self) -> Refused:
@@ -95,64 +95,31 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     @override
     def limit(self, body: dict[str, Any]) -> int | None:
-        for name in ("max_completion_tokens", "max_tokens", "n_predict"):
-            value = body.get(name)
-            if isinstance(value, int):
-                if value < -1:
-                    raise Refused(
-                        400, self.error(400, f"Field '{name}': Value must be >= -1, but got {value}")
-                    )
-                return None if value == -1 else max(1, value)
-        return None
+        return wire.limit(body)
 
     @override
     def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
-        if self.choices(body) > 1:
-            text = f"Field 'n': Value must be between 1 <= value <= 1, but got {body['n']}"
-            raise Refused(400, self.error(400, text))
         if body.get("tools") and not self.jinja:
             raise Refused(500, self.error(500, "tools param requires --jinja flag"))
-        self._check_messages(body.get("messages"), model)
+        try:
+            wire.check(body, vision=model.vision, prefill=self.prefill_assistant)
+        except wire.Refused as refused:
+            raise Refused(refused.status, refused.body) from None
         # A chat template without tools leaves them out, and nothing tells of it.
         return super().parse(body if model.tools else {**body, "tools": None}, model)
 
-    def _check_messages(self, messages: Any, model: FakeModel) -> None:
-        if not isinstance(messages, list):
-            raise Refused(400, self.error(400, "Expected 'messages' to be an array"))
-        for message in messages:
-            if not isinstance(message, dict) or "role" not in message:
-                raise Refused(500, self.error(500, "[json.exception.out_of_range.403] key 'role' not found"))
-            content = message.get("content")
-            if content is None and message["role"] != "assistant":
-                text = "All non-assistant messages must contain 'content'"
-                raise Refused(400, self.error(400, text))
-            parts = content if isinstance(content, list) else []
-            if not model.vision and any(part.get("type") == "image_url" for part in parts):
-                raise Refused(500, self.error(500, "image input is not supported"))
-
     @override
     def continuation(self, prompt: Prompt) -> None:
-        asked = bool(prompt.body.get("continue_final_message"))
-        if asked and prompt.body.get("add_generation_prompt", True):
-            text = "Cannot set both add_generation_prompt and continue_final_message to true."
-            raise Refused(400, self.error(400, text))
-        if not last_is_assistant(prompt.messages) or not (asked or self.prefill_assistant):
-            return
-        if last_is_assistant(prompt.messages[:-1]):
-            text = "Cannot have 2 or more assistant messages at the end of the list."
-            raise Refused(400, self.error(400, text))
-        if prompt.messages[-1].get("tool_calls"):
-            text = "Cannot continue an assistant message that contains tool calls."
-            raise Refused(400, self.error(400, text))
-        self.take_trailing(prompt)
-        prompt.echo = not prompt.stream
+        asked = prompt.body.get("continue_final_message") or self.prefill_assistant
+        if asked and last_is_assistant(prompt.messages):
+            self.take_trailing(prompt)
+            prompt.echo = not prompt.stream
 
     @override
     def take_trailing(self, prompt: Prompt) -> None:
-        content = prompt.messages[-1].get("content")
+        parts = text_of(prompt.messages[-1])
         super().take_trailing(prompt)
-        if isinstance(content, list):
-            prompt.prefix = "\n\n".join(part.get("text", "") for part in content)
+        prompt.prefix = parts
 
     @override
     def fit(self, prompt: Prompt) -> None:
@@ -162,12 +129,7 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     @override
     def overflow(self, prompt: Prompt) -> Refused:
-        size, window = prompt.tokens, prompt.model.window
-        text = (
-            f"request ({size} tokens) exceeds the available context size ({window} tokens), try increasing it"
-        )
-        body = self.error(400, text, "exceed_context_size_error", n_prompt_tokens=size, n_ctx=window)
-        return Refused(400, body, overflow=True)
+        return Refused(400, wire.too_long(prompt.tokens, prompt.model.window), overflow=True)
 
     # Answering
 
@@ -281,16 +243,5 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
 
 def timings(prompt: Prompt, generation: Generation | None) -> dict[str, Any]:
-    """The `timings` object; the milliseconds are made up."""
-    fresh, made = prompt.tokens - prompt.cached, generation.tokens if generation is not None else 0
-    return {
-        "cache_n": prompt.cached,
-        "prompt_n": fresh,
-        "prompt_ms": float(fresh),
-        "prompt_per_token_ms": 1.0,
-        "prompt_per_second": 1000.0,
-        "predicted_n": made,
-        "predicted_ms": float(made),
-        "predicted_per_token_ms": 1.0,
-        "predicted_per_second": 1000.0,
-    }
+    """The `timings` object."""
+    return wire.timings(prompt.tokens, 0 if generation is None else generation.tokens, prompt.cached)

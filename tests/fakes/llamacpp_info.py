@@ -6,6 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.demo import wire
 from tests.fakes.chat import CREATED, FakeBackend
 from tests.fakes.http import Exchange
 from tests.fakes.model import FakeModel, Refused
@@ -74,35 +75,24 @@ class LlamaCppInfo(FakeBackend):
 
     def properties(self, model: FakeModel) -> dict[str, Any]:
         """The object of `/props`."""
-        caps = ("tools", "tool_calls", "parallel_tool_calls", "system_role", "string_content")
-        return {
-            "default_generation_settings": {
-                "params": {"max_tokens": -1, "stream": False},
-                "n_ctx": model.window,
-            },
-            "total_slots": self.slots,
-            "model_alias": model.id,
-            "model_path": f"/models/{model.id}.gguf",
-            "modalities": {"vision": model.vision, "audio": False},
+        told = wire.properties(
+            model.id, model.window, slots=self.slots, tools=model.tools, vision=model.vision
+        )
+        return told | {
             "endpoint_slots": True,
             "endpoint_props": True,
             "endpoint_metrics": True,
             "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}",
-            "chat_template_caps": {f"supports_{cap}": model.tools or "tool" not in cap for cap in caps},
             "bos_token": "<|bos|>",
             "eos_token": "<|end|>",
             "build_info": BUILD,
-            "is_sleeping": False,
         }
 
     async def slot_list(self, exchange: Exchange) -> None:
         """`GET /slots`."""
         busy = self.active - 1
         window = self.models[0].window
-        slots = [
-            {"id": number, "n_ctx": window, "speculative": False, "is_processing": number < busy}
-            for number in range(self.slots)
-        ]
+        slots = [wire.slot(number, window, busy=number < busy) for number in range(self.slots)]
         await exchange.answer(200, slots)
 
     async def model_list(self, exchange: Exchange) -> None:
@@ -117,20 +107,8 @@ class LlamaCppInfo(FakeBackend):
             "tags": [""],
         }
         ollama_like |= {"capabilities": ["completion"], "details": {"format": "gguf", "family": ""}}
-        data = [{**self.listed(model), "meta": self.meta(model)}]
+        data = [{**wire.listed(model.id, CREATED), "meta": self.meta(model)}]
         await exchange.answer(200, {"models": [ollama_like], "object": "list", "data": data})
-
-    def listed(self, model: FakeModel) -> dict[str, Any]:
-        """A model in the list, without what only a loaded one tells."""
-        return {
-            "id": model.id,
-            "aliases": [model.id],
-            "tags": [],
-            "object": "model",
-            "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-            "created": CREATED,
-            "owned_by": "llamacpp",
-        }
 
     def meta(self, model: FakeModel) -> dict[str, Any]:
         """What a loaded model tells."""
@@ -223,7 +201,7 @@ class LlamaCppRouter(LlamaCppInfo):
 
     def _routed(self, model: FakeModel) -> dict[str, Any]:
         state = {"value": "loaded" if model.loaded else "unloaded", "args": ["llama-server"]}
-        entry = {**self.listed(model), "status": state}
+        entry = {**wire.listed(model.id, CREATED), "status": state}
         return {**entry, "meta": self.meta(model)} if model.loaded else entry
 
     async def load_model(self, exchange: Exchange) -> None:

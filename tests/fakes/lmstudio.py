@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import orjson
 from typing_extensions import override
 
+from proxy.neutral.request import text_of
 from tests.fakes.extras import Extras
 from tests.fakes.generation import Delta, Generation
 from tests.fakes.http import EVENT_STREAM, Exchange
 from tests.fakes.intake import last_is_assistant
-from tests.fakes.model import FakeModel, Prompt, Refused, text_of
+from tests.fakes.model import FakeModel, Prompt, Refused
 
 WORDINGS = {
     "input": (

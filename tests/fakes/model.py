@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from proxy.neutral.request import text_of
 from tests.fakes.waiting import Gate
 
 Message: TypeAlias = dict[str, Any]
 Prefill: TypeAlias = Literal["continue", "new", "echo", "refuse"]
-"""What becomes of a trailing assistant message: it is continued; a new turn starts after it; it is continued
+"""What becomes of a trailing assistant message: it is continued; a new answer begins after it; it is continued
 and repeated in front of the answer; the request is refused."""
 
 
@@ -72,10 +73,10 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Question:
     """What the model is shown: the messages as the backend kept them, without the answer to be continued.
 
-    `prefix` is the partial text it has to go on with; empty when a new turn starts.
+    `prefix` is the partial text it has to go on with; empty when a new answer begins.
     """
 
     messages: Sequence[Message]
@@ -121,7 +122,7 @@ class Reply:
     """The whole body of the response, byte for byte, one write each: for shapes nobody foresaw."""
 
 
-Brain: TypeAlias = Callable[[Turn], Reply]
+Brain: TypeAlias = Callable[[Question], Reply]
 
 
 class Refused(Exception):
@@ -172,14 +173,3 @@ class Prompt:
         """Tokens after which the answer ends for length."""
         bounds = [bound for bound in (self.limit, self.room) if bound is not None]
         return min(bounds) if bounds else None
-
-
-def text_of(message: Message) -> str:
-    """Text of a message, of parts too; images and the like are left out."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
-        return "\n".join(text for text in parts if isinstance(text, str))
-    return ""

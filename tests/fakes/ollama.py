@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import orjson
 from typing_extensions import override
 
+from proxy.neutral.request import text_of
 from tests.fakes.extras import Extras
 from tests.fakes.generation import Delta, Generation
 from tests.fakes.http import Exchange
 from tests.fakes.intake import last_is_assistant
-from tests.fakes.model import FakeModel, Message, Prompt, Refused, text_of
+from tests.fakes.model import FakeModel, Message, Prompt, Refused
 from tests.fakes.ollama_cut import cut_tokens, drop_oldest, token_limit
 from tests.fakes.ollama_native import OllamaNative
 

@@ -135,7 +135,7 @@ def test_the_sdk_understands_it(kind: str) -> None:
 def test_several_choices(kind: str, n: int) -> None:
     if kind in {"llamacpp", "ollama"}:
         pytest.skip("this kind has one choice")
-    with FAKES[kind](brain=lambda turn: Reply(text=f"answer {turn.choice}")) as fake:
+    with FAKES[kind](brain=lambda question: Reply(text=f"answer {question.choice}")) as fake:
         events = chunks(ask(fake, stream=True, n=n).content)
         assert [text(events, choice) for choice in range(n)] == ["answer 0", "answer 1"]
         assert finishes(events) == ["stop", "stop"]

@@ -132,7 +132,9 @@ def test_what_cannot_be_continued(fake: LlamaCppFake) -> None:
 
 
 def test_reasoning_is_continued_and_repeated(fake: LlamaCppFake) -> None:
-    fake.brain = lambda turn: Reply(text="so", reasoning=" be it") if turn.prefix_reasoning else Reply()
+    fake.brain = lambda question: (
+        Reply(text="so", reasoning=" be it") if question.prefix_reasoning else Reply()
+    )
     partial = {**assistant(""), "reasoning_content": "It may"}
     message = ask(fake, user("go"), partial).json()["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("It may be it", "so")

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.fakes import FakeModel, OllamaFake, Reply, ToolCall, Turn, scripted
+from tests.fakes import FakeModel, OllamaFake, Question, Reply, ToolCall, scripted
 from tests.fakes.base import CHAT
 from tests.fakes.ollama_cut import token_limit
 from tests.fakes.reading import chunks, deltas, finishes, text, tool_calls
@@ -23,15 +23,15 @@ class Listening:
     """A brain that remembers what it was shown."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self.questions: list[Question] = []
 
-    def __call__(self, turn: Turn) -> Reply:
-        self.turns.append(turn)
+    def __call__(self, question: Question) -> Reply:
+        self.questions.append(question)
         return Reply(text="ok")
 
     @property
     def shown(self) -> list[str]:
-        return [str(message["content"]) for message in self.turns[-1].messages]
+        return [str(message["content"]) for message in self.questions[-1].messages]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_results_may_lose_their_call(fake: OllamaFake, brain: Listening) -> None
     asked = {"role": "assistant", "content": "", "tool_calls": [call]}
     result = {"role": "tool", "tool_call_id": "c", "content": "r " * 300}
     ask(fake, user("go"), asked, result)
-    assert [message["role"] for message in brain.turns[-1].messages] == ["tool"]
+    assert [message["role"] for message in brain.questions[-1].messages] == ["tool"]
     assert fake.invalid_histories == []
 
 

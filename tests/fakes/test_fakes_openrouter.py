@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.fakes import FakeModel, OpenRouterFake, Provider, Reply, Turn, scripted, walk
+from tests.fakes import FakeModel, OpenRouterFake, Provider, Question, Reply, scripted, walk
 from tests.fakes.openrouter import NO_PREFILL
 from tests.fakes.reading import chunks, deltas, finishes, text, usage
 from tests.fakes.talking import ask, assistant, body, get, system, user
@@ -63,10 +63,10 @@ def test_the_provider_may_refuse(fake: OpenRouterFake, status: int) -> None:
 
 
 def test_small_endpoints_drop_the_middle_unless_forbidden() -> None:
-    shown: list[Turn] = []
+    shown: list[Question] = []
 
-    def brain(turn: Turn) -> Reply:
-        shown.append(turn)
+    def brain(question: Question) -> Reply:
+        shown.append(question)
         return Reply(text="ok")
 
     history = [system("rules"), user("first"), assistant("word " * 300), user("word " * 300), user("last")]

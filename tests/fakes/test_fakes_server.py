@@ -17,8 +17,8 @@ from tests.fakes import (
     Gate,
     GenericFake,
     LlamaCppFake,
+    Question,
     Reply,
-    Turn,
     await_until,
     scripted,
     wait_until,
@@ -228,7 +228,7 @@ def test_delays_slow_a_stream_down() -> None:
 
 
 def test_a_crash_in_a_brain_is_loud() -> None:
-    def brain(turn: Turn) -> Reply:
+    def brain(question: Question) -> Reply:
         raise LookupError("no idea")
 
     with pytest.raises(LookupError, match="no idea"), GenericFake(brain=brain) as fake:

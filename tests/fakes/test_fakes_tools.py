@@ -7,7 +7,7 @@ import pytest
 from proxy.backends import backend_of
 from proxy.backends.refusals import ToolRefusal, refuses_tools
 from tests.backends.driver import play
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, OpenRouterFake, Reply, Turn, VllmFake
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, OpenRouterFake, Question, Reply, VllmFake
 from tests.fakes.talking import ask, body, fetch, get, post
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -48,10 +48,10 @@ def test_llamacpp_refuses_them_without_jinja() -> None:
 @pytest.mark.parametrize(("kind", "shown"), [("llamacpp", 0), ("lmstudio", 1), ("vllm", 1), ("generic", 1)])
 def test_other_kinds_accept_them_and_show_them_or_not(kind: str, shown: int) -> None:
     """llama.cpp drops them where the chat template has none; LM Studio puts them in a format of its own."""
-    seen: list[Turn] = []
+    seen: list[Question] = []
 
-    def brain(turn: Turn) -> Reply:
-        seen.append(turn)
+    def brain(question: Question) -> Reply:
+        seen.append(question)
         return Reply(text="hello")
 
     with FAKES[kind]([PLAIN], brain) as fake:

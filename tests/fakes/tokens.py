@@ -19,7 +19,8 @@ from typing import Any
 
 import orjson
 
-from tests.fakes.model import FakeModel, Message, text_of
+from proxy.neutral.request import text_of
+from tests.fakes.model import FakeModel, Message
 
 IMAGE_TOKENS = 64
 BOS = "<|bos|>"

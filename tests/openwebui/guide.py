@@ -8,7 +8,7 @@ from itertools import count
 
 import orjson
 
-from tests.fakes import Gate, Reply, ToolCall, Turn, asks_summary
+from tests.fakes import Gate, Question, Reply, ToolCall, asks_summary
 
 TITLE = "🚲 Riding to the Algarve"
 TAGS = ["travel", "portugal"]
@@ -96,20 +96,20 @@ class Guide:
         self.rides = count(1)
         """Numbers for chats, so that no two begin alike: what is compacted in one would be in the other."""
 
-    def __call__(self, turn: Turn) -> Reply:
+    def __call__(self, question: Question) -> Reply:
         """Speak."""
-        asked = turn.last_user
+        asked = question.last_user
         if asked.startswith("### Task:"):
             task = next(name for name in TASKS if f'"{name}"' in asked)
             return Reply(text=orjson.dumps({task: TASKS[task]}).decode())
-        if asks_summary(turn):
+        if asks_summary(question):
             self.summarised += 1
             return Reply(text=_SUMMARY, gate=self.summaries)
-        if self.call is not None and turn.tools and turn.messages[-1].get("role") == "user":
+        if self.call is not None and question.tools and question.messages[-1].get("role") == "user":
             call, self.call = self.call, None
             return Reply(tool_calls=[call])
         assert isinstance(self.answer.text, str)
-        return replace(self.answer, text=_rest(self.answer.text, turn.prefix))
+        return replace(self.answer, text=_rest(self.answer.text, question.prefix))
 
 
 def _rest(text: str, prefix: str) -> str:

@@ -251,8 +251,8 @@ def test_another_model_on_another_backend_summarises() -> None:
 
 @pytest.mark.parametrize("reply", ["", "I'm sorry, I cannot do that.", "ok"])
 def test_a_useless_summary_is_replaced_by_one_made_without_a_model(reply: str) -> None:
-    def useless(turn: Any) -> Reply:
-        return Reply(text=reply if "Summarise the" in turn.last_user else "Noted.")
+    def useless(question: Any) -> Reply:
+        return Reply(text=reply if "Summarise the" in question.last_user else "Noted.")
 
     with LlamaCppFake([FakeModel("m", 2048)], useless) as fake, running_proxy(fake) as proxy:
         actions, _ = turns(proxy, 14)

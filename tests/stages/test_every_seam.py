@@ -9,7 +9,18 @@ import httpx
 import pytest
 
 from proxy.wire.jsontext import dumps
-from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, Reply, ToolCall, Turn, summariser, walk, words
+from tests.fakes import (
+    FAKES,
+    Brain,
+    FakeBackend,
+    FakeModel,
+    Question,
+    Reply,
+    ToolCall,
+    summariser,
+    walk,
+    words,
+)
 from tests.proxying import read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
@@ -129,9 +140,9 @@ def test_every_shape_of_stream(kind: str, shape: dict[str, Any]) -> None:
 def failing(at: str, how: dict[str, Any]) -> Brain:
     """Walks, but the first attempt, or each later one, fails after twenty words, or before any."""
 
-    def brain(turn: Turn) -> Reply:
-        reply = walk(last=1200)(turn)
-        later = len(turn.messages) > 1 or bool(turn.prefix)
+    def brain(question: Question) -> Reply:
+        reply = walk(last=1200)(question)
+        later = len(question.messages) > 1 or bool(question.prefix)
         return replace(reply, **how) if later is (at == "later") else reply
 
     return brain
@@ -184,10 +195,10 @@ def test_a_failure_of_a_later_attempt_keeps_what_was_said_of_a_whole_answer(kind
 
 def test_a_call_that_never_fits_is_not_asked_for_without_end() -> None:
     """Under a bound of the client's, what is discarded uses up neither that nor the resumes: it went on for ever."""
-    asked: list[Turn] = []
+    asked: list[Question] = []
 
-    def brain(turn: Turn) -> Reply:
-        asked.append(turn)
+    def brain(question: Question) -> Reply:
+        asked.append(question)
         if len(asked) > 20:
             return Reply(text="Enough.")
         return Reply(tool_calls=[ToolCall("write_file", dumps({"text": "word " * 3000}).decode())])

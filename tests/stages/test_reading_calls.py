@@ -12,7 +12,7 @@ from proxy.answer.session import StreamSession, Watch
 from proxy.emulation import offer_of
 from proxy.stages.emulating import Reader
 from proxy.wire import sse
-from tests.fakes import FakeModel, LlamaCppFake, Reply, Turn, summariser
+from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, summariser
 from tests.proxying import running_proxy
 from tests.stages.test_tools import EMULATED, WEATHER, calls_of, loop_turn
 
@@ -56,8 +56,8 @@ def test_a_pause_is_due_at_the_pause_point_after_a_line_break() -> None:
 def test_a_loop_that_goes_back_keeps_its_newest_result(summaries: bool) -> None:
     """The same calls once more, without ids to tell them apart: an older checkpoint must not cover all of it."""
 
-    def brain(turn: Turn) -> Reply:
-        return Reply(text=str(turn.messages[-1]["content"]).removeprefix(turn.prefix))
+    def brain(question: Question) -> Reply:
+        return Reply(text=str(question.messages[-1]["content"]).removeprefix(question.prefix))
 
     with (
         LlamaCppFake([FakeModel("m", 2048)], summariser(brain) if summaries else brain) as fake,

@@ -16,8 +16,8 @@ from tests.fakes import (
     LmStudioFake,
     OllamaFake,
     OpenRouterFake,
+    Question,
     Reply,
-    Turn,
     VllmFake,
     summariser,
     walk,
@@ -60,8 +60,10 @@ def test_a_tool_call_that_does_not_fit_is_asked_for_again(kind: str, stream: boo
     """A prompt of 65 % and a call of 45 %: discarded near the window's end, and whole after a compaction."""
     wanted = dumps({"text": "word " * 900}).decode()
 
-    def calls(turn: Turn) -> Reply:
-        return Reply(text="" if turn.prefix else "I write it.", tool_calls=[ToolCall("write_file", wanted)])
+    def calls(question: Question) -> Reply:
+        return Reply(
+            text="" if question.prefix else "I write it.", tool_calls=[ToolCall("write_file", wanted)]
+        )
 
     fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(calls))
     with fake, running_proxy(fake, **KEY.get(kind, {})) as proxy:
@@ -98,8 +100,8 @@ def joined_calls(body: bytes) -> list[dict[str, str]]:
 def test_a_call_that_never_fits_ends_the_answer_without_a_piece_of_it() -> None:
     endless = dumps({"text": "word " * 3000}).decode()
 
-    def calls(turn: Turn) -> Reply:
-        del turn
+    def calls(question: Question) -> Reply:
+        del question
         return Reply(tool_calls=[ToolCall("write_file", endless)])
 
     with LlamaCppFake([FakeModel("m", WINDOW)], summariser(calls)) as fake, running_proxy(fake) as proxy:
@@ -112,8 +114,8 @@ def test_a_call_that_never_fits_ends_the_answer_without_a_piece_of_it() -> None:
 def test_a_whole_call_after_a_silence_is_no_stall() -> None:
     """Ollama says nothing while it writes a call: comments keep the stream alive, and the call comes whole."""
 
-    def calls(turn: Turn) -> Reply:
-        del turn
+    def calls(question: Question) -> Reply:
+        del question
         return Reply(tool_calls=[ToolCall("write_file", '{"text": "a"}')])
 
     with (
@@ -132,14 +134,14 @@ def test_a_whole_call_after_a_silence_is_no_stall() -> None:
 def thinks(thought: int, last: int) -> Any:
     """A brain that thinks `thought` words and then answers with `last`; it goes on where it is told to."""
 
-    def brain(turn: Turn) -> Reply:
-        if turn.prefix:
-            return walk(last=last)(turn)
-        if turn.prefix_reasoning:
-            *_, before, said = re.findall(r"t(\d*)", turn.prefix_reasoning)
+    def brain(question: Question) -> Reply:
+        if question.prefix:
+            return walk(last=last)(question)
+        if question.prefix_reasoning:
+            *_, before, said = re.findall(r"t(\d*)", question.prefix_reasoning)
             rest = _words(int(said or before) + 1, thought, " ")
             return Reply(reasoning=rest if said else _after(" t", rest), text=words(1, last))
-        if "interrupted while you were thinking" in turn.last_user:
+        if "interrupted while you were thinking" in question.last_user:
             return Reply(reasoning="So it is clear.", text=words(1, last))
         return Reply(reasoning=_words(1, thought, ""), text=words(1, last))
 
@@ -186,11 +188,11 @@ def test_reasoning_that_outgrows_the_window(kind: str, stream: bool) -> None:
 # -- ways to go on
 
 
-def stubborn(turn: Turn) -> Reply:
+def stubborn(question: Question) -> Reply:
     """Begins anew, in other words after a while, unless its end is quoted to it."""
-    if "cut off" in turn.last_user:
-        return walk(last=700)(turn)
-    anew = any(message["role"] == "assistant" for message in turn.messages)
+    if "cut off" in question.last_user:
+        return walk(last=700)(question)
+    anew = any(message["role"] == "assistant" for message in question.messages)
     return Reply(text=f"{words(1, 90)} x{words(91, 700)}" if anew else words(1, 700))
 
 
@@ -211,8 +213,8 @@ def test_an_answer_that_is_begun_anew_is_asked_for_in_another_way(stream: bool) 
 
 
 def test_a_model_that_can_not_be_made_to_go_on_says_nothing_twice() -> None:
-    def brain(turn: Turn) -> Reply:
-        anew = any(message["role"] == "assistant" for message in turn.messages)
+    def brain(question: Question) -> Reply:
+        anew = any(message["role"] == "assistant" for message in question.messages)
         return Reply(text=f"{words(1, 90)} x{words(91, 700)}" if anew else words(1, 700))
 
     model = FakeModel("m", 1024, prefill="new")

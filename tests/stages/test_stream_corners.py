@@ -27,8 +27,8 @@ from tests.fakes import (
     FakeModel,
     LlamaCppFake,
     OpenRouterFake,
+    Question,
     Reply,
-    Turn,
     summariser,
     walk,
     words,
@@ -177,14 +177,14 @@ def test_a_bound_holds_for_an_answer_whose_prompt_was_refused_inside_the_stream(
     refusal = (
         frame({"error": {"message": "prompt is too long: 1900 tokens > 2048 maximum", "code": 400}}) + DONE
     )
-    refused: list[Turn] = []
+    refused: list[Question] = []
     goes_on = walk(last=1500)
 
-    def brain(turn: Turn) -> Reply:
+    def brain(question: Question) -> Reply:
         if not refused:
-            refused.append(turn)
+            refused.append(question)
             return Reply(raw=[refusal])
-        return goes_on(turn)
+        return goes_on(question)
 
     history = [
         {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 80} for n in range(8)
@@ -300,10 +300,10 @@ def test_an_answer_in_one_piece_is_not_shown_as_an_error_inside_the_open_stream(
         assert seen.text == "Hello."
 
 
-def between_tags(turn: Turn) -> Reply:
+def between_tags(question: Question) -> Reply:
     """Thinks 700 words in front of its answer, as text; goes on where it is told to, or thinks anew."""
-    inner = walk(last=700)(turn)
-    if turn.prefix:
+    inner = walk(last=700)(question)
+    if question.prefix:
         return Reply(text=itertools.chain(inner.text, ["\n</think>\n\nDone."]))
     return Reply(text=itertools.chain(["<think>"], inner.text, ["\n</think>\n\nDone."]))
 
@@ -353,11 +353,11 @@ def test_an_answer_that_the_client_began_rules_no_continuation_out_for_others() 
 def test_an_emulated_call_that_never_fits_is_given_up(before: str, bound: int | None, kind: str) -> None:
     """On OpenRouter each of these requests is billed."""
     endless = before + CALL.replace("Paris", "Paris" + " word" * 8000)
-    asked: list[Turn] = []
+    asked: list[Question] = []
 
-    def brain(turn: Turn) -> Reply:
-        asked.append(turn)
-        return Reply(text="Enough." if len(asked) > 20 else endless.removeprefix(turn.prefix))
+    def brain(question: Question) -> Reply:
+        asked.append(question)
+        return Reply(text="Enough." if len(asked) > 20 else endless.removeprefix(question.prefix))
 
     model = FakeModel("maker/m", 2048, tools=False, providers=(Provider("Groq", 2048, tools=False),))
     body: dict[str, Any] = {

@@ -16,8 +16,8 @@ from tests.fakes import (
     Gate,
     LlamaCppFake,
     LmStudioFake,
+    Question,
     Reply,
-    Turn,
     scripted,
     summariser,
     wait_until,
@@ -202,9 +202,9 @@ def test_when_the_client_leaves_while_an_answer_goes_on(stream: bool) -> None:
     gate = Gate(3)
     inner = walk()
 
-    def brain(turn: Turn) -> Reply:
-        said = inner(turn)
-        return replace(said, gate=gate) if turn.prefix else said
+    def brain(question: Question) -> Reply:
+        said = inner(question)
+        return replace(said, gate=gate) if question.prefix else said
 
     with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
         client = httpx.Client(base_url=proxy.url, timeout=httpx.Timeout(1.5, connect=5))

@@ -15,8 +15,8 @@ from tests.fakes import (
     LlamaCppFake,
     OllamaFake,
     OpenRouterFake,
+    Question,
     Reply,
-    Turn,
     VllmFake,
     summariser,
 )
@@ -45,9 +45,9 @@ def says(*replies: str) -> Any:
     """Says these in turn, and goes on where it is told to; then it says the last one again and again."""
     left = list(replies)
 
-    def brain(turn: Turn) -> Reply:
+    def brain(question: Question) -> Reply:
         text = left.pop(0) if len(left) > 1 else left[0]
-        return Reply(text=text.removeprefix(turn.prefix))
+        return Reply(text=text.removeprefix(question.prefix))
 
     return brain
 
@@ -236,12 +236,12 @@ def test_a_long_tool_loop_in_a_small_window(stream: bool) -> None:
     """Sixty rounds, each result a tenth of the window: no overflow, every call right, results compacted."""
     rounds = 60
 
-    def brain(turn: Turn) -> Reply:
-        last = str(turn.messages[-1]["content"])
+    def brain(question: Question) -> Reply:
+        last = str(question.messages[-1]["content"])
         number = int(last.rpartition("round ")[2].partition(" ")[0]) if "round " in last else 0
         done = number >= rounds
         text = "All done." if done else CALL.replace("Paris", f"city {number + 1}")
-        return Reply(text=text.removeprefix(turn.prefix))
+        return Reply(text=text.removeprefix(question.prefix))
 
     with (
         LlamaCppFake([FakeModel("m", 2048)], summariser(brain)) as fake,

@@ -14,9 +14,9 @@ from tests.fakes import (
     FakeModel,
     GenericFake,
     LlamaCppFake,
+    Question,
     Reply,
     ToolCall,
-    Turn,
     asks_summary,
     summariser,
 )
@@ -38,8 +38,8 @@ both = pytest.mark.parametrize("stream", [True, False])
 def goes_on(text: str) -> Brain:
     """Says a text, and goes on where a prefix ends in it."""
 
-    def brain(turn: Turn) -> Reply:
-        end = turn.prefix[-60:]
+    def brain(question: Question) -> Reply:
+        end = question.prefix[-60:]
         return Reply(text=text[text.find(end) + len(end) :] if end else text)
 
     return brain
@@ -151,15 +151,15 @@ def breaks_once(error: str, *, native: bool) -> Brain:
     """Says "Hi." and writes a call; the first time the backend fails in the middle of it."""
     arguments = dumps({"city": "word " * 100}).decode()
     written = f'Hi.\n<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
-    asked: list[Turn] = []
+    asked: list[Question] = []
 
-    def brain(turn: Turn) -> Reply:
-        asked.append(turn)
+    def brain(question: Question) -> Reply:
+        asked.append(question)
         failure: dict[str, Any] = {"error": error, "after": 60} if len(asked) == 1 else {}
         if native:
-            text = "" if turn.prefix else "Hi."
+            text = "" if question.prefix else "Hi."
             return Reply(text=text, tool_calls=[ToolCall("get_weather", arguments)], **failure)
-        return Reply(text=written.removeprefix(turn.prefix), **failure)
+        return Reply(text=written.removeprefix(question.prefix), **failure)
 
     return brain
 
@@ -192,11 +192,11 @@ def test_an_error_of_the_backend_in_mid_call_is_no_fault_of_the_models(native: b
 def test_who_is_asked_to_mend_a_call_sees_the_calls_that_it_made(stream: bool) -> None:
     """What was delivered already must not be written again: it would be made twice."""
 
-    def brain(turn: Turn) -> Reply:
-        if "could not be made" not in turn.last_user:
+    def brain(question: Question) -> Reply:
+        if "could not be made" not in question.last_user:
             return Reply(text=f"{CALL}\n{BROKEN}")
         mended = CALL.replace("Paris", "Rome")
-        shown = "".join(str(m["content"]) for m in turn.messages if m["role"] == "assistant")
+        shown = "".join(str(m["content"]) for m in question.messages if m["role"] == "assistant")
         return Reply(text=mended if "Paris" in shown else f"{CALL}\n{mended}")
 
     with LlamaCppFake([FakeModel("m", 8192)], brain) as fake, running_proxy(fake, **EMULATED) as proxy:
@@ -236,8 +236,8 @@ def test_another_tool_choice_leaves_the_beginning_of_the_prompt_alone(choice: An
 def test_a_tool_call_is_no_summary_in_emulation_either() -> None:
     asked = CALL.replace("Paris", "Paris, of which the user spoke at length, and of Rome. " * 5)
 
-    def brain(turn: Turn) -> Reply:
-        return Reply(text=asked if asks_summary(turn) else "Fine.")
+    def brain(question: Question) -> Reply:
+        return Reply(text=asked if asks_summary(question) else "Fine.")
 
     with LlamaCppFake([FakeModel("m", 4096)], brain) as fake, running_proxy(fake, **EMULATED) as proxy:
         proxy.chat({"model": "m", "messages": history(240, 14), "tools": [WEATHER]})

@@ -14,7 +14,7 @@ import pytest
 from typing_extensions import override
 
 from tests.e2e.clients.talk import MODEL, NEXT, Ask, Body, Job, Seen, fields_of, two_turns
-from tests.fakes import FakeModel, LlamaCppFake, Recorded, Reply, ToolCall, Turn, summariser, walk, words
+from tests.fakes import FakeModel, LlamaCppFake, Question, Recorded, Reply, ToolCall, summariser, walk, words
 from tests.proxying import Proxy, running_proxy
 
 WINDOW = 512
@@ -66,14 +66,14 @@ class Scene:
         """Whether the status comes before the first byte of the answer."""
         return self.messages is not GO
 
-    def brain(self, turn: Turn) -> Reply:
-        """Counts up, then calls the tools if there are any; the second turn is answered in a word."""
-        if turn.last_user == NEXT:
+    def brain(self, question: Question) -> Reply:
+        """Counts up, then calls the tools if there are any; the second question is answered in a word."""
+        if question.last_user == NEXT:
             return Reply(text=NOTED)
-        if isinstance(turn.body.get("response_format"), dict):
+        if isinstance(question.body.get("response_format"), dict):
             return Reply(text='{"count": 5}')
-        said = walk(last=self.last)(turn)
-        return replace(said, tool_calls=CALLS) if turn.tools else said
+        said = walk(last=self.last)(question)
+        return replace(said, tool_calls=CALLS) if question.tools else said
 
 
 def _long_history() -> list[Body]:
