@@ -42,8 +42,10 @@ class Words:
 
 
 def _common(one: str, other: str) -> str:
-    pairs = enumerate(zip(one, other, strict=False))
-    return one[: next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))]
+    for at, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return one[:at]
+    return one[: len(other)]
 
 
 class Cursor:

@@ -47,17 +47,17 @@ def _instructed(messages: list[Message], offer: Offer, *, system: bool) -> list[
     if not text:
         return messages
     if now and messages and _is_users(messages[-1]):
-        messages[-1] = _ending_with(messages[-1], now)
+        messages[-1] = _with(messages[-1], now)
     elif now:
         text = f"{text}\n\n{now}"
     last = leading_system(messages) - 1
     if last >= 0:
-        messages[last] = _ending_with(messages[last], text)
+        messages[last] = _with(messages[last], text)
         return messages
     first = None if system else next((i for i, m in enumerate(messages) if _is_users(m)), None)
     if first is None:
         return [{"role": "system" if system else "user", "content": text}, *messages]
-    messages[first] = _beginning_with(messages[first], text)
+    messages[first] = _with(messages[first], text, first=True)
     return messages
 
 
@@ -67,37 +67,26 @@ def _is_users(message: Message) -> bool:
     return message.get("role") == "user" and (content is None or isinstance(content, str | list))
 
 
-def _ending_with(message: Message, text: str) -> Message:
-    """The message with a text behind what it says; the same object if it ends with it."""
+def _with(message: Message, text: str, *, first: bool = False) -> Message:
+    """The message with a text behind what it says, or before it; the same object if it says so already."""
     content = message.get("content")
+    said = content
     if isinstance(content, list):
-        content = content[-1].get("text") if content and isinstance(content[-1], dict) else None
-    done = isinstance(content, str) and content.endswith(text)
-    return message if done else _with_text(message, text, "\n\n")
-
-
-def _beginning_with(message: Message, text: str) -> Message:
-    """The message with a text before what it says; the same object if it begins with it."""
-    content = message.get("content")
-    begins = content
-    if isinstance(content, list):
-        begins = content[0].get("text") if content and isinstance(content[0], dict) else None
-    if isinstance(begins, str) and begins.startswith(text):
+        edge = content[0 if first else -1] if content else None
+        said = edge.get("text") if isinstance(edge, dict) else None
+    if isinstance(said, str) and (said.startswith(text) if first else said.endswith(text)):
         return message
-    if isinstance(content, list) and content:
-        return {**message, "content": [{"type": "text", "text": f"{text}\n\n"}, *content]}
-    return {**message, "content": f"{text}\n\n{content}" if content else text}
+    return {**message, "content": _joined(content, text, "\n\n", first=first)}
 
 
-def _with_text(message: Message, text: str, between: str) -> Message:
-    """The message with a text behind its content."""
-    content = message.get("content")
+def _joined(content: Any, text: str, between: str, *, first: bool = False) -> Any:
+    """Content with a text behind it, or before it."""
     if isinstance(content, list) and content:
-        return {**message, "content": [*content, {"type": "text", "text": between + text}]}
-    return {
-        **message,
-        "content": f"{content}{between}{text}" if isinstance(content, str) and content else text,
-    }
+        part = {"type": "text", "text": text + between if first else between + text}
+        return [part, *content] if first else [*content, part]
+    if not (isinstance(content, str) and content):
+        return text
+    return between.join((text, content) if first else (content, text))
 
 
 class _Called(NamedTuple):
@@ -119,7 +108,7 @@ def _called(message: Message, names: dict[str, _Called]) -> Message:
         names[call_id] = _Called(name, arguments if named.count(name) > 1 else "")
         written.append(call_text(name, arguments))
     rest = {key: value for key, value in message.items() if key not in {"tool_calls", "function_call"}}
-    return _with_text(rest, "\n".join(written), "\n")
+    return {**rest, "content": _joined(rest.get("content"), "\n".join(written), "\n")}
 
 
 def _arguments(function: Any) -> str:

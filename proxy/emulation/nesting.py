@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_PLAIN = {'"': re.compile(r'[^"\\\n]*+'), "'": re.compile(r"[^'\\\n]*+")}
+_PLAIN = {quote: re.compile(rf"(?:[^{quote}\\\n]++|\\.)*+", re.DOTALL) for quote in "\"'"}
+"""What a string holds up to its end, or to a line end."""
 _WORD = re.compile(r"[\w.+-]+")
 _SPACE = re.compile(r"\s+")
 _OPENED_BY = {"}": "{", "]": "["}

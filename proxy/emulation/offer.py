@@ -85,15 +85,17 @@ def offer_of(body: Mapping[str, Any]) -> Offer | None:
     """
     listed = body.get("tools")
     legacy = not isinstance(listed, list) or not listed
-    if legacy:
-        tools = _tools(body.get("functions"))
-    else:
-        tools = _tools(t.get("function") for t in listed or () if isinstance(t, Mapping))
+    tools = _tools(body.get("functions") if legacy else _functions(listed))
     if not tools:
         return None
     choice, names = _choice(body.get("function_call" if legacy else "tool_choice"), tools)
     parallel = not legacy and body.get("parallel_tool_calls") is not False
     return Offer(tools, choice, names, parallel=parallel, legacy=legacy)
+
+
+def _functions(listed: Any) -> list[Any]:
+    tools = listed if isinstance(listed, list) else ()
+    return [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
 
 
 def _tools(functions: Any) -> dict[str, Tool]:
@@ -119,16 +121,8 @@ def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[s
     if not isinstance(choice, Mapping):
         return "auto", names
     if isinstance(allowed := choice.get("allowed_tools"), Mapping):
-        return ("required" if allowed.get("mode") == "required" else "auto"), _allowed(allowed, names)
+        mode: Choice = "required" if allowed.get("mode") == "required" else "auto"
+        return mode, names & frozenset(_tools(_functions(allowed.get("tools"))))
     function = choice.get("function")
     name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
     return ("named", frozenset({name})) if isinstance(name, str) and name in names else ("auto", names)
-
-
-def _allowed(allowed: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
-    listed = allowed.get("tools")
-    functions = (
-        [t.get("function") for t in listed if isinstance(t, Mapping)] if isinstance(listed, list) else []
-    )
-    wanted = {f.get("name") for f in functions if isinstance(f, Mapping) and isinstance(f.get("name"), str)}
-    return names & wanted

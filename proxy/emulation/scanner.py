@@ -164,7 +164,7 @@ class CallScanner:
 
     def _read_on(self) -> list[Found]:
         try:
-            while self._reading or self._input.at < len(self._input.text):
+            while self._input.at < len(self._input.text) or (self._reading and self._input.ended):
                 self._state()
         except More:
             pass
@@ -210,8 +210,7 @@ class CallScanner:
         """Hand what comes to the form that was opened, until it is complete or turns out to be text."""
         complete = reading.read(self._input.take(_SOME))
         if complete is None:
-            # Raises `More` if there is none.
-            if self._input.peek():
+            if not self._input.ended or self._input.rest:
                 return
             complete = reading.read("", ended=True) or reading.give_up(cut=self._cut)
         self._reading, self._state = None, self._prose

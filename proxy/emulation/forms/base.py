@@ -87,13 +87,15 @@ class Reading:
     size: int = 0
     """Characters of all that it was given, with the opening."""
     _step: Step = field(init=False)
+    _input: Cursor = field(default_factory=Cursor)
+    _blank: list[str] = field(default_factory=list)
+    """White space that came and will tell nothing; behind the input."""
+    _deaf: bool = False
+    """Whether more of that would change nothing."""
     _done: list[str] = field(init=False)
-    _rest: list[str] = field(default_factory=list)
     _body: Body | None = None
     _body_at: int = 0
     """Where in `_done` the body begins."""
-    _deaf: bool = False
-    """Whether white space changes nothing."""
 
     def __post_init__(self) -> None:
         self._done = [self.opening]
@@ -111,60 +113,59 @@ class Reading:
     @property
     def rest(self) -> str:
         """What was not."""
-        return "".join(self._rest)
+        return "".join((self._input.rest, *self._blank))
 
     def read(self, text: str, *, ended: bool = False) -> bool | None:
         """Take in more text, of which no more will come if it `ended`. True if the form is complete, None if it may become so."""
         self.size += len(text)
-        if self._body is None and self._rest:
-            self._rest.append(text)
-            if self._deaf and text.isspace():
-                return None
-            text = "".join(self._rest)
-        cursor = Cursor(text, ended=ended)
-        found: bool | None = None
+        if self._deaf and text.isspace():
+            self._blank.append(text)
+            return None
+        if self._blank:
+            text = "".join((*self._blank, text))
+            self._blank = []
+        self._input.push(text)
+        self._input.ended = ended
         self._deaf = False
+        found: bool | None = None
         try:
-            while found is None and (self._body is None or self._follow(self._body, cursor)):
-                found = self._go_on(cursor)
+            while found is None and (self._body is None or self._follow(self._body)):
+                found = self._go_on()
         except More as more:
             self._deaf = isinstance(more, MoreThanSpace)
-        self._rest = [cursor.rest] if cursor.at < len(text) else []
         return found
 
     def give_up(self, *, cut: bool) -> bool:
         """Whether what ended before it was complete holds calls, or was to hold one but was `cut`; then it is all of the form."""
         complete = (self.form.marked and cut) or (bool(self.calls) and not self.form.at_line_start)
         if complete:
-            self._done += self._rest
-            self._rest = []
+            self._done.append(self._input.take(self.size))
         return complete
 
-    def _go_on(self, cursor: Cursor) -> bool | None:
+    def _go_on(self) -> bool | None:
         """Read up to the next body, or to the end; what was understood is consumed."""
-        start = cursor.at
+        start = self._input.at
         try:
-            found = self._step(cursor, self)
+            found = self._step(self._input, self)
         except More:
-            cursor.at = start
+            self._input.at = start
             raise
         if found is False and not self.form.at_line_start:
-            cursor.at = start
-        self._done.append(cursor.text[start : cursor.at])
+            self._input.at = start
+        self._done.append(self._input.text[start : self._input.at])
         if not isinstance(found, Body):
             return found
         self._body, self._body_at = found, len(self._done)
         return None
 
-    def _follow(self, body: Body, cursor: Cursor) -> bool:
+    def _follow(self, body: Body) -> bool:
         """Read a body; whether it is over, and what stands behind it is next."""
-        start = cursor.at
-        cursor.at += body.follower.take(cursor.text, start)
-        self._done.append(cursor.text[start : cursor.at])
-        if not body.follower.over and not cursor.ended:
+        taken = body.follower.take(self._input.text, self._input.at)
+        self._done.append(self._input.take(taken))
+        if not body.follower.over and not self._input.ended:
             return False
-        use = body.use("".join(self._done[self._body_at :]), body.follower.closed)
-        self._body, self._step = None, body.then if use else _none
+        used = body.use("".join(self._done[self._body_at :]), body.follower.closed)
+        self._body, self._step = None, body.then if used else _none
         return True
 
 
