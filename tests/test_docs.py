@@ -184,6 +184,14 @@ def test_those_who_contribute_are_told_of_every_target() -> None:
     assert {name for name in targets if f"`make {name}`" not in text} <= {"help", "run", "clean"}
 
 
+def test_hooks_run_what_make_runs() -> None:
+    config = pytest.importorskip("yaml").safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    (local,) = config["repos"]
+    assert local["repo"] == "local"
+    entries = [hook["entry"].split() for hook in local["hooks"]]
+    assert [(entry[0], entry[-1]) for entry in entries] == [("make", "lint"), ("make", "check")]
+
+
 # Examples and links
 
 
