@@ -42,6 +42,8 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.origin = origin
         self.idle_since = 0.0
+        self.after_stream = False
+        """Whether it is idle since a response whose length nobody told; for the owner, as `idle_since`."""
         self.responded = False
         """Whether any byte of the current response has arrived."""
         self.status = 0
@@ -147,6 +149,14 @@ class Connection(asyncio.Protocol):
     def connected(self) -> bool:
         """Whether the connection is open as far as anyone has told us."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the last response had a body whose length its head did not tell."""
+        return any(
+            name.lower() == b"transfer-encoding" and b"chunked" in value.lower()
+            for name, value in self.headers
+        )
 
     @property
     def readable(self) -> bool:

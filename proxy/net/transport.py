@@ -60,7 +60,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
     Servers close idle connections whenever they like. An idempotent request that went out on a kept connection
     is therefore sent once more, on a new one, when the kept one ends before a byte of the response. Any other
     is never sent twice, since a backend may have worked on it, and been paid: it goes out on a kept connection
-    only while that is fresh and silent, else on a new one.
+    only while that is fresh and silent, and only where the server is not one that hangs up without saying so
+    (llama-server does after each stream); else on a new one.
 
     Understands two of httpx's request extensions: `timeout` (`connect` and `read`) and `target`.
     """
@@ -75,9 +76,12 @@ class HttpTransport(httpx.AsyncBaseTransport):
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
         self._keep_alive = keep_alive
+        self._fresh = min(FRESH, keep_alive)
         self._ssl_context = ssl_context
         self._idle: dict[Origin, deque[Connection]] = {}
         self._busy: set[Connection] = set()
+        self._stays: dict[tuple[Origin, bool], bool] = {}
+        """Origin and whether the response was streamed, to whether the server leaves connections open after such."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -104,7 +108,10 @@ class HttpTransport(httpx.AsyncBaseTransport):
             try:
                 return await self._exchange(kept, request, head, body, read_timeout)
             except (httpx.ReadError, httpx.RemoteProtocolError):
-                if kept.responded or not repeatable:
+                if kept.responded:
+                    raise
+                if not repeatable:
+                    self._stays[origin, kept.after_stream] = False
                     raise
         fresh = await self._connect(origin, connect_timeout)
         return await self._exchange(fresh, request, head, body, read_timeout)
@@ -175,11 +182,16 @@ class HttpTransport(httpx.AsyncBaseTransport):
         if self._closed or not connection.reusable:
             connection.abort()
             return
+        connection.after_stream = connection.streamed
+        idle = self._idle.setdefault(connection.origin, deque())
+        if not self._trusts(connection) and any(other.after_stream for other in idle):
+            connection.abort()  # one is enough to see what the server does
+            return
         loop = asyncio.get_running_loop()
         connection.idle_since = loop.time()
-        self._idle.setdefault(connection.origin, deque()).append(connection)
+        idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = loop.call_later(self._keep_alive, self._sweep)
+            self._sweeper = loop.call_later(self._fresh, self._sweep)
 
     def connection_gone(self, connection: Connection) -> None:
         """Forget a connection that the other side closed."""
@@ -187,6 +199,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
         kept = self._idle.get(connection.origin)
         if kept is not None and connection in kept:
             kept.remove(connection)
+            if connection.idle_since > asyncio.get_running_loop().time() - self._fresh:
+                self._stays[connection.origin, connection.after_stream] = False
 
     def _take(self, origin: Origin, idle: float) -> Connection | None:
         """The kept connection that was used last, if that is less than `idle` seconds ago."""
@@ -200,25 +214,39 @@ class HttpTransport(httpx.AsyncBaseTransport):
         return None
 
     def _take_fresh(self, origin: Origin) -> Connection | None:
-        """A kept connection that is as good as a new one: fresh, and with nothing waiting to be read."""
-        while (connection := self._take(origin, min(FRESH, self._keep_alive))) is not None:
-            if not connection.readable and not _may_hang_up(connection):
+        """A kept connection that is as good as a new one."""
+        kept = self._idle.get(origin, ())
+        now = asyncio.get_running_loop().time()
+        for connection in reversed(kept):
+            if connection.idle_since <= now - self._fresh:
+                break
+            if connection.connected and self._trusts(connection) and not connection.readable:
+                self._idle[origin].remove(connection)
+                self._busy.add(connection)
                 return connection
-            self._busy.discard(connection)
-            connection.abort()
         return None
 
+    def _trusts(self, connection: Connection) -> bool:
+        """Whether the server leaves it open after what it answered last; after a stream, once that was seen."""
+        after_stream = connection.after_stream
+        return self._stays.get((connection.origin, after_stream), not after_stream)
+
     def _sweep(self) -> None:
+        """Close what was idle for too long, and note which servers leave connections open."""
         self._sweeper = None
         loop = asyncio.get_running_loop()
-        oldest = loop.time() - self._keep_alive
+        now = loop.time()
         for origin, kept in list(self._idle.items()):
-            while kept and kept[0].idle_since <= oldest:
+            for connection in kept:
+                settled = connection.idle_since <= now - self._fresh
+                if settled and not self._trusts(connection) and not connection.readable:
+                    self._stays[origin, connection.after_stream] = True
+            while kept and kept[0].idle_since <= now - self._keep_alive:
                 kept.popleft().abort()
             if not kept:
                 del self._idle[origin]
         if self._idle:
-            self._sweeper = loop.call_later(self._keep_alive, self._sweep)
+            self._sweeper = loop.call_later(self._fresh, self._sweep)
 
     # -- connecting ----------------------------------------------------------------------------------
 
@@ -290,15 +318,6 @@ class _Download(httpx.AsyncByteStream):
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.finish(connection)
-
-
-def _may_hang_up(connection: Connection) -> bool:
-    """Whether the server may be closing a connection without having said so, as llama-server (b11549) does after a stream.
-
-    Behind TLS there is none that does, and a new connection is dear.
-    """
-    kind = next((value for name, value in connection.headers if name.lower() == b"content-type"), b"")
-    return connection.origin[0] == "http" and kind.startswith(b"text/event-stream")
 
 
 def _is_address(host: str) -> bool:

@@ -59,6 +59,11 @@ class Peer:
             while await asyncio.wait_for(self._reader.read(65536), DEADLINE):
                 pass
 
+    async def gone_or_next(self) -> None:
+        """Wait until the client has closed the connection, or sent more."""
+        with suppress(ConnectionError):
+            await asyncio.wait_for(self._reader.read(65536), DEADLINE)
+
     def shut(self) -> None:
         """End the connection at once, without a turn of the loop."""
         sock = socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno()))

@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.net.transport import FRESH, build_request
+from proxy.net.transport import FRESH, HttpTransport, build_request
 from tests.net.peer import (
     CHUNKED,
     DEADLINE,
     END,
     OK,
     Peer,
+    Served,
     body_of,
     chunk,
     opened,
@@ -141,20 +142,68 @@ async def test_a_post_goes_out_on_a_new_connection_once_the_kept_one_is_not_fres
         assert served.connections == 2
 
 
-async def test_a_post_does_not_follow_a_stream_on_the_same_connection() -> None:
-    """A server may hang up behind a stream without having said so, and when nobody can tell yet."""
-    stream = OK.replace(b"\r\n", b"\r\nContent-Type: text/event-stream\r\n", 1)
+async def stream(transport: HttpTransport, served: Served) -> None:
+    assert await send(transport, post(served, b"stream")) == b"x"
 
+
+async def answer_streams(peer: Peer) -> None:
+    """Stream to who asks for it, and hang up after that without saying so, when the next request comes."""
+    while (request := await peer.request())[0]:
+        if request[1] != b"stream":
+            await peer.send(OK)
+            continue
+        await peer.send(CHUNKED, chunk(b"x"), END)
+        await peer.gone_or_next()
+        return
+
+
+async def test_a_post_after_a_stream_does_not_rely_on_a_server_that_may_be_hanging_up() -> None:
+    async with serving(answer_streams) as served, opened() as transport:
+        for _ in range(3):
+            await stream(transport, served)
+            assert await send(transport, post(served)) == b"ok"
+
+
+async def test_only_one_connection_is_kept_to_see_whether_the_server_leaves_it_open() -> None:
     async def script(peer: Peer) -> None:
         while (await peer.request())[0]:
-            await peer.send(stream)
+            await peer.send(CHUNKED, chunk(b"x"), END)
 
     async with serving(script) as served, opened() as transport:
-        assert await send(transport, post(served)) == b"ok"
-        assert await send(transport, put(served)) == b"ok"
-        assert served.connections == 1, "what may be sent again can be tried"
-        assert await send(transport, post(served)) == b"ok"
+        for _ in range(3):
+            await stream(transport, served)
+        assert served.connections == 3
+        assert sum(map(len, transport._idle.values())) == 1
+
+
+async def test_a_server_that_leaves_connections_open_after_streams_is_relied_on() -> None:
+    async def script(peer: Peer) -> None:
+        while (await peer.request())[0]:
+            await peer.send(CHUNKED, chunk(b"x"), END)
+
+    async with serving(script) as served, opened(keep_alive=60) as transport:
+        await stream(transport, served)
+        for kept in transport._idle.values():
+            kept[0].idle_since -= FRESH
+        transport._sweep()
+        for _ in range(3):
+            await stream(transport, served)
         assert served.connections == 2
+
+
+async def test_a_server_that_hung_up_unasked_is_not_relied_on() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK)
+        if peer.number > 1:
+            await peer.gone()
+
+    async with serving(script) as served, opened() as transport:
+        await send(transport, post(served))
+        await until(lambda: not any(transport._idle.values()))
+        for connections in (2, 3):
+            assert await send(transport, post(served)) == b"ok"
+            assert served.connections == connections
 
 
 async def test_a_post_does_not_go_out_on_a_connection_whose_end_is_waiting_to_be_read() -> None:
