@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import httpx
 
-from proxy.answer.answer import Identity
 from proxy.backends.overflow import recognise
 from proxy.errors import BadRequest, ClientError, ContextOverflow, UpstreamTimeout, UpstreamUnavailable
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
+from proxy.neutral.piece import Identity
 from proxy.neutral.request import parse_chat
 from proxy.options import Options
 from proxy.stages.client_stream import ClientStream
@@ -35,7 +35,6 @@ from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import answer_whole, as_stream
 from proxy.status import FORMS, Notice
 from proxy.telemetry import Telemetry
-from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
 
@@ -153,7 +152,7 @@ class Relay:
         if not exchange_started(job):
             await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
             return
-        if (frames := as_stream(whole)) is not None:
+        if (frames := as_stream(whole, client, show_usage=job.request.usage_wish is True)) is not None:
             await client.close_notice()
             await client.write(frames)
             await client.end()
@@ -169,6 +168,7 @@ class Relay:
         identity = Identity(f"chatcmpl-{uuid4().hex}", int(self.clock()), job.request.model)
         return ClientStream(
             job.exchange,
+            job.dialect.writer(),
             form="off" if job.request.structured or job.background else form,
             own=identity,
             own_headers=job.spillway_headers,
@@ -235,7 +235,7 @@ def exchange_started(job: Job) -> bool:
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:
     """An error after the status code: inside the stream, which then ends in good order."""
     await client.close_notice()
-    await client.write(sse.encode(body) + sse.DONE)
+    await client.write(client.writer.error(body))
     await client.end()
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from proxy.backends.profile import ModelProfile
+from proxy.dialects import CHAT
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.checkpoint import Checkpoint
+from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import ChatRequest, Message
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
@@ -58,6 +60,8 @@ class Job:
     """How many times the backend cleared its slot because all slots together had filled the memory."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
+    dialect: Dialect = CHAT
+    """In which the client is answered."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the body that differ from the client's."""
 

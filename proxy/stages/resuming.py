@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from proxy.answer.answer import Answer
+from proxy.answer.events import Correct
 from proxy.backends.overflow import Overflow, recognise
 from proxy.backends.profile import Continuation
 from proxy.errors import UpstreamUnavailable
@@ -19,7 +20,6 @@ from proxy.net.inflate import readable
 from proxy.neutral.request import Message
 from proxy.shortening.continuation import ContinuationRequest, Partial, Said, continuation, shorten_said
 from proxy.stages.compacting import Compactor
-from proxy.stages.emulating import Correction
 from proxy.stages.job import Job
 from proxy.stages.pooling import was_cleared
 from proxy.stages.sending import Sender, bounded_answer, buffered, is_event_stream
@@ -121,7 +121,7 @@ class Resumer:
             else:
                 shortened = True
 
-    async def correct(self, job: Job, answer: Answer, correction: Correction) -> Attempted | None:
+    async def correct(self, job: Job, answer: Answer, correction: Correct) -> Attempted | None:
         """Ask once more for a tool call that could not be made; None if the backend does not take that.
 
         Raises:

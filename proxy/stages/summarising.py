@@ -9,12 +9,14 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from proxy.answer.answer import Answer
+from proxy.dialects import UPSTREAM
+from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.errors import UpstreamUnavailable
 from proxy.shortening.compaction import SummaryAsk
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
 from proxy.wire import sse
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")
 
@@ -36,7 +38,6 @@ _NOT_COPIED = frozenset(
     }
 )
 _TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "think", "provider")
-TARGET = b"/v1/chat/completions"
 
 
 Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
@@ -62,7 +63,7 @@ async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
     try:
         response = await route.upstream.send(
             "POST",
-            TARGET,
+            UPSTREAM_PATH.encode(),
             _headers(job, same=route.upstream is job.route.upstream),
             dumps(_body(job, route, ask)),
         )
@@ -111,14 +112,6 @@ async def _joined(response: httpx.Response) -> str:
 
 
 def _take(block: bytes, answer: Answer) -> None:
-    for frame in sse.frames(block):
-        data = sse.data_of(frame)
-        if data is None or data == b"[DONE]":
-            continue
-        try:
-            chunk = loads(data)
-        except ValueError:
-            continue
-        if isinstance(chunk, dict):
-            answer.add(chunk)
-            answer.attempt.errored |= bool(chunk.get("error"))
+    for piece in map(UPSTREAM.read, sse.frames(block)):
+        answer.add(piece)
+        answer.attempt.errored |= piece.error

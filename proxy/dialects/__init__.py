@@ -1,0 +1,14 @@
+"""The wire forms that clients are answered in. A new one is one folder and one line here."""
+
+from __future__ import annotations
+
+from proxy.dialects.chat import Chat, ChatReader
+from proxy.neutral.dialect import Dialect, Reader
+
+CHAT = Chat()
+DIALECTS: dict[str, Dialect] = {path: dialect for dialect in (CHAT,) for path in dialect.paths}
+"""By the paths that they own."""
+UPSTREAM: Reader = ChatReader()
+"""Reads what backends send: all of them are spoken to in chat completions."""
+
+__all__ = ["CHAT", "DIALECTS", "UPSTREAM"]
