@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from secrets import token_hex
@@ -130,9 +130,9 @@ class Exchange:
         await self.start(status, headers)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def refuse(self, error: ClientError) -> None:
-        """Answer with an OpenAI-shaped error."""
-        body = dumps(error.body())
+    async def refuse(self, error: ClientError, told: Mapping[str, Any]) -> None:
+        """Answer with an error, told in the words of the client's dialect."""
+        body = dumps(told)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self.reply(error.status, headers, body)
 

@@ -15,13 +15,14 @@ from uuid import uuid4
 
 import httpx
 
-from proxy.answer.answer import Identity
-from proxy.dialects.chat.request import read
+from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, ContextOverflow
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
 from proxy.net.responses import is_event_stream
+from proxy.neutral.dialect import Dialect
+from proxy.neutral.piece import Identity
 from proxy.options import Options
 from proxy.stages.attempt import Attempts
 from proxy.stages.client_stream import ClientStream
@@ -39,7 +40,6 @@ from proxy.status import FORMS, Notice
 from proxy.telemetry.events import Received, Routed
 from proxy.telemetry.journal import Journal, Journals
 from proxy.telemetry.outcome import CLIENT_LEFT
-from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
 
@@ -58,33 +58,33 @@ class Relay:
     clock: Callable[[], float]
     """Seconds since the epoch."""
 
-    async def chat(self, exchange: Exchange) -> None:
-        """Answer a chat completion request.
+    async def answer(self, exchange: Exchange, dialect: Dialect) -> None:
+        """Answer a request that is made in this dialect.
 
         Raises:
             ClientError: it can't be served; nothing was sent yet.
         """
-        async with self._recorded(exchange, "chat") as journal:
+        async with self._recorded(exchange, dialect.name) as journal:
             wire = await exchange.body(self.options.max_body)
             async with exchange.watched():
                 if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
                     await pass_through(exchange, alone, wire)
                     return
-                job = await self._read(exchange, journal, wire)
+                job = await self._read(exchange, journal, dialect, wire)
                 try:
                     await (self._stream(job) if job.request.stream else self._whole(job))
                 finally:
                     leave(job)
 
     async def explain(self, exchange: Exchange) -> None:
-        """Tell what would happen to a chat request, without asking a model.
+        """Tell what would happen to a request for chat completions, without asking a model.
 
         Raises:
             ClientError: it is malformed.
         """
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
-            job = await self._read(exchange, self.journals.silent(), wire)
+            job = await self._read(exchange, self.journals.silent(), CHAT, wire)
             body = dumps(await explain(job, self.counting, self.compactor))
             await exchange.reply(200, [(b"content-type", b"application/json")], body)
 
@@ -100,13 +100,13 @@ class Relay:
 
     # -- from bytes to a job
 
-    async def _read(self, exchange: Exchange, journal: Journal, wire: bytes) -> Job:
+    async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, count."""
         body = decoded(wire, exchange.header(b"content-encoding"), self.options.max_body)
-        request = read(body, wire)
+        request = dialect.read(body, wire)
         route = await self.router.route(request.model)
         journal.tell(Routed(route.upstream.name, route.model))
-        return await self.preparer.prepare(exchange, journal, request, route)
+        return await self.preparer.prepare(exchange, journal, dialect, request, route)
 
     @asynccontextmanager
     async def _recorded(self, exchange: Exchange, dialect: str) -> AsyncIterator[Journal]:
@@ -160,7 +160,7 @@ class Relay:
     async def _other_than_stream(self, job: Job, client: ClientStream, response: httpx.Response) -> None:
         """An answer of a backend that can't stream becomes one; an error stays as it came, if it still can."""
         whole = await answer_whole(job, response, self.driver)
-        if (frames := as_stream(whole)) is not None:
+        if (frames := as_stream(whole, client, show_usage=job.request.usage_wish is True)) is not None:
             await client.close_notice()
             await client.write(frames)
             await client.end()
@@ -176,9 +176,10 @@ class Relay:
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")
         form = wished if wished in FORMS else job.options.status
-        identity = Identity(f"chatcmpl-{uuid4().hex}", int(self.clock()), job.request.model)
+        identity = Identity(job.dialect.answer_id(uuid4().hex), int(self.clock()), job.request.model)
         return ClientStream(
             job.exchange,
+            job.dialect.writer(),
             form="off" if job.request.structured or job.background else form,
             own=identity,
             own_headers=job.spillway_headers,
@@ -220,7 +221,7 @@ class Relay:
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:
     """An error after the status code: inside the stream, which then ends in good order."""
     await client.close_notice()
-    await client.write(sse.encode(body) + sse.DONE)
+    await client.write(client.writer.error(body))
     await client.end()
 
 

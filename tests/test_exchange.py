@@ -154,7 +154,8 @@ async def test_every_answer_carries_the_id_and_keeps_the_backends_own_beside_it(
 
 async def test_errors_have_openais_shape() -> None:
     client = Client(b"")
-    await client.exchange.refuse(ModelNotFound("No such model.", param="model"))
+    error = ModelNotFound("No such model.", param="model")
+    await client.exchange.refuse(error, error.body())
     assert client.sent[0]["status"] == 404
     assert dict(client.sent[0]["headers"])[b"content-length"] == str(len(client.body)).encode()
     assert loads(client.body)["error"] == {

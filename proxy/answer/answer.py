@@ -4,54 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from proxy.answer.calls import CallCollector
+from proxy.neutral.piece import CallPart, Identity, Piece
 
-REASONING_FIELDS = ("reasoning_content", "reasoning")
 _LONGEST_TOKEN = 24
 """Characters up to which one word is taken for one token."""
 _LONGEST_WORD = 64
 _JOINED_AT = 512
-_LARGEST = 2**53
-
-
-@dataclass(slots=True)
-class Identity:
-    """What the first chunk said of the answer, and every chunk repeats."""
-
-    id: str
-    created: int
-    model: str
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, chunk: dict[str, Any]) -> Identity:
-        """Read it off a chunk."""
-        extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
-        made_by, model = chunk.get("id"), chunk.get("model")
-        return cls(
-            made_by if isinstance(made_by, str) else "",
-            whole_number(chunk.get("created")),
-            model if isinstance(model, str) else "",
-            extra,
-        )
-
-    def stamp(self, chunk: dict[str, Any]) -> dict[str, Any]:
-        """The chunk under this identity."""
-        return {**chunk, "id": self.id, "created": self.created, "model": self.model, **self.extra}
-
-    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        """A chunk of our own."""
-        return {
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": self.created,
-            "model": self.model,
-            **self.extra,
-            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-        }
 
 
 @dataclass(slots=True)
@@ -90,6 +52,10 @@ class Attempt:
         said = self.completion_tokens if self.counted else self.completion_tokens + self.unseen
         return self.prompt_tokens + said
 
+    def restart(self) -> None:
+        """Note that it was another version of the answer, of which the client gets nothing."""
+        self.restarted, self.dropped = True, self.completion_tokens
+
     @property
     def spoke(self) -> bool:
         """Whether the model said anything in it."""
@@ -97,17 +63,14 @@ class Attempt:
 
 
 class Answer:
-    """Text, reasoning, tool calls, usage and finish of the only choice, accumulated from chunks.
-
-    Any JSON object may be handed in as a chunk: fields that are not what they should be are ignored.
-    """
+    """Text, reasoning, tool calls, usage and finish of the only choice, accumulated from pieces."""
 
     def __init__(self, prompt_tokens: int, count: Callable[[str], int], *, bound: int | None = None) -> None:
         """`count` counts tokens of a piece of completion text that is too long to be one token.
 
         `bound` is the `max_tokens` of the first attempt, where that is Spillway's own.
         """
-        self._count = count
+        self.count = count
         self._text = _Pieces()
         self._reasoning = _Pieces()
         self._mark: tuple[str, str, int, CallCollector] | None = None
@@ -190,7 +153,7 @@ class Answer:
         """Something that was generated and is not said, or not yet."""
         attempt = self.attempts[-1]
         attempt.deltas += 1
-        attempt.completion_tokens += 1 if _one_token(text) else max(1, self._count(text))
+        attempt.completion_tokens += 1 if _one_token(text) else max(1, self.count(text))
 
     def cut_back(self) -> str:
         """Take back the word that the text ends in, and return the white space before it.
@@ -209,40 +172,43 @@ class Answer:
         pieces.replace(kept)
         return before[len(kept) :] if pieces is self._text else ""
 
-    def add_plain(self, name: str, text: str) -> None:
-        """A chunk that says nothing but a piece of text in this field of its delta."""
-        self.thinking = name != "content"
-        (self._reasoning if self.thinking else self._text).add(text)
+    def add_plain(self, text: str, *, thought: bool = False, told: int = 0) -> None:
+        """A piece that says nothing but a text; `told` are the completion tokens that came with it, if any did."""
+        self.thinking = thought
+        (self._reasoning if thought else self._text).add(text)
         attempt = self.attempts[-1]
         attempt.deltas += 1
-        attempt.completion_tokens += 1 if _one_token(text) else max(1, self._count(text))
+        if told:
+            attempt.completion_tokens, attempt.counted = told, True
+        else:
+            attempt.completion_tokens += 1 if _one_token(text) else max(1, self.count(text))
 
-    def add_all(self, name: str, texts: list[str]) -> None:
-        """Several chunks of that kind."""
-        self.thinking = name != "content"
-        (self._reasoning if self.thinking else self._text).add("".join(texts))
+    def add_all(self, texts: list[str], *, thought: bool = False) -> None:
+        """Several pieces of that kind."""
+        self.thinking = thought
+        (self._reasoning if thought else self._text).add("".join(texts))
         attempt = self.attempts[-1]
         attempt.deltas += len(texts)
         attempt.completion_tokens += sum(
-            1 if len(text) <= 4 or _one_token(text) else max(1, self._count(text)) for text in texts
+            1 if len(text) <= 4 or _one_token(text) else max(1, self.count(text)) for text in texts
         )
 
-    def add(self, chunk: dict[str, Any]) -> None:
-        """Take in one parsed chunk."""
-        choice = first_choice(chunk)
-        if self.identity is None and ("id" in chunk or choice is not None):
-            self.identity = Identity.of(chunk)
-        if choice is not None:
-            finish = choice.get("finish_reason")
-            if isinstance(finish, str) and finish:
-                self.attempt.finish = finish
-            if isinstance(delta := choice.get("delta"), dict):
-                self._take_delta(delta)
-        # After the delta, because it counts that too where usage comes with every chunk (vLLM).
-        if isinstance(usage := chunk.get("usage"), dict):
-            self._take_usage(usage)
-        elif isinstance(timings := chunk.get("timings"), dict):
-            self._take_timings(timings)
+    def add(self, piece: Piece) -> None:
+        """Take in one piece."""
+        attempt = self.attempts[-1]
+        if self.identity is None:
+            self.identity = piece.identity
+        if piece.finish is not None:
+            attempt.finish = piece.finish
+        self.role_said |= piece.role
+        self._take_said(attempt, piece)
+        # After what was said, because it counts that too where usage comes with every chunk (vLLM).
+        # Zeros on interim chunks are no report (Ollama).
+        if piece.prompt_tokens:
+            attempt.prompt_tokens = piece.prompt_tokens
+            attempt.usage = attempt.usage if piece.usage is None else piece.usage
+        if piece.completion_tokens:
+            attempt.completion_tokens, attempt.counted = piece.completion_tokens, True
 
     def usage(self) -> dict[str, Any]:
         """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""
@@ -255,43 +221,21 @@ class Answer:
             "total_tokens": prompt + completion,
         }
 
-    def _take_usage(self, usage: dict[str, Any]) -> None:
-        """Zeros on interim chunks are no report (Ollama)."""
-        attempt = self.attempt
-        if prompt := whole_number(usage.get("prompt_tokens")):
-            attempt.usage = usage
-            attempt.prompt_tokens = prompt
-        if said := whole_number(usage.get("completion_tokens")):
-            attempt.completion_tokens, attempt.counted = said, True
-
-    def _take_timings(self, timings: dict[str, Any]) -> None:
-        """llama-server's running counts: `cache_n` and `prompt_n` are the prompt, `predicted_n` the answer."""
-        attempt = self.attempt
-        if "cache_n" in timings:  # older ones do not tell the cached part of the prompt
-            prompt = whole_number(timings["cache_n"]) + whole_number(timings.get("prompt_n"))
-            attempt.prompt_tokens = prompt or attempt.prompt_tokens
-        if said := whole_number(timings.get("predicted_n")):
-            attempt.completion_tokens, attempt.counted = said, True
-
-    def _take_delta(self, delta: dict[str, Any]) -> None:
-        attempt = self.attempt
-        self.role_said |= bool(delta.get("role"))
-        said = ""
-        for name in REASONING_FIELDS:
-            if isinstance(thought := delta.get(name), str) and thought:
-                self._reasoning.add(thought)
-                said, self.thinking = thought, True
-                break
-        if isinstance(content := delta.get("content"), str) and content:
-            self._text.add(content)
-            said, self.thinking = said + content, False
-        if calls := delta.get("tool_calls") or delta.get("function_call"):
+    def _take_said(self, attempt: Attempt, piece: Piece) -> None:
+        said = piece.thought + piece.text
+        if piece.thought:
+            self._reasoning.add(piece.thought)
+            self.thinking = True
+        if piece.text:
+            self._text.add(piece.text)
+            self.thinking = False
+        if piece.calls:
             attempt.calling = True
-            self.calls.add(delta)
-            said += _called(calls) or "x"
+            self.calls.add(piece.calls)
+            said += _called(piece.calls) or "x"
         if said:
             attempt.deltas += 1
-            attempt.completion_tokens += 1 if _one_token(said) else max(1, self._count(said))
+            attempt.completion_tokens += 1 if _one_token(said) else max(1, self.count(said))
 
 
 class _Pieces:
@@ -317,19 +261,9 @@ class _Pieces:
         return any(self._pieces)
 
 
-def _called(calls: Any) -> str:
+def _called(calls: tuple[CallPart, ...]) -> str:
     """What a model wrote of its calls in one delta: names and arguments."""
-    listed = calls if isinstance(calls, list) else [{"function": calls}]
-    functions = [call.get("function") for call in listed if isinstance(call, dict)]
-    parts = [f.get(name) for f in functions if isinstance(f, dict) for name in ("name", "arguments")]
-    return "".join(part for part in parts if isinstance(part, str))
-
-
-def whole_number(value: Any) -> int:
-    """A count as a backend reported it, 0 for anything that is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
-        return 0
-    return int(value)
+    return "".join(call.name + call.arguments for call in calls)
 
 
 def _one_token(text: str) -> bool:
@@ -340,11 +274,3 @@ def _one_token(text: str) -> bool:
     if len(text) <= 4:
         return True
     return text.isascii() and len(text) <= _LONGEST_TOKEN and len(text.split()) <= 1
-
-
-def first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """The first choice of a chunk, if it is an object."""
-    choices = chunk.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0]
-    return None

@@ -1,26 +1,55 @@
-"""Tool calls put together from their deltas."""
+"""Tool calls put together from their pieces."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from proxy.answer.events import Correct
+from proxy.neutral.piece import CallPart, Piece
+
+
+class CallReader(Protocol):
+    """Reads calls that a model writes as text in one attempt: pieces in, pieces out."""
+
+    @property
+    def unseen(self) -> int:
+        """Tokens that were generated and are in no piece yet: the beginning of what may be a call."""
+        ...
+
+    def feed(self, piece: Piece) -> Sequence[Piece]:
+        """What may be said now."""
+        ...
+
+    def close(self) -> Sequence[Piece]:
+        """What is left at the end of an attempt, but for what has to be corrected."""
+        ...
+
+    def correction(self) -> Correct | None:
+        """What has to be corrected in the attempt."""
+        ...
+
+    def give_up(self) -> Sequence[Piece]:
+        """What would have been corrected, as it was written, and all that came after it."""
+        ...
 
 
 class CallCollector:
     """Collects the calls of one answer, as a whole message would hold them."""
 
     def __init__(self) -> None:
-        self._calls: list[dict[str, Any]] = []
+        self._calls: list[CallPart] = []
         self._places: dict[int | None, int] = {}
-        self._legacy: dict[str, Any] | None = None
+        self._legacy: CallPart | None = None
 
-    def add(self, delta: dict[str, Any]) -> None:
-        """Take in a delta that has `tool_calls` or `function_call`; what is not in their form is left out."""
-        calls = delta.get("tool_calls")
-        for piece in calls if isinstance(calls, list) else ():
-            if isinstance(piece, dict):
-                self._add_call(piece)
-        if isinstance(legacy := delta.get("function_call"), dict):
-            self._legacy = _joined(self._legacy or {"name": "", "arguments": ""}, legacy)
+    def add(self, parts: Iterable[CallPart]) -> None:
+        """Take in what one frame says of them."""
+        for part in parts:
+            if part.legacy:
+                self._legacy = part if self._legacy is None else _joined(self._legacy, part)
+            else:
+                self._add_call(part)
 
     @property
     def count(self) -> int:
@@ -32,30 +61,27 @@ class CallCollector:
         """The finish reason of an answer that ends in them."""
         return "tool_calls" if self._calls else "function_call"
 
-    def message(self) -> dict[str, Any]:
-        """The fields of a message that hold the calls; empty if there are none."""
+    @property
+    def whole(self) -> tuple[CallPart, ...]:
+        """The calls, put together."""
         if self._calls:
-            return {"tool_calls": list(self._calls)}
-        return {"function_call": self._legacy} if self._legacy is not None else {}
+            return tuple(self._calls)
+        return () if self._legacy is None else (self._legacy,)
 
-    def _add_call(self, piece: dict[str, Any]) -> None:
+    def _add_call(self, part: CallPart) -> None:
         """Pieces belong to a call by its index; where that is always the same, a new id is a new call (Ollama)."""
-        index, made = piece.get("index"), piece.get("id")
-        index = index if isinstance(index, int) else None
-        at = self._places.get(index)
-        if at is None or (made and made != self._calls[at]["id"] and self._calls[at]["id"]):
-            at = self._places[index] = len(self._calls)
-            empty = {"name": "", "arguments": ""}
-            self._calls.append({"id": "", "type": piece.get("type") or "function", "function": empty})
-        call = self._calls[at]
-        call["id"] = call["id"] or made or ""
-        if isinstance(function := piece.get("function"), dict):
-            call["function"] = _joined(call["function"], function)
+        at = self._places.get(part.index)
+        if at is None or (part.id and part.id != self._calls[at].id and self._calls[at].id):
+            self._places[part.index] = len(self._calls)
+            self._calls.append(part)
+        else:
+            self._calls[at] = _joined(self._calls[at], part)
 
 
-def _joined(function: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
-    name, arguments = piece.get("name"), piece.get("arguments")
-    return {
-        "name": function["name"] or (name if isinstance(name, str) else ""),
-        "arguments": function["arguments"] + (arguments if isinstance(arguments, str) else ""),
-    }
+def _joined(call: CallPart, part: CallPart) -> CallPart:
+    return replace(
+        call,
+        id=call.id or part.id,
+        name=call.name or part.name,
+        arguments=call.arguments + part.arguments,
+    )

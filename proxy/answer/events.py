@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from proxy.backends.overflow import Overflow
 
 
+class State(Enum):
+    """Where a stream stands."""
+
+    RELAYING = "relaying"
+    PAUSED = "paused"
+    DONE = "done"
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkReceived:
-    """Bytes came from the backend.
-
-    `unseen` are tokens that were generated and are not in these or earlier bytes yet: the beginning of what may be
-    a tool call written as text.
-    """
+    """Bytes came from the backend."""
 
     data: bytes
-    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Another attempt takes the place of the running one, which ended in a tool call that can't be made."""
+    """The attempt that was asked for by Correct is open."""
 
     prompt_tokens: int
     bound: int | None = None
@@ -59,7 +63,10 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class ResumeFailed:
-    """There is no next attempt: the history can't be made shorter, or the backend refused it."""
+    """There is no next attempt: the history can't be made shorter, or the backend refused it.
+
+    What had to be corrected is sent as it was written.
+    """
 
 
 StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Resumed | Corrected | ResumeFailed
@@ -91,12 +98,24 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Correct:
+    """A tool call can't be made: have it written once more, and answer with Corrected or ResumeFailed."""
+
+    written: str
+    """What the model wrote of its calls."""
+    complaint: str
+    """What to tell it."""
+    forms: tuple[str, ...]
+    """In which the calls that can't be made were written."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Everything was sent; close both sides."""
 
 
-StreamCommand: TypeAlias = Send | Pause | Retry | Finish
-Stop: TypeAlias = Pause | Retry | Finish
+Stop: TypeAlias = Pause | Retry | Correct | Finish
+StreamCommand: TypeAlias = Send | Stop
 Commands: TypeAlias = tuple[StreamCommand, ...]
 
 

@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-from proxy.answer.answer import Answer, first_choice
+from proxy.answer.answer import Answer
 from proxy.answer.events import Resumed
-from proxy.answer.frames import clean, encoded, with_timings
-from proxy.answer.privileged import unprivileged
-from proxy.answer.rewriting import (
-    content_of,
-    part_of,
-    renamed,
-    text_alone,
-    thought_of,
-    with_content,
-    with_thought,
-)
 from proxy.answer.seam import Joint, Seam, SpacedFilter, seam_for
 from proxy.answer.template import Template
 from proxy.answer.watch import Watch
+from proxy.neutral.dialect import Writer
+from proxy.neutral.piece import Piece
 
 
 class Outlet:
     """The way out. Its methods append to `out`, which is what is sent next, and keep the answer up to date.
 
-    Two kinds of frames wait. `ending` are those from an end on that may be the window's doing, or that lacks what
+    Two kinds of pieces wait, and are written when they go out. `ending` are those from an end on that may be the window's doing, or that lacks what
     the usage chunk took from it: they go out when the answer is over. `withheld` are those of a tool call that
     may not fit, or of a word that a bound may cut: they go out, or are taken back, when that is known.
     """
 
-    def __init__(self, watch: Watch, answer: Answer) -> None:
+    def __init__(self, watch: Watch, answer: Answer, writer: Writer) -> None:
         self._watch = watch
         self._answer = answer
+        self._writer = writer
         self.renaming = False
         """Whether frames go out under an identity other than the backend's."""
         self.rewriting = False
         """Whether frames are those of a later attempt, and become part of the first one's answer."""
         self.template = Template()
-        self.ending: list[bytes] = []
-        self.ending_said = b""
-        """What the frames in `ending` say, without that end."""
-        self._withheld: list[bytes] | None = None
+        self._ending: list[tuple[Piece, bool]] = []
+        """With whether the role was said before each."""
+        self._withheld: list[Callable[[], bytes]] | None = None
         self._seam: Seam = Joint()
         self._thought: str | None = ""
         """What goes before the reasoning of a later attempt; None: it is left out, the answer has begun."""
@@ -58,101 +51,104 @@ class Outlet:
         elif answer.identity is not None:
             self.renaming = True  # a first chunk went out before the prompt was refused
         self.template.forget()
-        self.ending = []
-        self.ending_said = b""
+        self._ending = []
 
     def begin_paragraph(self) -> None:
         """What the attempt says is no continuation of what was said before."""
         self._seam = SpacedFilter("\n\n" if self._answer.text else "")
 
-    # -- frames
+    # -- pieces
 
     def text_frame(self, frame: bytes, text: str, out: list[bytes]) -> None:
         """A frame that the template could read."""
-        self._sink(out).append(self.template.fill(frame, text))
-        self._answer.add_plain(self.template.name, text)
+        template = self.template
+        sent = template.fill(frame, text)
+        if self._withheld is None:
+            out.append(sent)
+        else:
+            self._withheld.append(partial(bytes, sent))
+        self._answer.add_plain(text, thought=template.thought, told=template.told)
 
-    def chunk(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> bool:
-        """A parsed chunk; False: it shows that the model began its answer anew, and nothing of it is passed on."""
+    def piece(self, piece: Piece, out: list[bytes]) -> bool:
+        """A piece that was read; False: it shows that the model began its answer anew, and nothing of it is passed on."""
         if self.rewriting:
-            self._join(frame, chunk, out)
+            self._join(piece, out)
             return not self._seam.restarted
         role_said = self._answer.role_said
-        self._answer.add(chunk)
-        self._relay(frame, chunk, out, role_said=role_said)
+        self._answer.add(piece)
+        self._relay(piece, out, role_said=role_said)
         return True
 
-    def other(self, frame: bytes, out: list[bytes]) -> None:
-        """A frame that says nothing of the answer, after its end too."""
-        (self.ending or out).append(frame)
+    def other(self, piece: Piece, out: list[bytes]) -> None:
+        """A piece that says nothing of the answer, after its end too."""
+        if self._ending:
+            self._ending.append((piece, True))
+        else:
+            out.append(self._relayed(piece, role_said=True))
 
-    def error(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> None:
+    def error(self, piece: Piece, out: list[bytes]) -> None:
         """An error that is the client's to see: what was held back comes first."""
         self.settle(out)
-        self.other(self._renamed(frame, chunk, role_said=True), out)
+        self.other(piece, out)
 
-    def _relay(self, frame: bytes, chunk: dict[str, Any], out: list[bytes], *, role_said: bool) -> None:
-        """A chunk of the first attempt, as it came."""
+    def _relay(self, piece: Piece, out: list[bytes], *, role_said: bool) -> None:
+        """A piece of the first attempt, as it came."""
         watch, answer = self._watch, self._answer
-        if watch.strip_usage and chunk.get("usage") and not chunk.get("choices"):
-            if self.ending:
-                self.ending[0] = with_timings(self.ending[0], frame)
+        if watch.strip_usage and piece.trailer:
+            if self._ending:
+                finish, after_role = self._ending[0]
+                self._ending[0] = (self._writer.with_usage(finish, piece), after_role)
             return
-        sent = self._renamed(frame, chunk, role_said=role_said)
-        choice = first_choice(chunk)
-        cut = choice is not None and choice.get("finish_reason") == "length"
+        cut = piece.finish == "length"
         ends = watch.strip_usage and answer.attempt.finish is not None
-        other = choice is not None and bool(choice.get("index"))  # the end of the first does not hold it up
-        if not other and (
-            self.ending or ends or (cut and (self._withheld is not None or watch.may_be_full(answer)))
+        # The end of the first choice does not hold up others.
+        if not piece.index and (
+            self._ending or ends or (cut and (self._withheld is not None or watch.may_be_full(answer)))
         ):
-            self.ending.append(sent)
-            self.ending_said += self._part(chunk, role_said=role_said)
+            self._ending.append((piece, role_said))
             self.template.forget()
             return
-        self._sink(out).append(sent)
-        self._learn(frame, sent, chunk, role_said=role_said)
+        self._write(self._relayed, piece, out, role_said=role_said, learns=True)
 
-    def _join(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> None:
-        """A chunk of a later attempt: only what it says, in one answer with what was said before."""
-        role_said, content, thought = self._answer.role_said, content_of(chunk), thought_of(chunk)
-        untouched = True
-        if thought and self._thought != "":
-            untouched = False
+    def _join(self, piece: Piece, out: list[bytes]) -> None:
+        """A piece of a later attempt: only what it says, in one answer with what was said before."""
+        role_said, came = self._answer.role_said, piece
+        if piece.thought and self._thought != "":
             if self._thought is None:
-                self._answer.skip(thought)
-            chunk = with_thought(chunk, None if self._thought is None else self._thought + thought)
+                self._answer.skip(piece.thought)
+            piece = replace(
+                piece, frame=b"", thought="" if self._thought is None else self._thought + piece.thought
+            )
             self._thought = self._thought and ""
-        if content and self._seam.open:
+        if piece.text and self._seam.open:
             # Counted as it comes, said when it is no repetition.
-            untouched = False
-            self._answer.skip(content)
-            self._answer.add(with_content(chunk, ""))
-            said = self._seam.feed(content)
+            self._answer.skip(piece.text)
+            self._answer.add(replace(piece, text=""))
+            said = self._seam.feed(piece.text)
             self._answer.add_text(said)
-            chunk = with_content(chunk, said)
+            piece = replace(piece, frame=b"", text=said)
         else:
-            self._answer.add(chunk)
-        part = self._part(chunk, role_said=role_said)
-        self._sink(out).append(part)
-        if untouched:
-            self._learn(frame, part, chunk, role_said=role_said)
+            self._answer.add(piece)
+        self._write(self._part, piece, out, role_said=role_said, learns=piece is came)
 
-    def _learn(self, frame: bytes, sent: bytes, chunk: dict[str, Any], *, role_said: bool) -> None:
-        alone = text_alone(chunk, role_said=role_said)
-        if alone is not None and self._withheld is None:
-            self.template.learn(frame, sent, *alone)
+    def _write(
+        self, way: Callable[..., bytes], piece: Piece, out: list[bytes], *, role_said: bool, learns: bool
+    ) -> None:
+        if self._withheld is not None:
+            self._withheld.append(partial(way, piece, role_said=role_said))
+            return
+        sent = way(piece, role_said=role_said)
+        out.append(sent)
+        if learns and self._writer.native and piece.alone and (role_said or not piece.role):
+            self.template.learn(piece.frame, sent, piece.alone, piece.text or piece.thought, piece.tally)
 
-    def _renamed(self, frame: bytes, chunk: dict[str, Any], *, role_said: bool) -> bytes:
+    def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
+        identity = self._answer.identity if self.renaming or self.rewriting else None
+        return self._writer.relay(piece, identity, role_said=role_said)
+
+    def _part(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity
-        if identity is None or not (self.renaming or self.rewriting):
-            return clean(frame, chunk)
-        return encoded(renamed(unprivileged(chunk), identity, role_said=role_said))
-
-    def _part(self, chunk: dict[str, Any], *, role_said: bool) -> bytes:
-        identity = self._answer.identity
-        part = None if identity is None else part_of(chunk, identity, role_said=role_said)
-        return b"" if part is None else encoded(part)
+        return b"" if identity is None else self._writer.part(piece, identity, role_said=role_said)
 
     # -- holding back
 
@@ -172,7 +168,7 @@ class Outlet:
     def release(self, out: list[bytes]) -> None:
         """Send what was withheld."""
         if self._withheld is not None:
-            out += self._withheld
+            out += [write() for write in self._withheld]
             self._withheld = None
             self._answer.attempt.withheld = False
 
@@ -200,13 +196,40 @@ class Outlet:
         rest, identity = self._seam.flush(left=left), self._answer.identity
         if rest and identity is not None:
             self._answer.add_text(rest)
-            out.append(encoded(identity.chunk({"content": rest})))
+            out.append(self._writer.own(Piece(text=rest), identity))
         return not self._seam.restarted
+
+    @property
+    def ending(self) -> bool:
+        """Whether an end waits."""
+        return bool(self._ending)
 
     def finish(self, out: list[bytes]) -> None:
         """The end of the first attempt is that of the answer: it need not wait for the connection to close."""
-        out += self.ending
-        self.ending = []
+        out += [self._relayed(piece, role_said=role_said) for piece, role_said in self._ending]
+        self._ending = []
 
-    def _sink(self, out: list[bytes]) -> list[bytes]:
-        return out if self._withheld is None else self._withheld
+    def said_at_end(self, out: list[bytes]) -> None:
+        """The end that waits turns out to be none: only what it says goes out."""
+        out += [
+            self._part(piece, role_said=role_said) for piece, role_said in self._ending if not piece.error
+        ]
+
+    def final(self, finish: str) -> bytes:
+        """The end of an answer, in Spillway's own words."""
+        identity, writer = self._answer.identity, self._writer
+        if identity is None or self._answer.attempt.errored:
+            return writer.end()
+        out: list[bytes] = []
+        self.flush(out)
+        out.append(writer.own(Piece(finish=finish), identity))
+        if self._watch.show_usage:
+            out.append(writer.own(Piece(trailer=True, usage=self._answer.usage()), identity))
+        return b"".join(out) + writer.end()
+
+    def failed(self, message: str) -> bytes:
+        """The end of an answer that can't be gone on with, after what was held back."""
+        error = {"message": message, "type": "upstream_error", "code": "upstream_failed", "param": None}
+        out: list[bytes] = []
+        self.settle(out)
+        return b"".join(out) + self._writer.error({"error": error})

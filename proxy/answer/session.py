@@ -7,10 +7,9 @@ the first one's identity, so the client sees one answer. How the bytes were cut 
 
     RELAYING --ChunkReceived--> RELAYING, or PAUSED at the pause point, on a refused prompt, or when a later
                                 attempt begins the answer anew; DONE when calls that came whole are enough
-    RELAYING --Corrected------> RELAYING, with another attempt
-    RELAYING --UpstreamEnded--> DONE, or PAUSED when the window filled up
-    PAUSED   --Resumed--------> RELAYING
-    PAUSED   --ResumeFailed---> DONE
+    RELAYING --UpstreamEnded--> DONE, or PAUSED when the window filled up or a call has to be corrected
+    PAUSED   --Resumed, Corrected--> RELAYING
+    PAUSED   --ResumeFailed---> DONE, or PAUSED once more after what would have been corrected
     any of them --UpstreamFailed--> DONE, after an error the client can read
 
 A backend that breaks off after the finish reason has broken off nothing: that answer ends in good order.
@@ -18,13 +17,15 @@ A backend that breaks off after the finish reason has broken off nothing: that a
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Any, assert_never
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
 
-from proxy.answer.answer import Answer, Attempt, Identity
+from proxy.answer.answer import Answer, Attempt
+from proxy.answer.calls import CallReader
 from proxy.answer.events import (
     ChunkReceived,
     Commands,
+    Correct,
     Corrected,
     Finish,
     Pause,
@@ -32,40 +33,33 @@ from proxy.answer.events import (
     ResumeFailed,
     Retry,
     Send,
+    State,
     Stop,
     StreamEvent,
     UpstreamEnded,
     UpstreamFailed,
     sending,
 )
-from proxy.answer.frames import clean, is_done, is_open, is_torn, object_of
+from proxy.answer.inlet import Inlet
 from proxy.answer.outlet import Outlet
-from proxy.answer.privileged import smuggles
-from proxy.answer.rewriting import calls_of, content_of, thought_of
 from proxy.answer.seam import margin
 from proxy.answer.watch import Watch
 from proxy.backends.overflow import Overflow, recognise
 from proxy.backends.refusals import refuses_tools
+from proxy.neutral.dialect import Reader, Writer
+from proxy.neutral.piece import Identity, Piece
 from proxy.wire import sse
 
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
-
-
-class State(Enum):
-    """Where a stream stands."""
-
-    RELAYING = "relaying"
-    PAUSED = "paused"
-    DONE = "done"
 
 
 LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
     (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
     (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
-    (State.RELAYING, Corrected): frozenset({State.RELAYING}),
     (State.PAUSED, Resumed): frozenset({State.RELAYING}),
-    (State.PAUSED, ResumeFailed): frozenset({State.DONE}),
+    (State.PAUSED, Corrected): frozenset({State.RELAYING}),
+    (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
     (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
 }
 """Every legal event and the states it may lead to; anything else is a mistake of the driver."""
@@ -79,13 +73,22 @@ _EMPTY = "The backend answered nothing; most likely the prompt does not fit its 
 class StreamSession:
     """One answer. Feed events to `handle` and carry out the commands it returns, in order."""
 
-    def __init__(self, watch: Watch, answer: Answer) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        answer: Answer,
+        reader: Reader,
+        writer: Writer,
+        calls: Callable[[], CallReader | None] = lambda: None,
+    ) -> None:
+        """`calls` makes a reader of calls that are written as text, for the next attempt; None: there are none."""
         self.watch = watch
         self.answer = answer
         self.state = State.RELAYING
-        self._outlet = Outlet(watch, answer)
-        self._splitter = sse.FrameSplitter()
-        self._refusal = b""
+        self._writer = writer
+        self._inlet = Inlet(watch, answer, reader, calls)
+        self._outlet = Outlet(watch, answer, writer)
+        self._refusal: Piece | None = None
         self._done_seen = False
         self._due = False
         """The pause point is reached: the next word is not taken any more."""
@@ -107,20 +110,22 @@ class StreamSession:
         self.answer.role_said = True
         self._outlet.renaming = True
 
-    def passed(self, data: bytes) -> bool:
-        """Take in what goes to the client as it came: one more frame like those before, far from the pause point.
+    def passed(self, data: bytes) -> bytes | None:
+        """Take in one more frame like those before, far from the pause point; what the client gets for it.
 
-        A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. False: nothing was
+        A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. None: nothing was
         taken in, and it has to be handled.
         """
         template, answer = self._outlet.template, self.answer
-        if not template.verbatim or not self._splitter.empty or not self.watch.far(answer, len(data)):
-            return False
         text = template.read(data)
-        if text is None or self.state is not State.RELAYING:
-            return False
-        answer.add_plain(template.name, text)
-        return True
+        if text is None or not self._inlet.splitter.empty or self.state is not State.RELAYING:
+            return None
+        # No character is more than four tokens.
+        more = template.told - answer.attempts[-1].completion_tokens if template.told else 4 * len(text)
+        if self._outlet.withholding or not self.watch.far(answer, more):
+            return None
+        answer.add_plain(text, thought=template.thought, told=template.told)
+        return template.fill(data, text)
 
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
@@ -132,9 +137,8 @@ class StreamSession:
             msg = f"{type(event).__name__} is not legal while {self.state.value}"
             raise ValueError(msg)
         match event:
-            case ChunkReceived(data, unseen):
-                plain = not (unseen or self.answer.attempt.unseen)
-                return self._received(data) if plain else self._received_with(data, unseen)
+            case ChunkReceived(data):
+                return self._received(data)
             case UpstreamEnded():
                 return self._ended()
             case UpstreamFailed(message):
@@ -142,11 +146,7 @@ class StreamSession:
             case Resumed():
                 return self._resumed(event)
             case Corrected(prompt_tokens, bound):
-                out: list[bytes] = []
-                self._outlet.release(out)
-                self._resumed(Resumed(prompt_tokens, bound))
-                self._outlet.begin_paragraph()
-                return sending(out)
+                return self._corrected(Resumed(prompt_tokens, bound))
             case ResumeFailed():
                 return self._not_resumed()
         assert_never(event)
@@ -158,16 +158,15 @@ class StreamSession:
             return True
         return False
 
-    def take_ending(self, ending: bytes) -> None:
-        """Take in the finish reason and the usage of frames that are yet to be handled."""
-        for frame in sse.frames(ending):
-            if (chunk := object_of(sse.data_of(frame))) is not None:
-                self.answer.add(chunk)
+    def pause_to_correct(self, instead: Sequence[Piece]) -> None:
+        """For an answer that came whole: wait for another attempt at its calls; `instead` ends it if there is none."""
+        self.state = State.PAUSED
+        self._inlet.instead = instead
 
     # -- relaying: every method below appends what is to be sent to `out`
 
     def _received(self, data: bytes) -> Commands:
-        block = self._splitter.feed(data)
+        block = self._inlet.splitter.feed(data)
         if not block:
             return ()
         out: list[bytes] = []
@@ -177,42 +176,23 @@ class StreamSession:
             return sending(out, self._text_frame(block, text, out))
         # Many frames in one read, far from the pause point: at most a token a byte.
         if self.watch.far(self.answer, len(block)) and (texts := template.read_all(block)) is not None:
-            self.answer.add_all(template.name, texts)
+            self.answer.add_all(texts, thought=template.thought)
             return (Send(block),)
-        for frame in sse.frames(block):
-            stop = self._frame(frame, out)
-            if stop is not None:
-                return sending(out, stop)
-        return sending(out)
-
-    def _received_with(self, data: bytes, unseen: int) -> Commands:
-        """What comes is counted together with what a reader of tool calls still keeps to itself."""
-        attempt = self.answer.attempt
-        attempt.unseen = unseen
-        commands = self._received(data)
-        if self.state is State.RELAYING and attempt is self.answer.attempt:
-            out: list[bytes] = []
-            stop = self._pause_if_due(out)
-            commands = (*commands, *sending(out, stop))
-        return commands
+        stops = (self._frame(frame, out) for frame in sse.frames(block))
+        return sending(out, next((stop for stop in stops if stop), None))
 
     def _frame(self, frame: bytes, out: list[bytes]) -> Stop | None:
         text = self._outlet.template.read(frame)
         if text is not None:
             return self._text_frame(frame, text, out)
-        data = sse.data_of(frame)
-        chunk = object_of(data)
-        if chunk is not None and not smuggles(frame):
-            return self._chunk(frame, chunk, out)
-        if data is None or not (self._outlet.rewriting or chunk is not None or smuggles(frame)):
-            self._outlet.other(frame, out)
-        if is_done(data):
-            self._done_seen = True
-            self._outlet.template.forget()
-            cut = self.answer.attempt.finish == "length" and self.watch.may_be_full(self.answer)
-            if not (cut or self._outlet.rewriting or self._outlet.withholding):
-                self._outlet.finish(out)
-        return None
+        stop = self._pieces(self._inlet.read(frame), out)
+        if self._inlet.calls is None:
+            return stop
+        self._outlet.template.forget()  # every frame has to be read
+        return stop or (self._pause_if_due(out) if self.answer.attempt.unseen else None)
+
+    def _pieces(self, pieces: Iterable[Piece], out: list[bytes]) -> Stop | None:
+        return next((stop for piece in pieces if (stop := self._piece(piece, out))), None)
 
     def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
         """A frame like one that was parsed before."""
@@ -221,28 +201,42 @@ class StreamSession:
         self._outlet.text_frame(frame, text, out)
         return self._pause_if_due(out)
 
-    def _chunk(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Stop | None:
+    def _piece(self, piece: Piece, out: list[bytes]) -> Stop | None:
+        if piece.form is None:
+            self._beside(piece, out)
+            return None
         if self._done_seen:
             # No part of the answer any more.
-            self._outlet.other(b"" if self._outlet.rewriting else clean(frame, chunk), out)
+            if not self._outlet.rewriting:
+                self._outlet.other(piece, out)
             return None
-        if chunk.get("error"):
-            return self._error(frame, chunk, out)
-        said = content_of(chunk) or thought_of(chunk)
+        if piece.error:
+            return self._error(piece, out)
+        said = piece.text or piece.thought
         if self._due and said[:1].isspace() and (stop := self._word(said, out)) is not None:
             return stop
-        if calls_of(chunk) and self.watch.endangers(self.answer):
+        if piece.calls and self.watch.endangers(self.answer):
             self._outlet.withhold_call(out)
-        if not self._outlet.chunk(frame, chunk, out):
-            attempt = self.answer.attempt
-            attempt.restarted, attempt.dropped = True, attempt.completion_tokens
+        if not self._outlet.piece(piece, out):
+            self.answer.attempt.restart()
             return self._pause("restarted", out)
         if self.answer.attempt.finish not in (None, "length"):
             self._outlet.release(out)
         return self._pause_if_due(out)
 
-    def _error(self, frame: bytes, chunk: dict[str, Any], out: list[bytes]) -> Stop | None:
-        data = sse.data_of(frame) or b""
+    def _beside(self, piece: Piece, out: list[bytes]) -> None:
+        """A frame that is none of the answer's own."""
+        if piece.aside or not self._outlet.rewriting:
+            self._outlet.other(piece, out)
+        if piece.done:
+            self._done_seen = True
+            self._outlet.template.forget()
+            cut = self.answer.attempt.finish == "length" and self.watch.may_be_full(self.answer)
+            if not (cut or self._outlet.rewriting or self._outlet.withholding):
+                self._outlet.finish(out)
+
+    def _error(self, piece: Piece, out: list[bytes]) -> Stop | None:
+        data = sse.data_of(piece.frame) or b""
         overflow, attempt = recognise(200, data), self.answer.attempt
         if overflow is not None and self.answer.begun:
             # Slots that share their memory fill up together, and are cleared together.
@@ -251,16 +245,16 @@ class StreamSession:
             if silent or self.watch.may_go_on(self.answer):
                 return self._pause("cleared" if attempt.cleared else "window full", out)
             if not attempt.spoke:
-                out.append(self._final_frames("length"))
+                out.append(self._outlet.final("length"))
                 self.state = State.DONE
                 return Finish()
             attempt.cleared = False
         if not self.answer.begun and (overflow is not None or refuses_tools(200, data)):
             self.state = State.PAUSED
-            self._refusal = clean(frame, chunk)
+            self._refusal = piece
             return Retry(overflow, data)
         attempt.errored = True
-        self._outlet.error(frame, chunk, out)
+        self._outlet.error(piece, out)
         return None
 
     # -- pausing
@@ -268,7 +262,7 @@ class StreamSession:
     def _pause_if_due(self, out: list[bytes]) -> Pause | Finish | None:
         if self.watch.called_enough(self.answer):
             # The calls can be made; what a model says after them is most often made up.
-            out.append(self._final_frames(self.answer.calls.finish))
+            out.append(self._outlet.final(self.answer.calls.finish))
             self.state = State.DONE
             return Finish()
         self._due = self.watch.pause_due(self.answer)
@@ -294,7 +288,7 @@ class StreamSession:
         if word := self._outlet.take_back():
             self._gap = margin(word)
         if not self._outlet.flush(out, left=True):
-            attempt.restarted, attempt.dropped = True, attempt.completion_tokens
+            attempt.restart()
         if len(self.answer.text) == self._said_before:
             self._gap = self._gap_before  # the word is still to come
         self._due = False
@@ -306,92 +300,102 @@ class StreamSession:
         self._said_before = len(self.answer.text)
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
-        self._splitter = sse.FrameSplitter()
-        self._gap, self._refusal = "", b""
+        self._inlet.next_attempt()
+        self._gap, self._refusal = "", None
         self._done_seen = self._due = False
         self.state = State.RELAYING
         return ()
+
+    def _corrected(self, event: Resumed) -> Commands:
+        out: list[bytes] = []
+        self._outlet.release(out)
+        self._resumed(event)
+        self._outlet.begin_paragraph()
+        return sending(out)
 
     # -- ending
 
     def _ended(self) -> Commands:
         out: list[bytes] = []
-        torn = b""
+        frames, torn = self._inlet.rest()
         stop: Stop | None = None
-        for frame in sse.frames(self._splitter.flush()):
-            if is_torn(frame):
-                torn = frame
-            elif stop is None:
-                stop = self._frame(frame, out)
-        if stop is None:
-            stop = self._stop_at_end(out)
+        for frame in frames:
+            stop = stop or self._frame(frame, out)
+        return self._ends(out, stop or self._close(out), torn)
+
+    def _ends(self, out: list[bytes], stop: Stop | None, torn: bytes = b"") -> Commands:
+        stop = stop or self._stop_at_end(out)
         if stop is not None:
-            return sending([*out, b"\n\n"] if is_open(out) else out, stop)
-        answered = self.answer.attempt.finish is not None or self._done_seen or self.answer.attempt.errored
-        if not answered:
-            return self._failed(_EARLY, out)
-        return self._complete(out, torn)
+            return sending([*out, b"\n\n"] if sse.is_open(out) else out, stop)
+        attempt = self.answer.attempt
+        answered = attempt.finish is not None or self._done_seen or attempt.errored
+        return self._complete(out, torn) if answered else self._failed(_EARLY, out)
+
+    def _close(self, out: list[bytes]) -> Stop | None:
+        """The reader of calls lets go of what it kept."""
+        if (stop := self._pieces(self._inlet.close(), out)) is not None:
+            return stop
+        rest = self._inlet.corrected()
+        if not isinstance(rest, Correct):
+            return self._pieces(rest, out)
+        self.state = State.PAUSED
+        return rest
 
     def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | None:
         outlet = self._outlet
         if (outlet.ending or outlet.rewriting) and self.answer.attempt.finish == "length":
             if self.watch.is_full(self.answer):
                 if not outlet.withholding:
-                    out.append(outlet.ending_said)
+                    outlet.said_at_end(out)
                 return self._pause("window full", out)
         elif not self._done_seen and self.watch.suspiciously_empty(self.answer):
             self.state = State.PAUSED
             return Retry(Overflow(None, None, "empty stream"))
         return None
 
-    def _complete(self, out: list[bytes], torn: bytes = b"") -> Commands:
-        """The attempt has ended in good order, or with an error that was passed on."""
+    def _complete(self, out: list[bytes], torn: bytes = b"", *, unended: bool = False) -> Commands:
+        """The attempt has ended in good order, or with an error that was passed on; maybe without an end mark."""
         attempt, outlet = self.answer.attempt, self._outlet
         if attempt.withheld and attempt.finish == "length" and self.watch.tokens_left(self.answer) != 0:
             outlet.take_back()  # half a call, and no more room for a whole one
-            return self._close(out, self._final_frames("length"))
+            return self._finish(out, self._outlet.final("length"))
         outlet.release(out)
         if self.watch.cut_after_calls(self.answer):
-            return self._close(out, self._final_frames(self.answer.calls.finish))
+            return self._finish(out, self._outlet.final(self.answer.calls.finish))
         if outlet.rewriting:
-            return self._close(out, self._final_frames(attempt.finish or "stop"))
-        end = b"".join(outlet.ending) + torn
-        if attempt.errored and not self._done_seen:
-            end += sse.DONE
-        return self._close(out, end)
+            return self._finish(out, self._outlet.final(attempt.finish or "stop"))
+        outlet.finish(out)
+        end = self._writer.relay(Piece(frame=torn), None, role_said=True)
+        if (unended or attempt.errored) and not self._done_seen:
+            end += self._writer.end()
+        return self._finish(out, end)
 
     def _not_resumed(self) -> Commands:
-        if self._refusal:
-            return self._close([], self._refusal + sse.DONE)
+        out: list[bytes] = []
+        if (instead := self._inlet.instead) is not None:
+            self.state, self._inlet.instead = State.RELAYING, None
+            return self._ends(out, self._pieces(instead, out))
+        if self._refusal is not None:
+            refusal = self._writer.relay(self._refusal, None, role_said=True)
+            return self._finish(out, refusal + self._writer.end())
         if not self.answer.begun:
-            return self._failed(_EMPTY, [])
-        return self._close([], self._final_frames("length"))
+            return self._failed(_EMPTY, out)
+        return self._finish(out, self._outlet.final("length"))
 
     def _broke_off(self, message: str) -> Commands:
-        attempt = self.answer.attempt
-        if self.state is State.RELAYING and (attempt.finish or self._done_seen or attempt.errored):
-            missing = b"" if self._done_seen or self._outlet.rewriting or attempt.errored else sse.DONE
-            return self._complete([], missing)
-        return self._failed(message, [])
+        attempt, out = self.answer.attempt, list[bytes]()
+        if self.state is State.RELAYING:
+            # Nothing is corrected any more, nor gone on with.
+            if isinstance(stop := self._pieces(self._inlet.close(), out), Finish):
+                return sending(out, stop)
+            if attempt.finish or self._done_seen or attempt.errored:
+                return self._complete(out, unended=True)
+        return self._failed(message, out)
 
     def _failed(self, message: str, out: list[bytes]) -> Commands:
-        error = {"message": message, "type": "upstream_error", "code": "upstream_failed", "param": None}
-        end: list[bytes] = []
-        self._outlet.settle(end)
-        return self._close(out, b"".join(end) + sse.encode({"error": error}) + sse.DONE)
+        return self._finish(out, self._outlet.failed(message))
 
-    def _final_frames(self, finish: str) -> bytes:
-        identity = self.answer.identity
-        if identity is None or self.answer.attempt.errored:
-            return sse.DONE
-        out: list[bytes] = []
-        self._outlet.flush(out)
-        out.append(sse.encode(identity.chunk({}, finish)))
-        if self.watch.show_usage:
-            out.append(sse.encode({**identity.chunk({}), "choices": [], "usage": self.answer.usage()}))
-        return b"".join(out) + sse.DONE
-
-    def _close(self, out: list[bytes], end: bytes) -> Commands:
+    def _finish(self, out: list[bytes], end: bytes) -> Commands:
         self.state = State.DONE
-        gap = b"\n\n" if end and is_open(out) else b""
+        gap = b"\n\n" if end and sse.is_open(out) else b""
         return (*sending([*out, gap, end]), Finish())

@@ -1,62 +1,109 @@
-"""Reading the text of a chunk without parsing it.
+"""Reading the text of a frame without parsing it.
 
 Backends send frame after frame that differ in nothing but a word. Once one of them was parsed, the bytes
 before and after its text are known; a frame that has the same ones around plain text (no quote, no escape, no
-control character) is the same JSON with that text in it.
+control character) is the same JSON with that text in it. Where the backend counts in every frame, one flat object
+of numbers behind the text may differ, too: the one number that matters is read from its bytes.
 """
 
 from __future__ import annotations
+
+import re
+
+_FLAT = rb"[^{}\\\r\n]*"
+"""Inside of an object that holds no other."""
 
 
 class Template:
     """The last parsed frame, as a form to be filled in: what comes from the backend, what goes to the client."""
 
-    __slots__ = ("_after", "_before", "_shortest", "_to_after", "_to_before", "name", "verbatim")
+    __slots__ = (
+        *("_after", "_before", "_counts", "_inner", "_shortest", "_to_after", "_to_before"),
+        *("known", "thought", "told", "verbatim"),
+    )
 
     def __init__(self) -> None:
-        self.name = ""
-        """The field of the delta that holds the text; empty: nothing is known yet."""
-        self._before = self._after = self._to_before = self._to_after = b""
+        self.known = False
+        """Whether there is a form to read by."""
+        self.thought = False
+        """Whether the text is reasoning."""
         self.verbatim = True
         """Whether frames go out as they come."""
+        self.told = 0
+        """Completion tokens that the frame read last told of; 0 where frames tell of none."""
+        self._before = self._after = self._to_before = self._to_after = b""
+        self._inner = b""
+        """What stands between the text and the counts."""
+        self._counts: re.Pattern[bytes] | None = None
         self._shortest = 0
 
     def forget(self) -> None:
         """Read nothing until the next `learn`."""
-        self.name = ""
+        self.known = False
 
-    def learn(self, frame: bytes, sent: bytes, name: str, text: str) -> None:
-        """Take a parsed frame that says only `text`, and what was sent to the client for it, as the form."""
+    def learn(
+        self, frame: bytes, sent: bytes, name: str, text: str, tally: tuple[bytes, bytes] | None = None
+    ) -> None:
+        """Take a parsed frame that says only `text`, and what was sent to the client for it, as the form.
+
+        `name` is the field that holds the text. `tally` are the keys of the object of running counts in the frame,
+        and of the completion tokens in it.
+        """
+        self.known, self.told, self._counts = False, 0, None
         literal = text.encode("utf-8", "replace")
         form, to = _around(frame, name, literal), _around(sent, name, literal)
         if form is None or to is None or not _plain(text):
-            self.name = ""
             return
-        self.name = name
         self._before, self._after = form
         self._to_before, self._to_after = to
-        self.verbatim = frame == sent
+        self.thought, self.verbatim = name != "content", frame == sent
+        self.known = tally is None or self._learn_counts(*tally)
         self._shortest = len(self._before) + len(self._after)
+
+    def _learn_counts(self, key: bytes, count: bytes) -> bool:
+        """Cut the object of counts out of what follows the text; False if it is not there, or goes to the client."""
+        around = re.fullmatch(rb"(.*%b\{)%b(\}.*)" % (re.escape(key), _FLAT), self._after, re.DOTALL)
+        if around is None or self._after.count(key) != 1 or (not self.verbatim and key in self._to_after):
+            return False
+        self._inner, self._after = around.groups()
+        self._counts = re.compile(rb"(?:%b,)?%b(\d+)%b" % (_FLAT, re.escape(count), _FLAT))
+        return True
 
     def read(self, frame: bytes) -> str | None:
         """The text of a frame that fits; None if it has to be parsed."""
         if (
-            not self.name
+            not self.known
             or len(frame) <= self._shortest
             or not frame.startswith(self._before)
             or not frame.endswith(self._after)
         ):
             return None
+        at = len(self._before)
+        end = len(frame) - len(self._after) if self._counts is None else self._read_counts(frame, at)
         try:
-            text = frame[len(self._before) : -len(self._after)].decode()
+            text = frame[at:end].decode()
         except UnicodeDecodeError:
             return None
-        return text if _plain(text) else None
+        return text if text and _plain(text) else None
+
+    def _read_counts(self, frame: bytes, at: int) -> int:
+        """Read the counts; where the text ends that begins at `at`, or there if nothing can be read."""
+        assert self._counts is not None
+        end = frame.find(b'"', at)
+        if not frame.startswith(self._inner, end):
+            return at
+        found = self._counts.fullmatch(frame, end + len(self._inner), len(frame) - len(self._after))
+        if found is None:
+            return at
+        self.told = int(found[1])
+        return end
 
     def read_all(self, block: bytes) -> list[str] | None:
         """The texts of several frames that all fit and go out as they came; None if any has to be looked at."""
         before, after = self._before, self._after
-        if not self.name or not self.verbatim or not block.startswith(before) or not block.endswith(after):
+        if not self.known or not self.verbatim or self._counts is not None:
+            return None
+        if not block.startswith(before) or not block.endswith(after):
             return None
         parts = block[len(before) : -len(after)].split(after + before)
         try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from proxy.api.keys import authorize
+from proxy.dialects import CHAT
 from proxy.errors import BrokenOff, ClientError
 from proxy.exchange import Exchange, Receive, Scope, SendMessage
 
@@ -26,9 +28,13 @@ class InternalError(ClientError):
 class Endpoint:
     """A plain ASGI endpoint: no dependency injection and no response model on the hot route."""
 
-    def __init__(self, handler: Handler, keys: Sequence[str]) -> None:
+    def __init__(
+        self, handler: Handler, keys: Sequence[str], refusal: Callable[[ClientError], Any] = CHAT.refusal
+    ) -> None:
+        """`refusal` makes the body of an error, as the clients of this endpoint understand it."""
         self._handler = handler
         self._keys = keys
+        self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
         """Answer one request."""
@@ -45,7 +51,7 @@ class Endpoint:
         except ClientError as error:
             if exchange.started:
                 raise
-            await exchange.refuse(error)
+            await exchange.refuse(error, self._refusal(error))
         except BrokenOff:
             _log.warning("a response passed through broke off in its middle")
             raise
@@ -53,4 +59,5 @@ class Endpoint:
             _log.exception("request failed: %s", type(error).__name__)
             if exchange.started:
                 raise
-            await exchange.refuse(InternalError("Spillway failed on this request; its log says more."))
+            failed = InternalError("Spillway failed on this request; its log says more.")
+            await exchange.refuse(failed, self._refusal(failed))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-CHAT = "/v1/chat/completions"
+from proxy.dialects import DIALECTS
+
 MODELS = "/v1/models"
 
 PREFIXES = ("/v1", "/api/v1", "")
 """What people end their base URL with: OpenAI's way, OpenRouter's and LM Studio's, and nothing."""
 
-_ANSWERED = (("POST", CHAT), ("GET", MODELS))
+_ANSWERED = (*(("POST", path) for path in DIALECTS), ("GET", MODELS))
 
 
 def _spellings(path: str) -> Iterator[str]:

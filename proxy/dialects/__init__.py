@@ -1,1 +1,17 @@
-"""Dialects: the wire forms of a conversation, read into the neutral form at the edge and written there again."""
+"""The wire forms of a conversation: read into the neutral form at the edge, and written there again.
+
+A new one for clients is one folder and one line here.
+"""
+
+from __future__ import annotations
+
+from proxy.dialects.chat import Chat, ChatReader
+from proxy.neutral.dialect import Dialect, Reader
+
+CHAT = Chat()
+DIALECTS: dict[str, Dialect] = {path: dialect for dialect in (CHAT,) for path in dialect.paths}
+"""By the paths that they own."""
+UPSTREAM: Reader = ChatReader()
+"""Reads what backends send: all of them are spoken to in chat completions."""
+
+__all__ = ["CHAT", "DIALECTS", "UPSTREAM"]

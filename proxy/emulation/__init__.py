@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from proxy.emulation.history import as_text
-from proxy.emulation.message import complaint, emulated_message
+from proxy.emulation.message import EmulatedMessage, emulated_message
 from proxy.emulation.offer import NO_TOOLS, Offer, Tool, offer_of
 from proxy.emulation.protocol import protocol
 from proxy.emulation.scanner import Call, CallScanner, Malformed, Piece, Text
-from proxy.emulation.stream import EmulatedStream, FormCount
+from proxy.emulation.stream import EmulatedStream
+from proxy.emulation.verdict import FormCount, complaint
 
 __all__ = [
     "NO_TOOLS",
     "Call",
     "CallScanner",
+    "EmulatedMessage",
     "EmulatedStream",
     "FormCount",
     "Malformed",

@@ -1,60 +1,66 @@
-"""Answers that come whole, and what to say to a model whose calls could not be made."""
+"""Answers that come whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from proxy.emulation.arguments import CUT
 from proxy.emulation.offer import Offer
-from proxy.emulation.protocol import EXAMPLE
+from proxy.emulation.protocol import call_text
 from proxy.emulation.scanner import Call, CallScanner, Malformed
-from proxy.emulation.stream import NO_CALL, UNFINISHED, FormCount, count, ended_with, has_ended, missing
-
-_TOLD = 3
-_LONGEST = 400
+from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, count, ended_with, has_ended, missing
+from proxy.neutral.piece import CallPart, Piece
 
 
-def emulated_message(
-    message: Mapping[str, Any], finish: Any, offer: Offer, make_id: Callable[[], str]
-) -> tuple[dict[str, Any], Any, list[Malformed], dict[str, FormCount]]:
-    """The message and its finish reason as a backend with tools would send them, calls that can't be made, counts by form.
+@dataclass(slots=True)
+class EmulatedMessage:
+    """A choice of a whole answer, as a backend with tools would send it."""
 
-    What can't be made stays in the content, where the model wrote it. Content that is no string stays as it is.
-    """
-    content = message.get("content")
-    if not isinstance(content, str):
-        return dict(message), finish, [], {}
+    piece: Piece
+    """The same object if nothing was found in it. What can't be made stays in the text, where the model wrote it."""
+    malformed: list[Malformed] = field(default_factory=list)
+    """Calls that can't be made."""
+    stats: dict[str, FormCount] = field(default_factory=dict)
+
+    @property
+    def before(self) -> str:
+        """The text up to a call that can't be made; all of it where there is none."""
+        text, wrong = self.piece.text, self.malformed[0].text if self.malformed else ""
+        return text[: text.find(wrong)].rstrip() if wrong else text
+
+    @property
+    def instead(self) -> str:
+        """The text from there on."""
+        return self.piece.text[len(self.before) :]
+
+    @property
+    def written(self) -> str:
+        """What the model is shown of its calls, right and wrong."""
+        made = (call_text(call.name, call.arguments) for call in self.piece.calls)
+        return "\n".join(filter(None, (*made, self.instead)))
+
+
+def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> EmulatedMessage:
+    """Read the calls in a choice's text."""
+    if piece.calls and not piece.text:
+        return EmulatedMessage(piece)
+    finish = piece.finish
     scanner = CallScanner(offer)
-    pieces = [*scanner.feed(content), *scanner.close(cut=finish in UNFINISHED)]
-    if has_ended(finish) and missing(offer, pieces):
-        pieces.append(NO_CALL)
-    stats: dict[str, FormCount] = {}
-    for piece in pieces:
-        count(stats, piece)
-    malformed = [piece for piece in pieces if isinstance(piece, Malformed)]
-    calls = [piece for piece in pieces if isinstance(piece, Call)]
-    if not calls:
-        return dict(message), finish, malformed, stats
-    text = "".join(piece.text for piece in pieces if not isinstance(piece, Call))
-    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
-    made: dict[str, Any] = {**message, "content": text or None}
-    if offer.legacy:
-        made["function_call"] = functions[0]
-    else:
-        made["tool_calls"] = [{"id": make_id(), "type": "function", "function": f} for f in functions]
-    return made, ended_with(finish, offer), malformed, stats
-
-
-def complaint(malformed: Sequence[Malformed]) -> str:
-    """What to tell the model as a user message, so that it writes its calls once more."""
-    reasons = dict.fromkeys(_reason(call) for call in malformed)
-    listed = "; ".join(list(reasons)[:_TOLD])
-    return (
-        f"The tool call could not be made: {listed}. Write it again, complete and corrected, and nothing else:\n"
-        f"{EXAMPLE}"
-    )
-
-
-def _reason(call: Malformed) -> str:
-    return "it was cut off before its end" if call.reason == CUT else call.reason[:_LONGEST]
+    found = [*scanner.feed(piece.text), *scanner.close(cut=finish in UNFINISHED)]
+    if has_ended(finish) and missing(offer, found):
+        found.append(NO_CALL)
+    made = EmulatedMessage(piece, [each for each in found if isinstance(each, Malformed)])
+    for each in found:
+        count(made.stats, each)
+    calls = [each for each in found if isinstance(each, Call)]
+    if calls:
+        text = "".join(each.text for each in found if not isinstance(each, Call))
+        parts = [
+            CallPart(call.name, call.arguments, legacy=True)
+            if offer.legacy
+            else CallPart(call.name, call.arguments, id=make_id(), index=index)
+            for index, call in enumerate(calls)
+        ]
+        told = tuple(parts[:1] if offer.legacy else parts)
+        made.piece = replace(piece, text=text, calls=told, finish=ended_with(finish, offer), bare=True)
+    return made

@@ -3,70 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from proxy.answer.frames import encoded, is_done, object_of
+from proxy.answer.events import Correct
 from proxy.emulation.arguments import CUT
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
-from proxy.emulation.scanner import Call, CallScanner, Malformed, Piece, Text, joined
-from proxy.wire import sse
+from proxy.emulation.scanner import Call, CallScanner, Malformed, Text, joined
+from proxy.emulation.scanner import Piece as Found
+from proxy.emulation.verdict import (
+    NO_CALL,
+    UNFINISHED,
+    FormCount,
+    complaint,
+    count,
+    ended_with,
+    has_ended,
+    missing,
+)
+from proxy.neutral.piece import CallPart, Piece
 
-_COUNTS = ("usage", "timings")
-"""Fields of a chunk that are about all of it."""
-UNFINISHED = ("length", "content_filter", "error")
-"""Finish reasons of answers that the model did not end (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
-
-
-@dataclass(slots=True)
-class FormCount:
-    """What became of the calls that were written in one form."""
-
-    called: int = 0
-    repaired: int = 0
-    """Of those that were called."""
-    malformed: int = 0
+_UNCOUNTED: dict[str, Any] = {"usage": None, "prompt_tokens": 0, "completion_tokens": 0}
 
 
 @dataclass(slots=True)
 class _Choice:
     scanner: CallScanner
     calls: int
+    last: Piece
+    """The newest piece of it."""
     closed: bool = False
 
 
 class EmulatedStream:
-    """Server-sent events in, server-sent events out; frames that say nothing of calls pass byte for byte.
+    """Pieces in, pieces out; those that say nothing of calls pass as they are.
 
     From the first call on that can't be made, everything but comments is held back: the owner asks the model once more, or
     gives up, which sends all of it as text. An error of the backend is passed on at once, without the call that it cut off.
     """
 
     def __init__(
-        self, offer: Offer, make_id: Callable[[], str], *, calls_before: int = 0, said: str = ""
+        self,
+        offer: Offer,
+        make_id: Callable[[], str],
+        count_tokens: Callable[[str], int],
+        *,
+        calls_before: int = 0,
+        said: str = "",
     ) -> None:
-        """`make_id` makes ids of calls.
+        """`make_id` makes ids of calls, `count_tokens` counts those of a text.
 
         `calls_before` counts the calls of earlier attempts at the same answer, `said` is the text that those have sent, both of
         the first choice: reading goes on behind it.
         """
         self._offer = offer
         self._make_id = make_id
-        self._splitter = sse.FrameSplitter()
-        self._choices: dict[int, _Choice] = {}
+        self._count_tokens = count_tokens
         self._calls_before = calls_before
         self._before = said
-        self._template: dict[str, Any] = {}
-        """The newest chunk with choices, without them."""
-        self._tail: list[bytes] = []
+        self._choices: dict[int, _Choice] = {}
+        self._tail: list[Piece] = []
         self._tail_text: list[str] = []
         self._tail_calls: list[str] = []
         self._tail_size = 0
         self._holding = False
         self._failed = False
         self._written: list[str] = []
+        self._measured = (0, 0)
         self.malformed: list[Malformed] = []
         self.stats: dict[str, FormCount] = {}
         """By the name of the form."""
@@ -91,50 +96,60 @@ class EmulatedStream:
         """Characters of that text."""
         return self._tail_size + sum(choice.scanner.held_size for choice in self._choices.values())
 
-    def feed(self, data: bytes) -> bytes:
-        """Take in the next bytes of the backend's stream; what may be sent now."""
-        return b"".join(map(self._frame, sse.frames(self._splitter.feed(data))))
+    @property
+    def unseen(self) -> int:
+        """Tokens of it; counted anew when they are half as many again, so that a long call costs its length."""
+        size = self.held_size
+        if size == 0:
+            return 0
+        length, tokens = self._measured
+        if not length <= size < length * 1.5:
+            length, tokens = self._measured = size, max(1, self._count_tokens(self.held))
+        return max(1, tokens * size // length)
 
-    def close(self) -> bytes:
-        """End the stream; what is left of it, but for what waits for the owner's decision."""
-        rest = b"".join(map(self._frame, sse.frames(self._splitter.flush())))
-        return rest + self._flush(cut=True)
+    def feed(self, piece: Piece) -> list[Piece]:
+        """Take in the next piece of the backend's stream; what may be said now."""
+        if piece.aside:
+            return [piece]
+        if piece.done:
+            return [*self._flush(cut=False), *self._sent(piece)]
+        ended = self._fail() if piece.error else []
+        choices = (piece, *piece.beside)
+        said = [self._said(choice) for choice in choices]
+        if all(own is None for own in said):
+            return [*ended, *self._sent(piece)]
+        parts = [
+            part
+            for choice, own in zip(choices, said, strict=True)
+            for part in ([_Part(replace(choice, frame=b"", beside=(), **_UNCOUNTED))] if own is None else own)
+        ]
+        counts = {name: getattr(piece, name) for name in _UNCOUNTED}
+        if not parts and any(counts.values()):
+            parts = [_Part(replace(piece, frame=b"", bare=True, text="", beside=()))]
+        if parts:
+            parts[-1].says = replace(parts[-1].says, **counts)
+        return [*ended, *self._sent_parts(parts)]
 
-    def give_up(self) -> bytes:
-        """Send what was held back: calls that can't be made as the text that they were written in."""
-        tail = b"".join(self._tail)
+    def close(self) -> list[Piece]:
+        """End the attempt; what is left of it, but for what waits for the owner's decision."""
+        return self._flush(cut=True)
+
+    def correction(self) -> Correct | None:
+        """What has to be corrected in it."""
+        if not self.malformed:
+            return None
+        written = "\n".join(filter(None, (self.written_calls, self.held)))
+        return Correct(written, complaint(self.malformed), tuple(call.form for call in self.malformed))
+
+    def give_up(self) -> list[Piece]:
+        """What was held back: calls that can't be made as the text that they were written in."""
+        tail = self._tail
         self._written += self._tail_calls
         self._tail, self._tail_text, self._tail_calls, self._holding = [], [], [], False
         self._tail_size = 0
         return tail
 
-    def _frame(self, frame: bytes) -> bytes:
-        data = sse.data_of(frame)
-        if data is None:
-            return frame
-        if is_done(data):
-            return self._flush(cut=False) + self._sent(frame)
-        chunk = object_of(data)
-        choices = chunk.get("choices") if chunk is not None else None
-        ended = self._fail() if chunk and chunk.get("error") else b""
-        if chunk is None or not isinstance(choices, list):
-            return ended + self._sent(frame)
-        if choices:
-            self._template = {key: value for key, value in chunk.items() if key not in _COUNTS}
-        said = [self._said(choice) for choice in choices]
-        if all(own is None for own in said):
-            return ended + self._sent(frame)
-        parts = [
-            part
-            for choice, own in zip(choices, said, strict=True)
-            for part in ([_Part(choice)] if own is None else own)
-        ]
-        counts = {key: chunk[key] for key in _COUNTS if chunk.get(key) is not None}
-        if counts and not parts:
-            parts = [_Part({**choices[0], "delta": {}})]
-        return ended + self._sent_parts(parts, counts)
-
-    def _fail(self) -> bytes:
+    def _fail(self) -> list[Piece]:
         """The backend reports an error: what is held but no call that it cut off, which is no fault of the model's.
 
         What waits for the owner's decision goes on waiting; what comes from now on does not.
@@ -143,147 +158,129 @@ class EmulatedStream:
         self._failed = True
         return sent
 
-    def _flush(self, *, cut: bool, failed: bool = False) -> bytes:
+    def _flush(self, *, cut: bool, failed: bool = False) -> list[Piece]:
         """Say what is still held where the stream ends without a finish reason."""
         parts: list[_Part] = []
-        for index, own in self._choices.items():
+        for own in self._choices.values():
             if not own.closed:
                 own.closed = True
-                pieces = own.scanner.close(cut=cut)
+                found = own.scanner.close(cut=cut)
                 if failed:
-                    pieces = _without_half_calls(pieces)
-                parts += self._parts({"index": index, "delta": {}, "finish_reason": None}, own, pieces, None)
-        return self._sent_parts(parts, {})
+                    found = _without_half_calls(found)
+                parts += [self._part(_bare(own.last), each, own) for each in found]
+        return self._sent_parts(parts)
 
-    def _said(self, choice: Any) -> list[_Part] | None:
-        """What a choice of a chunk says now; None if that is what it said."""
-        delta = choice.get("delta") if isinstance(choice, dict) else None
-        finish = choice.get("finish_reason") if isinstance(choice, dict) else None
-        index = choice.get("index", 0) if isinstance(choice, dict) else None
-        if self._failed or not isinstance(index, int) or not (isinstance(delta, dict) or finish):
+    def _said(self, piece: Piece) -> list[_Part] | None:
+        """What a choice says now; None if that is what it said."""
+        if self._failed or not piece.choice or piece.index < 0:
             return None
-        content = delta.get("content") if isinstance(delta, dict) else None
-        text = content if isinstance(content, str) else ""
-        if index not in self._choices:
-            self._choices[index] = self._choice(index)
-        own = self._choices[index]
+        own = self._choices.get(piece.index)
+        if own is None:
+            own = self._choices[piece.index] = self._choice(piece)
         if own.closed:
             return None
-        pieces = own.scanner.feed(text)
+        own.last = piece
+        text, finish = piece.text, piece.finish
+        found = own.scanner.feed(text)
         if finish:
             own.closed = True
-            pieces = joined([*pieces, *own.scanner.close(cut=finish in UNFINISHED)])
-            if has_ended(finish) and not own.calls and missing(self._offer, pieces):
-                pieces.append(NO_CALL)
-        named = self._finish(finish, own, pieces)
-        if pieces == ([Text(text)] if text else []) and named == finish:
+            found = joined([*found, *own.scanner.close(cut=finish in UNFINISHED)])
+            if has_ended(finish) and not own.calls and missing(self._offer, found):
+                found.append(NO_CALL)
+        if own.calls or any(isinstance(each, Call) for each in found):
+            finish = ended_with(finish, self._offer)
+        if found == ([Text(text)] if text else []) and finish == piece.finish:
             return None
-        return self._parts({**choice, "delta": delta or {}}, own, pieces, named)
+        return self._parts(piece, own, found, finish)
 
-    def _finish(self, finish: Any, own: _Choice, pieces: Sequence[Piece]) -> Any:
-        calls = own.calls or any(isinstance(piece, Call) for piece in pieces)
-        return ended_with(finish, self._offer) if calls else finish
-
-    def _choice(self, index: int) -> _Choice:
+    def _choice(self, piece: Piece) -> _Choice:
         scanner = CallScanner(self._offer)
-        if index == 0:
+        if piece.index == 0:
             scanner.resume(self._before, called=self._calls_before > 0)
-        return _Choice(scanner, self._calls_before)
+        return _Choice(scanner, self._calls_before, piece)
 
-    def _parts(
-        self, choice: dict[str, Any], own: _Choice, pieces: Sequence[Piece], finish: Any
-    ) -> list[_Part]:
-        """Pieces as deltas; other fields of the delta they came with go before, the finish reason behind."""
-        others = {key: value for key, value in choice["delta"].items() if key != "content"}
-        says = any(value not in (None, "", []) for value in others.values())
+    def _parts(self, piece: Piece, own: _Choice, found: Sequence[Found], finish: str | None) -> list[_Part]:
+        """What was found, as pieces; what else was said with it goes before, the finish reason behind."""
+        says = replace(piece, frame=b"", text="", finish=None, beside=(), **_UNCOUNTED)
+        bare = _bare(piece)
         parts: list[_Part] = []
-        if says and not (pieces and isinstance(pieces[0], Text)):
-            parts.append(_Part({**choice, "delta": others, "finish_reason": None}))
-            others = {}
-        for piece in pieces:
-            said = {"content": piece.text} if not isinstance(piece, Call) else self._call(piece, own)
-            parts.append(_Part({**choice, "delta": {**others, **said}, "finish_reason": None}, piece))
-            others = {}
-            self._count(piece)
+        if piece.more and not (found and isinstance(found[0], Text)):
+            parts.append(_Part(says))
+            says = bare
+        for each in found:
+            parts.append(self._part(bare if isinstance(each, Call) else says, each, own))
+            says = bare
         if finish:
             last = parts[-1] if parts else None
-            if last is None or isinstance(last.piece, Call | Malformed):
-                parts.append(_Part({**choice, "delta": others, "finish_reason": finish}))
+            if last is None or isinstance(last.found, Call | Malformed):
+                parts.append(_Part(replace(says, finish=finish)))
             else:
-                last.choice["finish_reason"] = finish
+                last.says = replace(last.says, finish=finish)
         return parts
 
-    def _call(self, call: Call, own: _Choice) -> dict[str, Any]:
-        function = {"name": call.name, "arguments": call.arguments}
+    def _part(self, like: Piece, found: Found, own: _Choice) -> _Part:
+        count(self.stats, found)
+        if isinstance(found, Call):
+            return _Part(replace(like, calls=(self._call(found, own),)), found)
+        if isinstance(found, Malformed):
+            self.malformed.append(found)
+        return _Part(replace(like, text=found.text), found)
+
+    def _call(self, call: Call, own: _Choice) -> CallPart:
         index, own.calls = own.calls, own.calls + 1
         if self._offer.legacy:
-            return {"function_call": function}
-        made = {"index": index, "id": self._make_id(), "type": "function", "function": function}
-        return {"tool_calls": [made]}
+            return CallPart(call.name, call.arguments, legacy=True)
+        return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
 
-    def _count(self, piece: Piece) -> None:
-        count(self.stats, piece)
-        if isinstance(piece, Malformed):
-            self.malformed.append(piece)
-
-    def _sent_parts(self, parts: Sequence[_Part], counts: dict[str, Any]) -> bytes:
-        sent = b""
+    def _sent_parts(self, parts: Sequence[_Part]) -> list[Piece]:
+        sent: list[Piece] = []
         for part, following in zip_longest(parts, parts[1:]):
-            space = isinstance(part.piece, Text) and part.piece.text.isspace()
-            if isinstance(part.piece, Malformed) or (
-                space and following and isinstance(following.piece, Malformed)
+            found = part.found
+            space = isinstance(found, Text) and found.text.isspace()
+            if isinstance(found, Malformed) or (
+                space and following and isinstance(following.found, Malformed)
             ):
                 self._holding = True
-            if isinstance(part.piece, Call):
-                written = call_text(part.piece.name, part.piece.arguments)
+            if isinstance(found, Call):
+                written = call_text(found.name, found.arguments)
                 (self._tail_calls if self._holding else self._written).append(written)
-            if self._holding and part.piece is not None:
-                piece = part.piece
-                self._tail_text.append(piece.arguments if isinstance(piece, Call) else piece.text)
+            if self._holding and found is not None:
+                self._tail_text.append(found.arguments if isinstance(found, Call) else found.text)
                 self._tail_size += len(self._tail_text[-1])
-            last = counts if part is parts[-1] else {}
-            sent += self._sent(encoded({**self._template, **last, "choices": [part.choice]}))
+            sent += self._sent(part.says)
         return sent
 
-    def _sent(self, frame: bytes) -> bytes:
+    def _sent(self, piece: Piece) -> list[Piece]:
         if self._failed or not self._holding:
-            return frame
-        self._tail.append(frame)
-        return b""
+            return [piece]
+        self._tail.append(piece)
+        return []
 
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """One choice of a chunk of our own, and the piece that it says."""
+    """A piece of our own, and what was found that it says."""
 
-    choice: Any
-    piece: Piece | None = None
-
-
-NO_CALL = Malformed("", "none", "no tool was called, and one has to be")
-"""Stands at the end of an answer without the call that `tool_choice` demands."""
+    says: Piece
+    found: Found | None = None
 
 
-def missing(offer: Offer, pieces: Sequence[Piece]) -> bool:
-    """Whether there is no call, right or wrong, although one has to be made."""
-    return offer.choice in ("required", "named") and all(isinstance(piece, Text) for piece in pieces)
+def _bare(piece: Piece) -> Piece:
+    """A piece of the same choice that says nothing yet."""
+    nothing: dict[str, Any] = {
+        "text": "",
+        "thought": "",
+        "calls": (),
+        "finish": None,
+        "role": False,
+        "more": False,
+    }
+    return replace(piece, frame=b"", bare=True, beside=(), **nothing, **_UNCOUNTED)
 
 
-def has_ended(finish: Any) -> bool:
-    """Whether a finish reason, by whatever name, says that the model came to an end of its own."""
-    return bool(finish) and finish not in UNFINISHED
-
-
-def ended_with(finish: Any, offer: Offer) -> Any:
-    """The finish reason of an answer that holds calls. Some backends have words of their own for `stop`."""
-    if not has_ended(finish):
-        return finish
-    return "function_call" if offer.legacy else "tool_calls"
-
-
-def _without_half_calls(pieces: Iterable[Piece]) -> list[Piece]:
+def _without_half_calls(pieces: Iterable[Found]) -> list[Found]:
     """The pieces of an answer that an error ended: without calls that it cut off, others that can't be made as text."""
-    kept: list[Piece] = []
+    kept: list[Found] = []
     for piece in pieces:
         if not isinstance(piece, Malformed):
             kept.append(piece)
@@ -293,15 +290,3 @@ def _without_half_calls(pieces: Iterable[Piece]) -> list[Piece]:
             # The white space before a call goes with it.
             kept[-1] = Text(before.text.rstrip())
     return [piece for piece in joined(kept) if piece != Text("")]
-
-
-def count(stats: dict[str, FormCount], piece: Piece) -> None:
-    """Count a piece under its form."""
-    if isinstance(piece, Text):
-        return
-    own = stats.setdefault(piece.form, FormCount())
-    if isinstance(piece, Malformed):
-        own.malformed += 1
-    else:
-        own.called += 1
-        own.repaired += bool(piece.repairs)

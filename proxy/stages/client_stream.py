@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from proxy.answer.answer import Identity
 from proxy.exchange import Exchange, Headers
 from proxy.net.tasks import spawn
-from proxy.status import FORMS, Notice, carries_chunks
-from proxy.wire import sse
+from proxy.neutral.dialect import Writer
+from proxy.neutral.piece import Identity, Piece
+from proxy.status import FORMS, Form, Notice, carries_chunks
 
 _EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 
@@ -20,6 +20,8 @@ class Audience(Protocol):
 
     identity: Identity | None
     """Under which notices were sent before the backend gave the answer one; None: none was."""
+    writer: Writer
+    """Writes all that it gets."""
 
     async def tell(self, notice: Notice) -> None:
         """Show a notice."""
@@ -34,6 +36,9 @@ class Nobody:
     """For answers that are sent whole: nothing is shown while they are made."""
 
     identity: Identity | None = None
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
 
     async def tell(self, notice: Notice) -> None:
         """Show nothing."""
@@ -52,6 +57,7 @@ class ClientStream:
     def __init__(
         self,
         exchange: Exchange,
+        writer: Writer,
         *,
         form: str,
         own: Identity,
@@ -63,6 +69,7 @@ class ClientStream:
 
         Args:
             exchange: the client.
+            writer: writes the answer in the client's dialect.
             form: a key of the status forms.
             own: under which notices go out while the backend has not given the answer an identity.
             own_headers: gives Spillway's own headers when they are due.
@@ -70,6 +77,7 @@ class ClientStream:
             heartbeat: seconds between comments on a silent stream.
         """
         self.exchange = exchange
+        self.writer = writer
         self.identity: Identity | None = None
         self.head: Headers = _EVENT_STREAM
         """The backend's headers, once it has answered."""
@@ -114,8 +122,7 @@ class ClientStream:
     async def warn_of_cut(self) -> None:
         """Say, after the answer, that the backend lost a part of the prompt. Not inside the answer's own text."""
         outside = [form for form in self._forms if form in FORMS["auto"]]
-        identity = self.identity or Identity("", 0, "")
-        if frames := b"".join(form(Notice(done=True, cut=True), identity) for form in outside):
+        if frames := self._written(Notice(done=True, cut=True), outside):
             await self.write(frames)
 
     async def close_notice(self) -> None:
@@ -135,20 +142,23 @@ class ClientStream:
             await self.exchange.write(opening)
 
     def _framed(self, notice: Notice) -> bytes:
-        identity = self.identity or Identity("", 0, "")
         opening, self._opening = self._opening, b""
-        return opening + b"".join(form(notice, identity) for form in self._forms)
+        return opening + self._written(notice, self._forms)
+
+    def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
+        identity = self.identity or Identity("", 0, "")
+        return b"".join(self.writer.own(form(notice), identity) for form in forms)
 
     def _introduce(self) -> None:
         """Give the answer an identity if a notice needs one before the backend has."""
         if self.identity is None and self._own is not None:
             self.identity = self._own
-            self._opening = sse.encode(self._own.chunk({"role": "assistant", "content": ""}))
+            self._opening = self.writer.own(Piece(role=True), self._own)
 
     async def _beat(self) -> None:
         # The answer may have ended, or something else may own the response, since the timer went off.
         if self._timer is not None:
-            await self.write(sse.comment("spillway"))
+            await self.write(self.writer.own(Piece(comment="spillway"), Identity("", 0, "")))
 
     def _tick(self) -> None:
         if not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9:

@@ -12,6 +12,7 @@ from proxy.backends.remedy import Spent
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.checkpoint import Checkpoint
+from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
@@ -32,6 +33,8 @@ class Job:
 
     exchange: Exchange
     journal: Journal
+    dialect: Dialect
+    """In which the client asked, and is answered."""
     asked: Request
     """As the client sent it."""
     request: Request

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from proxy.exchange import Exchange
 from proxy.history.chain import chain
 from proxy.history.checkpoint import Checkpoints
+from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.options import Options
 from proxy.shaping.clean import clean_history
@@ -31,7 +32,14 @@ class Preparer:
         self._options = options
 
     async def prepare(
-        self, exchange: Exchange, journal: Journal, asked: Request, route: Route, *, emulate: bool = False
+        self,
+        exchange: Exchange,
+        journal: Journal,
+        dialect: Dialect,
+        asked: Request,
+        route: Route,
+        *,
+        emulate: bool = False,
     ) -> Job:
         """Everything up to the decision what to do. `emulate`: the backend has just refused the tools."""
         profile = await route.upstream.prober.profile(route.model)
@@ -59,6 +67,7 @@ class Preparer:
         job = Job(
             exchange=exchange,
             journal=journal,
+            dialect=dialect,
             asked=asked,
             request=request,
             offer=offer,
@@ -82,7 +91,8 @@ class Preparer:
 
     async def prepare_anew(self, job: Job) -> None:
         """Start over with tools as text, because the backend has just refused them."""
-        job.become(await self.prepare(job.exchange, job.journal, job.asked, job.route, emulate=True))
+        prepare = self.prepare(job.exchange, job.journal, job.dialect, job.asked, job.route, emulate=True)
+        job.become(await prepare)
 
 
 def _mended(journal: Journal, messages: Sequence[Message], rules: RepairRules) -> Sequence[Message]:

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from proxy.answer.answer import Answer
+from proxy.answer.events import Correct
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
 from proxy.neutral.request import Message
 from proxy.shortening.continuation import ContinuationRequest, Partial, Said, continuation, shorten_said
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.compacting import Compactor
-from proxy.stages.emulating import Correction
 from proxy.stages.job import Job
 from proxy.stages.summarising import drive
 from proxy.telemetry.events import Resumed
@@ -95,7 +95,7 @@ class Resumer:
             if done not in (Remedy.WAIT, Remedy.SHORTEN):
                 return done
 
-    async def correct(self, job: Job, answer: Answer, correction: Correction) -> Attempted | None:
+    async def correct(self, job: Job, answer: Answer, correction: Correct) -> Attempted | None:
         """Ask once more for a tool call that could not be made; None if the backend does not take that.
 
         Raises:

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 import httpx
 
 from proxy.answer.answer import Answer
+from proxy.dialects import UPSTREAM
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import summarising
 from proxy.errors import UpstreamUnavailable
@@ -16,7 +17,6 @@ from proxy.shortening.compaction import SummaryAsk
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
 from proxy.wire import sse
-from proxy.wire.jsontext import loads
 
 T = TypeVar("T")
 
@@ -84,14 +84,6 @@ async def _joined(response: httpx.Response) -> str:
 
 
 def _take(block: bytes, answer: Answer) -> None:
-    for frame in sse.frames(block):
-        data = sse.data_of(frame)
-        if data is None or data == b"[DONE]":
-            continue
-        try:
-            chunk = loads(data)
-        except ValueError:
-            continue
-        if isinstance(chunk, dict):
-            answer.add(chunk)
-            answer.attempt.errored |= bool(chunk.get("error"))
+    for piece in map(UPSTREAM.read, sse.frames(block)):
+        answer.add(piece)
+        answer.attempt.errored |= piece.error

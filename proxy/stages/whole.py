@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
-from proxy.answer.answer import REASONING_FIELDS, Answer, first_choice, whole_number
-from proxy.answer.events import Pause
-from proxy.answer.session import StreamSession
+from proxy.answer.events import Correct, Pause
+from proxy.dialects import UPSTREAM
+from proxy.emulation import EmulatedMessage, complaint, emulated_message
 from proxy.net.headers import response_headers
 from proxy.net.responses import raw_body
-from proxy.stages.client_stream import Nobody
-from proxy.stages.emulating import WholeRead, correction_of, ended_in_calls, read_whole
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.piece import Identity, Piece
+from proxy.stages.client_stream import Audience, Nobody
+from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.telemetry.events import FirstByte
-from proxy.wire import sse
-from proxy.wire.jsontext import dumps, loads
 
-_CALLS = ("tool_calls", "function_call")
+_UNCOUNTED: dict[str, Any] = {"usage": None, "prompt_tokens": 0, "completion_tokens": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,9 @@ class Whole:
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    refused: bool = False
-    """Whether it is an error in spite of its status."""
+    pieces: tuple[Piece, ...] = ()
+    """What an answer says, choice by choice."""
+    usage: dict[str, Any] | None = None
 
 
 async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver) -> Whole:
@@ -46,131 +48,114 @@ async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver)
     finally:
         await response.aclose()
     whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
-    if response.status_code != 200:
+    plain = _plain(raw, response.headers.get("content-encoding"))
+    came = None if response.status_code != 200 or plain is None else UPSTREAM.whole(plain)
+    if came is None:
         return whole
-    parsed = _parsed(raw, response.headers.get("content-encoding"))
-    if parsed is None:
+    if came.refused:
         return whole
-    if "error" in parsed and not parsed.get("choices"):
-        return replace(whole, refused=True)
     job.journal.tell(FirstByte())
     driver.read_again(job)
-    usage = parsed.get("usage")
-    if isinstance(usage, dict):
-        job.journal.answered(usage)
-        driver.counting.observe(job, job.estimate, usage)
-    read = None
-    if job.offer is not None:
-        read = read_whole(job.offer, parsed)
-        parsed = ended_in_calls(read) if _cut_after_calls(job, read.parsed) else read.parsed
-        whole = _with_body(whole, parsed)
-    stopped, session = _stopped(job, parsed, read, driver)
-    if read is not None and not isinstance(stopped, Pause):
-        for stats in read.stats:
-            driver.ledger.add(job, stats)
-    if stopped is None or session is None:
-        return _noted(job, whole, parsed)
-    await driver.go_on(Run.of(job, session, Nobody()), stopped)
-    return _with_body(whole, _join(job, parsed, session.answer))
+    if came.usage is not None:
+        job.journal.answered(came.usage)
+        driver.counting.observe(job, job.estimate, came.usage)
+    offer, pieces = job.offer, list(came.pieces)
+    read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
+    if read:
+        pieces = [each.piece for each in read]
+        if _cut_after_calls(job, pieces[0]):
+            finish = "function_call" if pieces[0].calls[0].legacy else "tool_calls"
+            pieces[0] = replace(pieces[0], text=read[0].before, finish=finish)
+    run = driver.begin(job, Nobody(job.dialect.writer()))
+    stopped = _stopped(run, pieces[0], read[0] if read else None) if pieces else None
+    if not isinstance(stopped, Pause):
+        for each in read:
+            driver.ledger.add(job, each.stats)
+    if stopped is None:
+        return _made(job, whole, came, pieces, None)
+    await driver.go_on(run, stopped)
+    answer = run.session.answer
+    finish = answer.attempt.finish or "length"
+    said: dict[str, Any] = {"text": answer.text, "thought": answer.reasoning, "calls": answer.calls.whole}
+    pieces[0] = replace(pieces[0], finish=finish, bare=True, **said)
+    return _made(job, whole, came, pieces, run)
 
 
-def _cut_after_calls(job: Job, parsed: dict[str, Any]) -> bool:
-    """Whether the window, and not the client's bound, ended an answer that has made calls."""
-    choice = first_choice(parsed) or {}
-    made = any((choice.get("message") or {}).get(name) for name in _CALLS)
-    said = whole_number((parsed.get("usage") or {}).get("completion_tokens"))
-    bound = job.request.max_tokens
-    return made and choice.get("finish_reason") == "length" and (bound is None or said < bound)
+def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
+    """A whole answer as a stream that says it, for a backend that can't stream; None for what is none.
 
-
-def as_stream(whole: Whole) -> bytes | None:
-    """A whole answer as a stream that says it in one piece, for a backend that can't stream; None for an error."""
-    parsed = _parsed(whole.body, None)
-    if whole.status != 200 or parsed is None or not isinstance(parsed.get("choices"), list):
+    `to` is who gets it: if notices went out before it, it follows under their identity.
+    """
+    if whole.status != 200 or not whole.pieces:
         return None
-    head = {name: value for name, value in parsed.items() if name not in ("choices", "usage")}
-    head["object"] = "chat.completion.chunk"
-    chunks = []
-    for choice in (one for one in parsed["choices"] if isinstance(one, dict)):
-        said = dict(choice.get("message") or {})
-        if isinstance(said.get("tool_calls"), list):
-            said["tool_calls"] = _indexed(said)
-        rest = {name: choice.get(name) for name in ("index", "finish_reason")}
-        chunks.append({**head, "choices": [{**rest, "delta": said}]})
-    return b"".join(map(sse.encode, chunks)) + sse.DONE
+    writer, known = to.writer, to.identity
+    made_by = known or whole.pieces[0].identity or Identity("", 0, "")
+    frames = []
+    if known is None and not whole.pieces[0].role:
+        frames.append(writer.own(Piece(role=True), made_by))
+    for piece in whole.pieces:
+        said = replace(piece, finish=None, **_UNCOUNTED)
+        ended = replace(
+            said, text="", thought="", calls=(), role=False, bare=True, finish=piece.finish or "stop"
+        )
+        frames += [writer.relay(each, known, role_said=known is not None) for each in (said, ended)]
+    if show_usage and whole.usage is not None:
+        frames.append(writer.own(Piece(trailer=True, usage=whole.usage), made_by))
+    return b"".join(frames) + writer.end()
 
 
-def _stopped(
-    job: Job, parsed: dict[str, Any], read: WholeRead | None, driver: StreamDriver
-) -> tuple[Stopped, StreamSession | None]:
-    """Why the answer is not complete yet, and a session that has what there is of it behind it."""
-    choice = first_choice(parsed)
-    message = choice.get("message") if choice is not None else None
+def _cut_after_calls(job: Job, piece: Piece) -> bool:
+    """Whether the window, and not the client's bound, ended an answer that has made calls."""
+    bound = job.request.max_tokens
+    within = bound is None or piece.completion_tokens < bound
+    return bool(piece.calls) and piece.finish == "length" and within
+
+
+def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
+    """Why the answer is not complete yet; the session then has what there is of it behind it."""
+    session, answer = run.session, run.session.answer
     wrong = read if read is not None and read.malformed else None
-    short = choice is not None and choice.get("finish_reason") == "length"
-    if not (short or wrong is not None) or not isinstance(message, dict) or job.request.choices > 1:
-        return None, None
-    answer = driver.answer(job)
-    session = driver.session(job, answer)
-    said = {name: message.get(name) for name in (*REASONING_FIELDS, "content")}
-    if wrong is not None:
-        said["content"] = wrong.before
+    short = piece.finish == "length"
+    if not (short or wrong is not None) or run.job.request.choices > 1:
+        return None
+    said = piece if wrong is None else replace(piece, text=wrong.before)
     if wrong is None or short:
         # A tool call in it is half of one, or the last of several: it is left out, and asked for again.
-        answer.add({**parsed, "choices": [{"delta": said, "finish_reason": "length"}]})
-        if wrong is not None or any(message.get(name) for name in _CALLS):
+        answer.add(replace(said, calls=(), finish="length"))
+        if wrong is not None or piece.calls:
             answer.attempt.calling = answer.attempt.withheld = True
             answer.attempt.deltas += 1
-        return (Pause("window full") if session.pause_if_full() else None), session
-    delta = {**said, "tool_calls": _indexed(message), "function_call": message.get("function_call")}
-    answer.add({**parsed, "choices": [{"delta": delta, "finish_reason": None}]})
-    return correction_of(wrong), session
+        return Pause("window full") if session.pause_if_full() else None
+    answer.add(replace(said, finish=None))
+    session.pause_to_correct([replace(piece, text=wrong.instead, thought="", calls=(), bare=True)])
+    forms = tuple(call.form for call in wrong.malformed)
+    return Correct(wrong.written, complaint(wrong.malformed), forms)
 
 
-def _indexed(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls of a message as a delta has them."""
-    return [{**call, "index": index} for index, call in enumerate(message.get("tool_calls") or ())]
+def _made(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], run: Run | None) -> Whole:
+    """The response with what the choices say now; as it came where nothing is to be changed or told.
 
-
-def _join(job: Job, parsed: dict[str, Any], answer: Answer) -> dict[str, Any]:
-    choice = first_choice(parsed)
-    assert choice is not None
-    calls = answer.calls.message()
-    kept = {name: value for name, value in choice["message"].items() if name not in _CALLS}
-    message = {**kept, "content": answer.text or (None if calls else ""), **calls}
-    thought = next((name for name in REASONING_FIELDS if message.get(name)), REASONING_FIELDS[0])
-    if answer.reasoning:
-        message[thought] = answer.reasoning
-    finish = answer.attempt.finish or "length"
-    choices = [{**choice, "message": message, "finish_reason": finish}]
-    return _told(job, {**parsed, "choices": choices, "usage": answer.usage()}, len(answer.attempts))
-
-
-def _noted(job: Job, whole: Whole, parsed: dict[str, Any]) -> Whole:
-    """What was done to the prompt, told in the usage of an answer that is otherwise as it came."""
-    if not job.saved or job.request.structured or job.background:
-        return whole
-    return _with_body(whole, _told(job, parsed, 1))
-
-
-def _told(job: Job, parsed: dict[str, Any], attempts: int) -> dict[str, Any]:
-    usage = parsed.get("usage")
-    if not isinstance(usage, dict):
-        return parsed
-    return {**parsed, "usage": {**usage, "spillway": {**job.told(), "attempts": attempts}}}
-
-
-def _with_body(whole: Whole, parsed: dict[str, Any]) -> Whole:
-    body = dumps(parsed)
+    What was done to the prompt is told in the usage.
+    """
+    usage = came.usage if run is None else run.session.answer.usage()
+    noted = job.saved and not job.request.structured and not job.background
+    if usage is not None and (noted or run is not None):
+        attempts = 1 if run is None else len(run.session.answer.attempts)
+        usage = {**usage, "spillway": {**job.told(), "attempts": attempts}}
+    made = replace(whole, pieces=tuple(pieces), usage=usage)
+    writer = job.dialect.writer()
+    same = usage is came.usage and all(new is old for new, old in zip(pieces, came.pieces, strict=True))
+    if same and writer.native:
+        return made
+    body = writer.whole(came, pieces, usage)
     headers = [(n, v) for n, v in whole.headers if n not in (b"content-length", b"content-encoding")]
-    return Whole(200, [*headers, (b"content-length", str(len(body)).encode())], body)
+    return replace(made, headers=[*headers, (b"content-length", str(len(body)).encode())], body=body)
 
 
-def _parsed(raw: bytes, encoding: str | None) -> dict[str, Any] | None:
+def _plain(raw: bytes, encoding: str | None) -> bytes | None:
+    if encoding not in ("gzip", "deflate"):
+        return raw
     try:
-        if encoding in ("gzip", "deflate"):
-            raw = zlib.decompress(raw, wbits=47 if encoding == "gzip" else 15)
-        parsed = loads(raw)
-    except (ValueError, zlib.error):
+        return zlib.decompress(raw, wbits=47 if encoding == "gzip" else 15)
+    except zlib.error:
         return None
-    return parsed if isinstance(parsed, dict) else None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from proxy.answer.answer import Identity
+from proxy.neutral.piece import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Notice:
         return f"✅ Context compacted, continuing… ({_short(self.before)} → {_short(self.after)} tokens)"
 
 
-Form: TypeAlias = Callable[[Notice, Identity], bytes]
-"""Makes the frame that carries a notice."""
+Form: TypeAlias = Callable[[Notice], Piece]
+"""Makes the piece that carries a notice; the client's dialect writes it."""
 
 _TEXTS = (
     "⚙ Compacting conversation history…",

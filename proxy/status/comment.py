@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from proxy.answer.answer import Identity
+from proxy.neutral.piece import Piece
 from proxy.status.base import Notice
-from proxy.wire import sse
 
 
-def comment_form(notice: Notice, identity: Identity) -> bytes:
-    """One comment frame."""
-    del identity
-    return sse.comment(notice.text)
+def comment_form(notice: Notice) -> Piece:
+    """One comment."""
+    return Piece(comment=notice.text)

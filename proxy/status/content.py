@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from proxy.answer.answer import Identity
+from proxy.neutral.piece import Piece
 from proxy.status.base import Notice, quoted
-from proxy.wire import sse
 
 
-def content_form(notice: Notice, identity: Identity) -> bytes:
+def content_form(notice: Notice) -> Piece:
     """One content delta."""
-    return sse.encode(identity.chunk({"content": quoted(notice)}))
+    return Piece(text=quoted(notice))

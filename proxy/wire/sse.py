@@ -11,10 +11,8 @@ from typing import Any
 
 from proxy.wire.jsontext import dumps
 
-DONE = b"data: [DONE]\n\n"
-"""The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
-
 _LF = 0x0A
+_FRAME_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _EOL = re.compile(rb"\r\n|\n|\r")
 # A blank line ends a frame. A CR at the very end may be half of a CRLF, so it is left for the next read.
 _FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
@@ -115,6 +113,17 @@ def data_lines(frame: bytes) -> list[bytes]:
     """The data lines of one frame, without their field name."""
     lines = (line[5:] for line in _EOL.split(frame) if line.startswith(b"data:"))
     return [line.removeprefix(b" ") for line in lines]
+
+
+def is_closed(frame: bytes) -> bool:
+    """Whether a blank line ends the frame."""
+    return frame.endswith(_FRAME_ENDS)
+
+
+def is_open(out: list[bytes]) -> bool:
+    """Whether what was sent last still lacks the blank line that ends a frame."""
+    last = next((frame for frame in reversed(out) if frame.strip(b"\r\n")), _FRAME_ENDS[0])
+    return not is_closed(last)
 
 
 def encode(value: Any) -> bytes:

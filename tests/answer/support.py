@@ -22,10 +22,10 @@ from proxy.answer.events import (
     UpstreamEnded,
 )
 from proxy.answer.session import State, StreamSession, Watch
-from proxy.wire import sse
+from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.dialects.chat.reading import DONE as DONE  # noqa: PLC0414 - the tests take it from here
 from proxy.wire.jsontext import dumps, loads
 
-DONE = sse.DONE
 FAR = Watch(window=100_000, pause_point=90_000, resumable=True)
 
 
@@ -81,7 +81,11 @@ def answer(prompt: int = 100, count: Callable[[str], int] = len) -> Answer:
 
 
 def session(watch: Watch = FAR, prompt: int = 100, count: Callable[[str], int] = len) -> StreamSession:
-    return StreamSession(watch, answer(prompt, count))
+    return session_of(watch, answer(prompt, count))
+
+
+def session_of(watch: Watch, of: Answer) -> StreamSession:
+    return StreamSession(watch, of, ChatReader(), ChatWriter())
 
 
 def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[StreamCommand]:
@@ -90,7 +94,8 @@ def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[
     for piece in cut(data, sizes):
         if of.state is not State.RELAYING:
             break
-        out += [Send(piece)] if of.passed(piece) else of.handle(ChunkReceived(piece))
+        passed = of.passed(piece)
+        out += of.handle(ChunkReceived(piece)) if passed is None else [Send(passed)]
     if of.state is State.RELAYING:
         out += of.handle(UpstreamEnded())
     return joined(out)

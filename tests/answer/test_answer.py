@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.answer.answer import Answer, Identity, first_choice, whole_number
+from proxy.answer.answer import Answer
+from proxy.dialects.chat.reading import identity_of, piece_of
+from proxy.neutral.piece import Identity, whole_number
 from tests.answer.support import anything, chunk, odd_chunks
 
 
@@ -16,7 +18,7 @@ def count(text: str) -> int:
 def answer(*chunks: dict[str, Any]) -> Answer:
     made = Answer(100, count)
     for value in chunks:
-        made.add(value)
+        made.add(piece_of(value, b""))
     return made
 
 
@@ -41,13 +43,6 @@ def test_anything_in_any_place(value: Any) -> None:
 def test_the_identity_is_the_first_chunks() -> None:
     made = answer(chunk(system_fingerprint="fp"), chunk(name="two"))
     assert made.identity == Identity("one", 5, "m", {"system_fingerprint": "fp"})
-    assert made.identity is not None
-    assert made.identity.stamp({"id": "x", "y": 1}) == {
-        "id": "one", "y": 1, "created": 5, "model": "m", "system_fingerprint": "fp",
-    }  # fmt: skip
-    assert made.identity.chunk({"content": "a"}, "stop")["choices"] == [
-        {"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}
-    ]
 
 
 @pytest.mark.parametrize("value", [{}, {"error": {"message": "x"}}, {"choices": []}])
@@ -91,7 +86,7 @@ def test_text_reasoning_and_calls_are_kept_apart() -> None:
 def test_a_delta_is_one_token_unless_it_holds_several(text: str, tokens: int) -> None:
     assert answer(chunk({"content": text})).completion_tokens == tokens
     plain = Answer(100, count)
-    plain.add_plain("content", text)
+    plain.add_plain(text)
     assert plain.completion_tokens == tokens
 
 
@@ -109,7 +104,7 @@ def test_usage_is_believed_and_summed_over_attempts() -> None:
     made.attempts.append(type(made.attempt)(50))
     counted = {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57}
     assert made.usage() == counted, "where nobody reported yet"
-    made.add({"usage": {"prompt_tokens": 40, "completion_tokens": 3, "cost": 1}})
+    made.add(piece_of({"usage": {"prompt_tokens": 40, "completion_tokens": 3, "cost": 1}}, b""))
     assert made.usage() == {"prompt_tokens": 40, "completion_tokens": 10, "total_tokens": 50, "cost": 1}
 
 
@@ -130,7 +125,7 @@ def test_a_resume_is_an_attempt_after_one_that_said_something() -> None:
     made = answer(chunk({"role": "assistant"}))
     made.attempts.append(type(made.attempt)(50))
     assert made.resumes == 0
-    made.add(chunk({"content": "a"}))
+    made.add(piece_of(chunk({"content": "a"}), b""))
     made.attempts.append(type(made.attempt)(50))
     assert made.resumes == 1
 
@@ -138,7 +133,7 @@ def test_a_resume_is_an_attempt_after_one_that_said_something() -> None:
 def test_a_long_answer_is_kept_as_one_text() -> None:
     made = Answer(100, count)
     for number in range(5000):
-        made.add_plain("content", f" {number}")
+        made.add_plain(f" {number}")
     made.add_text("!")
     assert made.text == "".join(f" {number}" for number in range(5000)) + "!"
     assert len(made._text._pieces) < 600
@@ -183,6 +178,7 @@ def test_counts(value: Any, number: int) -> None:
 
 
 @given(anything)
-def test_a_first_choice_is_an_object(value: Any) -> None:
-    found = first_choice({"choices": value})
-    assert found is None or isinstance(found, dict)
+def test_what_is_read_is_of_a_choice_that_is_an_object(value: Any) -> None:
+    piece = piece_of({"choices": value}, b"")
+    assert piece.choice is (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+    assert identity_of({"id": value, "created": value}).created >= 0

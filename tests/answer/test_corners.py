@@ -9,7 +9,7 @@ import pytest
 
 from proxy.answer.events import ChunkReceived, Corrected, Pause, Resumed, ResumeFailed, UpstreamEnded
 from proxy.answer.seam import seam_for
-from proxy.answer.session import State, StreamSession, Watch
+from proxy.answer.session import State, Watch
 from proxy.backends.profile import Continuation
 from proxy.shortening.compaction import Summariser
 from proxy.shortening.continuation import Partial, Said, continuation, shorten_said
@@ -26,6 +26,7 @@ from tests.answer.support import (
     said,
     sent,
     session,
+    session_of,
     stream,
     usage,
     words,
@@ -42,7 +43,7 @@ SHARED_FULL = frame(
 def test_a_withheld_word_is_not_lost_to_a_tool_call_after_it() -> None:
     """A backend that can't be cancelled: the last word before a call near the bound."""
     watch = Watch(window=200, pause_point=180, resumable=True, cancels=False)
-    of = StreamSession(watch, answer(100, lambda text: 1))
+    of = session_of(watch, answer(100, lambda text: 1))
     of.answer.attempt.bound = 60
     text = [f" w{n}" for n in range(40)]
     body = opening() + b"".join(map(said, text)) + call("{}") + ending("tool_calls") + DONE
@@ -185,8 +186,9 @@ def test_an_index_of_any_kind_breaks_nothing(index: Any) -> None:
 def test_a_call_before_one_that_is_corrected_is_not_lost() -> None:
     """Parallel calls near the pause point: the second was malformed and is asked for again."""
     watch = Watch(window=2000, pause_point=1800, resumable=True)
-    of = StreamSession(watch, answer(100, lambda text: 1))
+    of = session_of(watch, answer(100, lambda text: 1))
     out = of.handle(ChunkReceived(opening() + call('{"a": 1}')))
+    of.pause_to_correct(())
     out += of.handle(Corrected(150))
     again = call('{"b": 2}', index=1, name="two") + ending("tool_calls", name="two") + DONE
     out += of.handle(ChunkReceived(again))
@@ -198,8 +200,9 @@ def test_a_call_before_one_that_is_corrected_is_not_lost() -> None:
 
 def test_a_call_that_is_taken_back_takes_no_earlier_one_with_it() -> None:
     watch = Watch(window=2000, pause_point=1800, resumable=True)
-    of = StreamSession(watch, answer(100, lambda text: 1))
+    of = session_of(watch, answer(100, lambda text: 1))
     of.handle(ChunkReceived(opening() + call('{"a": 1}')))
+    of.pause_to_correct(())
     of.handle(Corrected(150))
     many = b"".join(
         frame(chunk({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]}, name="two"))

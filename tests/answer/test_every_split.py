@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 from proxy.answer.events import ChunkReceived, Finish, Pause, Resumed, StreamCommand, UpstreamEnded
 from proxy.answer.session import State, StreamSession, Watch
 from proxy.wire.jsontext import dumps
-from tests.answer.support import DONE, answer, cut, ending, one_answer, opening, read, said, sent, words
+from tests.answer.support import (
+    DONE,
+    answer,
+    cut,
+    ending,
+    one_answer,
+    opening,
+    read,
+    said,
+    sent,
+    session_of,
+    words,
+)
 from tests.answer.support import usage as usage_frame
 
 pytestmark = pytest.mark.slow
@@ -199,7 +211,7 @@ def feed(of: StreamSession, reads: Iterable[bytes]) -> Iterator[StreamCommand]:
 
 
 def session(watch: Watch = FULL, prompt: int = PROMPT) -> StreamSession:
-    return StreamSession(watch, answer(prompt, lambda text: len(text) // 4 + 1))
+    return session_of(watch, answer(prompt, lambda text: len(text) // 4 + 1))
 
 
 def check(text: str, of: StreamSession, first: list[bytes], form: Form, last: Reads = list) -> bool:
@@ -253,7 +265,7 @@ def test_a_pause_at_any_word(name: str, form: str) -> None:
     for number in range(1, len(pieces) - 1):
         reads = kinds[number % len(kinds)]
         watch = Watch(window=10**5, pause_point=100 + number, resumable=True)
-        of = StreamSession(watch, answer(100, lambda _: 1))
+        of = session_of(watch, answer(100, lambda _: 1))
         exact.append(check(text, of, reads(stream(pieces, "stop", "one")), how, reads))
     assert any(exact)
 
@@ -326,7 +338,7 @@ def test_a_line_that_begins_with_a_sign_begins_with_its_line_end(after: str) -> 
     head = "It is as follows, in a list:\n| first | no |\n| third | yes |"
     pieces = [*words(head), f"\n{after}"]
     watch = Watch(window=10**5, pause_point=100 + len(pieces) - 1, resumable=True)
-    of = StreamSession(watch, answer(100, lambda _: 1))
+    of = session_of(watch, answer(100, lambda _: 1))
 
     def asked(head: str, rest: str) -> tuple[Resumed, list[str]]:
         return Resumed(100, quote=head, exact=False), [rest.lstrip()]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.answer.answer import Identity
 from proxy.answer.events import (
     ChunkReceived,
     Finish,
@@ -21,6 +20,9 @@ from proxy.answer.events import (
     UpstreamFailed,
 )
 from proxy.answer.session import LEGAL, State, StreamSession, Watch
+from proxy.dialects.chat import ChatWriter
+from proxy.dialects.chat.reading import piece_of
+from proxy.neutral.piece import Identity, Piece
 from proxy.wire.jsontext import loads
 from tests.answer.support import (
     DONE,
@@ -352,9 +354,8 @@ def test_a_bound_that_spillway_lowered_is_not_the_end() -> None:
 
 def test_an_answer_that_came_whole_is_paused_by_hand() -> None:
     of = session(replace(CLOSE, pause_point=10_000))
-    of.answer.add(
-        {**chunk({"content": TEXT[:40]}, "length"), "usage": {"prompt_tokens": 190, "completion_tokens": 10}}
-    )
+    used = {"prompt_tokens": 190, "completion_tokens": 10}
+    of.answer.add(piece_of({**chunk({"content": TEXT[:40]}, "length"), "usage": used}, b""))
     assert of.pause_if_full()
     of.handle(Resumed(50, echo=TEXT[:40]))
     commands(of, stream([TEXT[:40], TEXT[40:]], name="two"))
@@ -368,7 +369,7 @@ def test_an_answer_that_came_whole_is_paused_by_hand() -> None:
 def test_a_notice_before_the_answer_gives_it_its_identity() -> None:
     of = session()
     of.adopt(Identity("own", 7, "asked"))
-    head = frame(Identity("own", 7, "asked").chunk({"role": "assistant", "content": ""}))
+    head = ChatWriter().own(Piece(role=True), Identity("own", 7, "asked"))
     body = stream(words(TEXT), more=usage(50, 25))
     client = read(head + sent(commands(of, body)))
     one_answer(client, TEXT)
@@ -400,7 +401,7 @@ def test_usage_that_nobody_asked_for_is_taken_out_there_too() -> None:
 def test_an_adopted_answer_is_paused_and_joined_like_any() -> None:
     of = session(CLOSE)
     of.adopt(Identity("own", 7, "asked"))
-    head = frame(Identity("own", 7, "asked").chunk({"role": "assistant", "content": ""}))
+    head = ChatWriter().own(Piece(role=True), Identity("own", 7, "asked"))
     out = conversation(of, stream(words(TEXT)), Attempt(stream(words(REST), name="two")))
     one_answer(read(head + out), TEXT)
 

@@ -91,7 +91,7 @@ def test_a_frame_in_which_the_text_can_not_be_located_teaches_nothing(data: byte
 
 def test_reasoning_has_its_own_field() -> None:
     template = learnt(name="reasoning_content")
-    assert template.name == "reasoning_content"
+    assert template.thought
     assert template.read(frame(chunk({"reasoning_content": " hm"}))) == " hm"
 
 

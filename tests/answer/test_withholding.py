@@ -58,9 +58,10 @@ def arguments(client: Client) -> dict[int, str]:
 def test_far_from_the_pause_point_a_call_passes_piece_by_piece() -> None:
     of = session(Watch(window=100_000, pause_point=90_000, resumable=True))
     body = opening() + call('{"a": 1}', pieces=4)
-    assert of.answer.calls.message() == {}
+    assert not of.answer.calls.whole
     assert sent(commands(of, body + ending("tool_calls") + DONE)) == body + ending("tool_calls") + DONE
-    assert of.answer.calls.message()["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    (made,) = of.answer.calls.whole
+    assert (made.name, made.arguments) == ("f", '{"a": 1}')
 
 
 @given(sizes)
@@ -89,7 +90,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again(legacy: bool) -> None:
     out = commands(of, opening() + said("Well.") + half)
     assert out[-1] == Pause("pause point")
     assert of.answer.text == "Well."
-    assert of.answer.calls.message() == {}
+    assert of.answer.calls.whole == ()
     out += of.handle(Resumed(40))
     out += commands(of, again)
     client = read(sent(out))

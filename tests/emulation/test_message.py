@@ -1,26 +1,42 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from proxy.emulation import CallScanner, Malformed, complaint, emulated_message, offer_of
+from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.emulation import CallScanner, FormCount, Malformed, Offer, complaint, emulated_message, offer_of
+from proxy.wire.jsontext import dumps, loads
 from tests.emulation.outputs import FUNCTIONS, TAGGED, P, offer
 
 OFFER = offer()
+
+
+def whole(
+    message: dict[str, Any], finish: Any, of: Offer, make_id: Callable[[], str]
+) -> tuple[Any, Any, list[Malformed], dict[str, FormCount]]:
+    """Message and finish reason of an answer with only this choice, read and written again."""
+    came = ChatReader().whole(dumps({"choices": [{"message": message, "finish_reason": finish}]}))
+    assert came is not None
+    read = emulated_message(came.pieces[0], of, make_id)
+    (choice,) = loads(ChatWriter().whole(came, [read.piece], None))["choices"]
+    return choice["message"], choice["finish_reason"], read.malformed, read.stats
+
+
 FUNCTION = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
 
 
 def test_calls_of_a_whole_answer() -> None:
     message = {"role": "assistant", "content": TAGGED, "reasoning_content": "hm"}
-    made, finish, malformed, stats = emulated_message(message, "stop", OFFER, lambda: "id")
+    made, finish, malformed, stats = whole(message, "stop", OFFER, lambda: "id")
     assert made == {
         **message,
         "content": None,
         "tool_calls": [{"id": "id", "type": "function", "function": FUNCTION}],
     }
     assert (finish, malformed, stats["tool_call"].called) == ("tool_calls", [], 1)
-    assert emulated_message(message, "length", OFFER, lambda: "id")[1] == "length"
+    assert whole(message, "length", OFFER, lambda: "id")[1] == "length"
 
 
 @pytest.mark.parametrize(
@@ -34,37 +50,37 @@ def test_calls_of_a_whole_answer() -> None:
     ],
 )
 def test_finish_reasons_beside_calls(finish: Any, told: Any) -> None:
-    assert emulated_message({"content": TAGGED}, finish, OFFER, str)[1] == told
-    assert emulated_message({"content": "Hi."}, finish, OFFER, str)[1] == finish
+    assert whole({"content": TAGGED}, finish, OFFER, str)[1] == told
+    assert whole({"content": "Hi."}, finish, OFFER, str)[1] == finish
 
 
 @pytest.mark.parametrize(("finish", "wrong"), [("stop", 0), ("length", 1), ("content_filter", 1), (None, 0)])
 def test_what_the_model_did_not_end_is_not_completed(finish: Any, wrong: int) -> None:
-    assert len(emulated_message({"content": P[:-1]}, finish, OFFER, str)[2]) == wrong
+    assert len(whole({"content": P[:-1]}, finish, OFFER, str)[2]) == wrong
 
 
 def test_a_call_that_is_required_is_missed_whatever_the_end_is_called() -> None:
     required = offer(tool_choice="required")
-    assert len(emulated_message({"content": "Hi."}, "eos_token", required, str)[2]) == 1
-    assert emulated_message({"content": "Hi."}, "content_filter", required, str)[2] == []
+    assert len(whole({"content": "Hi."}, "eos_token", required, str)[2]) == 1
+    assert whole({"content": "Hi."}, "content_filter", required, str)[2] == []
 
 
 def test_a_call_of_the_older_api() -> None:
     old = offer_of({"functions": FUNCTIONS})
     assert old is not None
-    made, finish, _, _ = emulated_message({"content": f"A {P}\n{TAGGED}\n{TAGGED}"}, "stop", old, str)
+    made, finish, _, _ = whole({"content": f"A {P}\n{TAGGED}\n{TAGGED}"}, "stop", old, str)
     assert (made, finish) == ({"content": f"A {P}", "function_call": FUNCTION}, "function_call")
 
 
 @pytest.mark.parametrize("content", ["Hello.", "", None, [{"type": "text", "text": TAGGED}]])
 def test_an_answer_without_calls_stays(content: Any) -> None:
     message = {"role": "assistant", "content": content}
-    assert emulated_message(message, "stop", OFFER, str) == (message, "stop", [], {})
+    assert whole(message, "stop", OFFER, str) == (message, "stop", [], {})
 
 
 def test_what_is_malformed_stays_in_the_content() -> None:
     text = '{"name": "get_weather"}'
-    made, finish, malformed, stats = emulated_message({"content": text}, "stop", OFFER, str)
+    made, finish, malformed, stats = whole({"content": text}, "stop", OFFER, str)
     assert (made, finish) == ({"content": text}, "stop")
     assert [m.text for m in malformed] == [text]
     assert stats["bare"].malformed == 1

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.frames import object_of
+from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.dialects.chat.reading import DONE, object_of, piece_of
 from proxy.emulation import (
     Call,
     EmulatedStream,
@@ -20,6 +21,7 @@ from proxy.emulation import (
     emulated_message,
     offer_of,
 )
+from proxy.neutral.piece import Piece
 from proxy.wire import sse
 from tests.emulation.broken import MALFORMED, REPAIRED
 from tests.emulation.outputs import CLEAN, FENCED, FUNCTIONS, TAGGED, Output, P, offer
@@ -43,9 +45,33 @@ def said(*texts: str) -> bytes:
 STOP, LENGTH = chunk({}, "stop"), chunk({}, "length")
 
 
-def stream(of: Offer = OFFER, **more: Any) -> EmulatedStream:
-    numbers = count(1)
-    return EmulatedStream(of, lambda: f"call_{next(numbers)}", **more)
+class Stream(EmulatedStream):
+    """Bytes in, bytes out."""
+
+    def __init__(self, of: Offer, said: str, calls_before: int) -> None:
+        numbers = count(1)
+        super().__init__(of, lambda: f"call_{next(numbers)}", len, calls_before=calls_before, said=said)
+        self._splitter = sse.FrameSplitter()
+
+    def take(self, data: bytes) -> bytes:
+        return self._take(self._splitter.feed(data))
+
+    def end(self) -> bytes:
+        return self._take(self._splitter.flush()) + written(self.close())
+
+    def rest(self) -> bytes:
+        return written(self.give_up())
+
+    def _take(self, block: bytes) -> bytes:
+        return b"".join(written(self.feed(ChatReader().read(frame))) for frame in sse.frames(block))
+
+
+def written(pieces: Iterable[Piece]) -> bytes:
+    return b"".join(ChatWriter().relay(piece, None, role_said=True) for piece in pieces)
+
+
+def stream(of: Offer = OFFER, *, said: str = "", calls_before: int = 0) -> Stream:
+    return Stream(of, said, calls_before)
 
 
 def objects(data: bytes) -> list[Any]:
@@ -78,31 +104,31 @@ def test_text_passes_byte_for_byte() -> None:
         + said("Hel", "lo, wor", "ld")
         + STOP
         + sse.encode({"choices": [], "usage": {"total_tokens": 1}})
-        + sse.DONE
+        + DONE
     )
     one = stream()
-    assert one.feed(body) + one.close() == body
+    assert one.take(body) + one.end() == body
     assert (one.calls, one.malformed, one.stats, one.held) == (0, [], {}, "")
 
 
 def test_a_call_becomes_a_delta_and_the_finish_reason_tells() -> None:
     one = stream()
-    assert one.feed(chunk(ROLE) + said("I look.")) == chunk(ROLE) + said("I look.")
-    assert one.feed(said("\n\n<tool", "_call>\n")) == b""
+    assert one.take(chunk(ROLE) + said("I look.")) == chunk(ROLE) + said("I look.")
+    assert one.take(said("\n\n<tool", "_call>\n")) == b""
     assert one.held == "\n\n<tool_call>\n"
-    assert one.feed(said(P, "\n")) == b""
-    out = one.feed(said("</tool_call>"))
+    assert one.take(said(P, "\n")) == b""
+    out = one.take(said("</tool_call>"))
     assert deltas(out) == [(PARIS, None)]
     assert objects(out)[0]["id"] == "c"
-    assert deltas(one.feed(STOP)) == [({}, "tool_calls")]
-    assert one.feed(sse.DONE) == sse.DONE
+    assert deltas(one.take(STOP)) == [({}, "tool_calls")]
+    assert one.take(DONE) == DONE
     assert (one.calls, one.held) == (1, "")
     assert one.stats == {"tool_call": FormCount(called=1)}
 
 
 def test_text_around_calls_in_one_chunk() -> None:
     one = stream()
-    out = one.feed(chunk({"role": "assistant", "content": f"A.\n{TAGGED}\n{FENCED}\nB."}, "stop"))
+    out = one.take(chunk({"role": "assistant", "content": f"A.\n{TAGGED}\n{FENCED}\nB."}, "stop"))
     assert deltas(out) == [
         ({"role": "assistant", "content": "A."}, None),
         (PARIS, None),
@@ -113,19 +139,19 @@ def test_text_around_calls_in_one_chunk() -> None:
 
 def test_a_call_that_ends_with_the_answer() -> None:
     one = stream()
-    out = one.feed(said(P) + chunk({"content": " "}, "stop", usage={"total_tokens": 9}) + sse.DONE)
+    out = one.take(said(P) + chunk({"content": " "}, "stop", usage={"total_tokens": 9}) + DONE)
     assert deltas(out) == [(PARIS, None), ({}, "tool_calls")]
     assert [o and o.get("usage") for o in objects(out)] == [None, {"total_tokens": 9}, None]
 
 
 def test_length_stays_length() -> None:
     one = stream()
-    assert deltas(one.feed(said(TAGGED) + LENGTH)) == [(PARIS, None), ({}, "length")]
+    assert deltas(one.take(said(TAGGED) + LENGTH)) == [(PARIS, None), ({}, "length")]
 
 
 def test_what_is_cut_is_held_and_never_half_sent() -> None:
     one = stream()
-    assert one.feed(said("<tool_call>", P[:-4]) + LENGTH + sse.DONE) + one.close() == b""
+    assert one.take(said("<tool_call>", P[:-4]) + LENGTH + DONE) + one.end() == b""
     assert one.malformed == [Malformed("<tool_call>" + P[:-4], "tool_call", "cut")]
     assert one.held == "<tool_call>" + P[:-4]
     assert one.calls == 0
@@ -133,15 +159,13 @@ def test_what_is_cut_is_held_and_never_half_sent() -> None:
 
 def test_from_a_malformed_call_on_everything_waits_for_the_owner() -> None:
     one = stream()
-    out = (
-        one.feed(said("A.\n", WRONG, "\nB.\n", TAGGED, "\nC") + b": ping\n\n" + STOP + sse.DONE) + one.close()
-    )
+    out = one.take(said("A.\n", WRONG, "\nB.\n", TAGGED, "\nC") + b": ping\n\n" + STOP + DONE) + one.end()
     assert out == said("A.") + b": ping\n\n", "and so does the white space before it"
     assert [wrong.reason for wrong in one.malformed] == ['get_weather: "city" is missing']
     assert one.held.startswith("\n" + WRONG + "\nB.")
     assert one.held_size == len(one.held)
     assert one.calls == 0
-    tail = one.give_up()
+    tail = one.rest()
     assert deltas(tail) == [
         ({"content": "\n"}, None),
         ({"content": WRONG}, None),
@@ -150,20 +174,20 @@ def test_from_a_malformed_call_on_everything_waits_for_the_owner() -> None:
         ({"content": "\nC"}, None),
         ({}, "tool_calls"),
     ]
-    assert tail.endswith(sse.DONE)
-    assert (one.calls, one.held, one.give_up()) == (1, "", b"")
+    assert tail.endswith(DONE)
+    assert (one.calls, one.held, one.rest()) == (1, "", b"")
     assert one.stats == {"bare": FormCount(malformed=1), "tool_call": FormCount(called=1)}
 
 
 def test_giving_up_without_any_call_stays_an_ordinary_answer() -> None:
     one = stream()
-    assert one.feed(said(WRONG) + STOP + sse.DONE) == b""
-    assert deltas(one.give_up()) == [({"content": WRONG}, None), ({}, "stop")]
+    assert one.take(said(WRONG) + STOP + DONE) == b""
+    assert deltas(one.rest()) == [({"content": WRONG}, None), ({}, "stop")]
 
 
 def test_repairs_are_counted() -> None:
     one = stream()
-    one.feed(said(P[:-1]) + STOP)
+    one.take(said(P[:-1]) + STOP)
     assert one.stats == {"bare": FormCount(called=1, repaired=1)}
 
 
@@ -172,7 +196,7 @@ def test_functions_of_the_older_api() -> None:
     assert old is not None
     one = stream(old)
     function = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
-    assert deltas(one.feed(said(TAGGED) + STOP)) == [
+    assert deltas(one.take(said(TAGGED) + STOP)) == [
         ({"function_call": function}, None),
         ({}, "function_call"),
     ]
@@ -180,7 +204,7 @@ def test_functions_of_the_older_api() -> None:
 
 def test_calls_go_on_counting_after_an_earlier_attempt() -> None:
     one = stream(calls_before=2)
-    assert deltas(one.feed(said(TAGGED) + STOP)) == [
+    assert deltas(one.take(said(TAGGED) + STOP)) == [
         (called(2, "get_weather", '{"city": "Paris"}', 1), None),
         ({}, "tool_calls"),
     ]
@@ -189,7 +213,7 @@ def test_calls_go_on_counting_after_an_earlier_attempt() -> None:
 def test_choices_are_read_apart() -> None:
     one = stream()
     half = len(TAGGED) // 2
-    out = one.feed(
+    out = one.take(
         chunk({"content": TAGGED[:half]})
         + chunk({"content": "plain"}, index=1)
         + chunk({"content": TAGGED[half:]})
@@ -204,29 +228,29 @@ def test_choices_are_read_apart() -> None:
         (1, {}, "stop"),
     ]
     both = {"choices": [{"index": i, "delta": {"content": "{"}, "finish_reason": None} for i in (2, 3)]}
-    assert one.feed(sse.encode(both)) == b""
+    assert one.take(sse.encode(both)) == b""
     assert one.held == "{{"
 
 
-@pytest.mark.parametrize("end", [b"", sse.DONE, b'data: {"error": {"message": "x"}}\n\n', b"data: [DONE]"])
+@pytest.mark.parametrize("end", [b"", DONE, b'data: {"error": {"message": "x"}}\n\n', b"data: [DONE]"])
 def test_held_text_goes_out_before_the_end(end: bytes) -> None:
     one = stream()
-    assert one.feed(said('{"na')) == b""
-    out = one.feed(end) + one.close()
+    assert one.take(said('{"na')) == b""
+    out = one.take(end) + one.end()
     assert out == chunk({"content": '{"na'}) + end
 
 
 def test_an_end_without_a_finish_reason_completes_nothing() -> None:
     one = stream()
-    assert one.feed(said(P[:-1])) + one.close() == b""
+    assert one.take(said(P[:-1])) + one.end() == b""
     assert one.malformed == [Malformed(P[:-1], "bare", "cut")]
 
 
 def test_other_fields_of_a_delta_pass_when_its_text_is_held() -> None:
     one = stream()
-    out = one.feed(chunk({"role": "assistant", "content": "{"}) + chunk({"reasoning": "r", "content": '"na'}))
+    out = one.take(chunk({"role": "assistant", "content": "{"}) + chunk({"reasoning": "r", "content": '"na'}))
     assert deltas(out) == [({"role": "assistant"}, None), ({"reasoning": "r"}, None)]
-    counted = one.feed(chunk({"content": "me"}, usage={"total_tokens": 3}))
+    counted = one.take(chunk({"content": "me"}, usage={"total_tokens": 3}))
     assert [(o["choices"][0]["delta"], o["usage"]) for o in objects(counted)] == [({}, {"total_tokens": 3})]
 
 
@@ -244,14 +268,14 @@ def test_other_fields_of_a_delta_pass_when_its_text_is_held() -> None:
 )
 def test_frames_of_other_kinds_pass(frame: bytes) -> None:
     one = stream()
-    assert one.feed(frame) == frame
-    after = one.feed(STOP + frame)
+    assert one.take(frame) == frame
+    after = one.take(STOP + frame)
     assert after == STOP + frame
 
 
 def test_what_comes_after_the_finish_passes() -> None:
     one = stream()
-    assert one.feed(STOP + said(P)) == STOP + said(P)
+    assert one.take(STOP + said(P)) == STOP + said(P)
     assert one.calls == 0
 
 
@@ -269,36 +293,34 @@ def joined(parts: Iterable[tuple[Any, Any]]) -> tuple[str, list[Any], Any]:
 def test_a_stream_says_what_the_whole_answer_says(row: Output) -> None:
     """In any chunks, and after giving up where there are malformed calls."""
     finish = "length" if row.cut else "stop"
-    message, ended, malformed, stats = emulated_message({"content": row.text}, finish, OFFER, lambda: "id")
-    calls = [call["function"] for call in message.get("tool_calls", ())]
+    whole = piece_of({"choices": [{"delta": {"content": row.text}, "finish_reason": finish}]}, b"")
+    read = emulated_message(whole, OFFER, lambda: "id")
+    message, ended, malformed, stats = read.piece, read.piece.finish, read.malformed, read.stats
+    calls = [{"name": call.name, "arguments": call.arguments} for call in message.calls]
     assert calls == [{"name": p.name, "arguments": p.arguments} for p in row.pieces if isinstance(p, Call)]
     assert malformed == [p for p in row.pieces if isinstance(p, Malformed)]
-    assert (message["content"] or "") == "".join(
-        p.text for p in row.pieces if isinstance(p, Text | Malformed)
-    )
+    assert message.text == "".join(p.text for p in row.pieces if isinstance(p, Text | Malformed))
     for size in (1, 7, 10_000):
         one = stream()
         pieces = [row.text[at : at + size] for at in range(0, len(row.text), size)]
-        out = one.feed(said(*pieces) + chunk({}, finish) + sse.DONE) + one.close() + one.give_up()
-        assert joined(deltas(out)) == (message["content"] or "", calls, ended)
+        out = one.take(said(*pieces) + chunk({}, finish) + DONE) + one.end() + one.rest()
+        assert joined(deltas(out)) == (message.text, calls, ended)
         assert (one.malformed, one.stats, one.calls) == (malformed, stats, len(calls))
 
 
-BODY = (
-    b": c\r\n\r\n" + chunk(ROLE) + said("A ", f"\n{TAGGED[:30]}", TAGGED[30:], "`{", WRONG) + STOP + sse.DONE
-)
+BODY = b": c\r\n\r\n" + chunk(ROLE) + said("A ", f"\n{TAGGED[:30]}", TAGGED[30:], "`{", WRONG) + STOP + DONE
 
 
 @given(st.sets(st.integers(0, len(BODY)), max_size=9))
 def test_no_chunking_of_the_bytes_changes_anything(cuts: set[int]) -> None:
     whole, cut = stream(), stream()
-    expected = whole.feed(BODY) + whole.close() + whole.give_up()
+    expected = whole.take(BODY) + whole.end() + whole.rest()
     edges = [0, *sorted(cuts), len(BODY)]
-    out = b"".join(cut.feed(BODY[a:b]) for a, b in pairwise(edges))
-    assert out + cut.close() + cut.give_up() == expected
+    out = b"".join(cut.take(BODY[a:b]) for a, b in pairwise(edges))
+    assert out + cut.end() + cut.rest() == expected
 
 
 def test_arguments_are_json_text() -> None:
     one = stream()
-    (first, _) = deltas(one.feed(said(TAGGED) + STOP))
+    (first, _) = deltas(one.take(said(TAGGED) + STOP))
     assert json.loads(first[0]["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}

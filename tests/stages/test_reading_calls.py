@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from proxy.answer.answer import Answer
-from proxy.answer.events import Pause
+from proxy.answer.events import ChunkReceived, Pause
 from proxy.answer.session import StreamSession, Watch
-from proxy.emulation import offer_of
-from proxy.stages.emulating import Reader
+from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.emulation import EmulatedStream, offer_of
 from proxy.wire import sse
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, summariser
 from tests.proxying import running_proxy
@@ -19,15 +19,22 @@ from tests.stages.test_tools import EMULATED, WEATHER, calls_of, loop_turn
 
 def drive(pieces: list[str], prompt: int) -> tuple[StreamSession, bool]:
     """A session that was fed these deltas through a reader, and whether it paused."""
-    session = StreamSession(
-        Watch(window=2048, pause_point=1843, resumable=True), Answer(prompt, lambda text: len(text) // 4)
-    )
     offer = offer_of({"tools": [WEATHER]})
     assert offer is not None
-    reader = Reader(offer, lambda text: len(text) // 4)
+
+    def tokens(text: str) -> int:
+        return len(text) // 4
+
+    session = StreamSession(
+        Watch(window=2048, pause_point=1843, resumable=True),
+        Answer(prompt, tokens),
+        ChatReader(),
+        ChatWriter(),
+        lambda: EmulatedStream(offer, str, tokens),
+    )
     for piece in pieces:
         chunk = {"id": "a", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
-        if any(isinstance(command, Pause) for command in session.handle(reader.read(sse.encode(chunk)))):
+        if any(isinstance(command, Pause) for command in session.handle(ChunkReceived(sse.encode(chunk)))):
             return session, True
     return session, False
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from proxy.answer.answer import Identity
+from proxy.dialects.chat import ChatWriter
 from proxy.exchange import Exchange
+from proxy.neutral.piece import Identity
 from proxy.settings import BackendSetting
 from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
@@ -237,7 +238,13 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
     scope = {"method": "POST", "path": "/", "headers": []}
     exchange = Exchange(scope, None, send)  # type: ignore[arg-type]
     client = ClientStream(
-        exchange, form="off", own=Identity("", 0, ""), own_headers=list, grace=0.0, heartbeat=10.0
+        exchange,
+        ChatWriter(),
+        form="off",
+        own=Identity("", 0, ""),
+        own_headers=list,
+        grace=0.0,
+        heartbeat=10.0,
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.answer.answer import Identity
+from proxy.dialects.chat import ChatWriter
+from proxy.neutral.piece import Identity
 from proxy.settings import STATUS_FORMS
 from proxy.shaping.clean import clean_history
 from proxy.status import FORMS, Notice, carries_chunks, strip_status
@@ -15,8 +16,12 @@ BEGUN = Notice(done=False)
 ENDED = Notice(done=True, before=41_200, after=980)
 
 
+def written(form: str, notice: Notice) -> bytes:
+    return b"".join(ChatWriter().own(each(notice), OWN) for each in FORMS[form])
+
+
 def chunks(form: str, notice: Notice) -> list[dict[str, object]]:
-    made = b"".join(each(notice, OWN) for each in FORMS[form])
+    made = written(form, notice)
     return [loads(data) for frame in sse.frames(made) if (data := sse.data_of(frame)) is not None]
 
 
@@ -53,7 +58,7 @@ def test_an_event_rides_on_an_empty_delta() -> None:
 
 
 def test_auto_is_an_event_and_a_comment() -> None:
-    made = b"".join(each(BEGUN, OWN) for each in FORMS["auto"])
+    made = written("auto", BEGUN)
     assert [sse.data_of(frame) is None for frame in sse.frames(made)] == [False, True]
 
 

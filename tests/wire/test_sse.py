@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire import sse
 from proxy.wire.jsontext import loads
 from proxy.wire.sse import FrameSplitter, comment, data_lines, data_of, encode, frames
 
@@ -157,4 +156,3 @@ def test_a_comment_can_not_end_early() -> None:
     assert comment("a\r\nb\n\ndata: x") == b": a  b  data: x\n\n"
     assert comment() == b": \n\n"
     assert data_of(comment("\ud83d")) is None
-    assert sse.DONE == b"data: [DONE]\n\n"

@@ -1,6 +1,44 @@
-"""Chat completions: what most clients speak, and what every backend is spoken to in."""
+"""Chat completions: the dialect of most clients, and the one in which every backend is spoken to."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from proxy.dialects.chat.reading import ChatReader
+from proxy.dialects.chat.request import read
+from proxy.dialects.chat.writing import ChatWriter
+from proxy.errors import ClientError
+from proxy.neutral.request import Request
+
 UPSTREAM_PATH = b"/v1/chat/completions"
-"""Where every backend takes requests in this dialect."""
+"""Where every backend takes requests."""
+
+
+class Chat:
+    """Reads requests for chat completions, and answers them in chunks or whole."""
+
+    name = "chat"
+    paths: tuple[str, ...] = (UPSTREAM_PATH.decode(),)
+
+    def read(self, body: bytes, wire: bytes) -> Request:
+        """A client's request.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        return read(body, wire)
+
+    def answer_id(self, unique: str) -> str:
+        """As OpenAI's look."""
+        return f"chatcmpl-{unique}"
+
+    def refusal(self, error: ClientError) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return error.body()
+
+    def writer(self) -> ChatWriter:
+        """For one answer."""
+        return ChatWriter()
+
+
+__all__ = ["UPSTREAM_PATH", "Chat", "ChatReader", "ChatWriter"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.answer.privileged import is_privileged, smuggles, unprivileged
+from proxy.dialects.chat.privileged import is_privileged, smuggles, unprivileged
 from tests.answer.support import chunk, odd_chunks
 
 PRIVILEGED: list[dict[str, Any]] = [

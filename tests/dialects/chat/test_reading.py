@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.answer.frames import clean, encoded, is_done, is_open, is_torn, object_of, with_timings
+from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.dialects.chat.reading import encoded, is_done, object_of
+from proxy.neutral.piece import Piece
+from proxy.wire.sse import is_open
 from tests.answer.support import DONE, chunk, ending, frame, said, usage
 
 
@@ -13,6 +16,7 @@ def test_objects_of_data() -> None:
 
 
 def test_the_end_mark() -> None:
+    assert DONE == b"data: [DONE]\n\n"
     assert is_done(b"[DONE]")
     assert is_done(b" [DONE] ")
     assert not is_done(b'"[DONE]"')
@@ -23,12 +27,12 @@ def test_the_end_mark() -> None:
     "frame", [said("a"), b"data: [DONE]", b": comm", b"", b'data: {"a":1}', b"event: x", b"data: x\n\n"]
 )
 def test_whole_frames_are_not_torn(frame: bytes) -> None:
-    assert not is_torn(frame)
+    assert not ChatReader().torn(frame)
 
 
 @pytest.mark.parametrize("frame", [b'data: {"a', b"data: {", b"data: ", b"data: x\n", b"data: [DO"])
 def test_torn_frames(frame: bytes) -> None:
-    assert is_torn(frame)
+    assert ChatReader().torn(frame)
 
 
 def test_open_is_what_lacks_its_blank_line() -> None:
@@ -40,9 +44,9 @@ def test_open_is_what_lacks_its_blank_line() -> None:
 
 def test_clean_frames_stay_as_they_came() -> None:
     odd = b'data:{ "choices" : [] }\r\n\r\n'
-    assert clean(odd, {"choices": []}) is odd
-    assert clean(said("a"), chunk({"content": "a"}, event=1)) == said("a")
-    assert clean(b"x", {"event": 1}) == b""
+    assert ChatReader().read(odd).frame is odd
+    assert ChatReader().read(frame(chunk({"content": "a"}, event=1))).frame == said("a")
+    assert ChatReader().read(frame({"event": 1})).frame == b""
 
 
 def test_what_can_not_be_written_is_left_out() -> None:
@@ -52,6 +56,11 @@ def test_what_can_not_be_written_is_left_out() -> None:
     assert encoded({"choices": nested}) == b""
     while nested:
         nested = nested[0]  # type: ignore[assignment] # freed one by one
+
+
+def with_timings(finish: bytes, used: bytes) -> bytes:
+    read = ChatReader().read
+    return ChatWriter().with_usage(read(finish), Piece(frame=used)).frame
 
 
 TIMED = frame({**chunk(), "choices": [], "usage": {"prompt_tokens": 1}, "timings": {"cache_n": 1}})

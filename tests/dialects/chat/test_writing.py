@@ -1,15 +1,38 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 
-from proxy.answer.answer import Identity
-from proxy.answer.rewriting import content_of, part_of, renamed, text_alone, with_content
-from tests.answer.support import chunk, odd_chunks
+from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.dialects.chat.reading import object_of, piece_of
+from proxy.neutral.piece import Identity
+from proxy.wire import sse
+from tests.answer.support import chunk, frame, odd_chunks
 
+WRITER = ChatWriter()
 OWN = Identity("own", 7, "asked", {"system_fingerprint": "fp"})
+
+
+def renamed(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any]:
+    """The chunk under an identity."""
+    made = WRITER.relay(piece_of(chunk, frame(chunk)), identity, role_said=role_said)
+    return object_of(sse.data_of(made)) or {}
+
+
+def part_of(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any] | None:
+    made = WRITER.part(ChatReader().read(frame(chunk)), identity, role_said=role_said)
+    return object_of(sse.data_of(made))
+
+
+def text_alone(chunk: dict[str, Any], *, role_said: bool) -> tuple[str, str] | None:
+    """Field and text of a chunk that says one piece of text and nothing new beside it; None for others."""
+    piece = piece_of(chunk, b"")
+    if not piece.alone or (piece.role and not role_said):
+        return None
+    return piece.alone, piece.text or piece.thought
 
 
 @given(odd_chunks())
@@ -25,8 +48,10 @@ def test_any_chunk_is_rewritten_or_left_out(value: dict[str, Any]) -> None:
         if alone is not None:
             assert part is not None
             assert part["choices"][0]["delta"][alone[0]] == alone[1]
-    if content := content_of(value):
-        assert content_of(with_content(value, content + "!")) == content + "!"
+    piece = piece_of(value, b"")
+    if piece.text:
+        changed = WRITER.relay(replace(piece, text=piece.text + "!"), None, role_said=False)
+        assert ChatReader().read(changed).text == piece.text + "!"
 
 
 def test_renaming_changes_the_identity_only() -> None:

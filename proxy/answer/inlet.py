@@ -1,0 +1,81 @@
+"""What comes in of an answer: frames are read into pieces, and calls that were written as text into calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from proxy.answer.answer import Answer
+from proxy.answer.calls import CallReader
+from proxy.answer.events import Correct
+from proxy.answer.watch import Watch
+from proxy.neutral.dialect import Reader
+from proxy.neutral.piece import Piece
+from proxy.wire import sse
+
+
+class Inlet:
+    """The way in. What a reader of calls still keeps to itself is counted in the answer as unseen."""
+
+    def __init__(
+        self, watch: Watch, answer: Answer, reader: Reader, calls: Callable[[], CallReader | None]
+    ) -> None:
+        self._watch = watch
+        self._answer = answer
+        self._reader = reader
+        self._make_calls = calls
+        self.next_attempt()
+
+    def next_attempt(self) -> None:
+        """Get ready for the bytes of another attempt."""
+        self.splitter = sse.FrameSplitter()
+        self.calls = self._make_calls()
+        self.instead: Sequence[Piece] | None = None
+        """What to send if nobody corrects the calls in it; None: there is nothing to be corrected."""
+
+    def read(self, frame: bytes) -> Sequence[Piece]:
+        """What is said with a frame; nothing while it may be a call."""
+        piece = self._reader.read(frame)
+        if self.calls is None:
+            return (piece,)
+        ready = self.calls.feed(piece)
+        self._answer.attempt.unseen = self.calls.unseen
+        return ready
+
+    def rest(self) -> tuple[list[bytes], bytes]:
+        """The frames that are left at the end of the body, and the last one if it was cut off in the middle."""
+        frames = sse.frames(self.splitter.flush())
+        torn = frames.pop() if frames and self._reader.torn(frames[-1]) else b""
+        return frames, torn
+
+    def close(self) -> Sequence[Piece]:
+        """What is left to say at the end of an attempt, but for what has to be corrected."""
+        if self.calls is None:
+            return ()
+        rest = self.calls.close()
+        self._answer.attempt.unseen = 0
+        return rest
+
+    def corrected(self) -> Correct | Sequence[Piece]:
+        """What has to be corrected, or what is to be said because it can't be."""
+        wrong = self.calls.correction() if self.calls is not None else None
+        if self.calls is None or wrong is None:
+            return ()
+        answer, instead = self._answer, self.calls.give_up()
+        if not any(piece.finish == "length" for piece in instead):
+            self.instead = instead
+            return wrong
+        # Ended in the middle of a call: by the client's bound, or for want of room.
+        ending = [_end_of(piece) for piece in instead if piece.finish or not (piece.text or piece.calls)]
+        for piece in ending:
+            answer.add(piece)
+        if self._watch.tokens_left(answer) == 0:
+            return instead
+        answer.attempt.in_vain = True
+        answer.attempt.dropped += answer.count(wrong.written)
+        return ending
+
+
+def _end_of(piece: Piece) -> Piece:
+    """What a piece says of the end of the answer, without what it says in words."""
+    return replace(piece, frame=b"", text="") if piece.text else piece

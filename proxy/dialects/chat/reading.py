@@ -1,0 +1,208 @@
+"""Reading an answer in chunks of chat completions, or one that came whole.
+
+Fields: OpenAI API reference, "The chat completion chunk object" (2026), and what llama-server, vLLM, Ollama and
+OpenRouter add to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.dialects.chat.privileged import smuggles, unprivileged
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
+from proxy.wire import sse
+from proxy.wire.jsontext import loads
+
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+DONE = b"data: [DONE]\n\n"
+"""The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
+_TEXT_FIELDS = ("content", *REASONING_FIELDS)
+_TALLIES = {"usage": (b'"usage":', b'"completion_tokens":'), "timings": (b'"timings":', b'"predicted_n":')}
+"""Where vLLM (`continuous_usage_stats`) and llama-server (`timings_per_token`) count while they generate."""
+
+
+class ChatReader:
+    """Reads chunks."""
+
+    def read(self, frame: bytes) -> Piece:
+        """What a frame says."""
+        data = sse.data_of(frame)
+        if data is None:
+            return Piece(frame=frame, aside=True)
+        chunk = object_of(data)
+        if smuggles(frame):
+            return Piece()
+        if chunk is None:
+            return Piece(frame=frame, done=is_done(data))
+        rest = unprivileged(chunk)
+        return piece_of(rest, frame if rest is chunk else encoded(rest))
+
+    def torn(self, frame: bytes) -> bool:
+        """Whether the last frame of a stream was cut off in the middle of its JSON."""
+        data = sse.data_of(frame)
+        if data is None or sse.is_closed(frame) or is_done(data):
+            return False
+        try:
+            loads(data)
+        except ValueError:
+            return True
+        return False
+
+    def whole(self, body: bytes) -> WholeAnswer | None:
+        """What a body says: each choice as the chunk that would say it."""
+        parsed = object_of(body)
+        if parsed is None:
+            return None
+        choices, usage = parsed.get("choices"), parsed.get("usage")
+        head = {**parsed, "object": "chat.completion.chunk"}
+        listed = [
+            choice for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict)
+        ]
+        chunks = ({**head, "choices": [_as_delta(choice)]} for choice in listed)
+        return WholeAnswer(
+            form=parsed,
+            pieces=tuple(piece_of(chunk, b"") for chunk in chunks),
+            usage=usage if isinstance(usage, dict) else None,
+            refused="error" in parsed and not choices,
+        )
+
+
+def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
+    """What a parsed chunk says. Any JSON object may be handed in."""
+    choices = chunk.get("choices")
+    listed = choices if isinstance(choices, list) else []
+    piece = _said(chunk, listed[0] if listed else None, frame)
+    if piece.choice or "id" in chunk:
+        piece.identity = identity_of(chunk)
+    if len(listed) > 1:
+        piece.alone = ""
+        piece.beside = tuple(_said(chunk, choice, b"") for choice in listed[1:])
+    piece.error = bool(chunk.get("error"))
+    usage = chunk.get("usage")
+    if isinstance(usage, dict):
+        piece.usage = usage
+        piece.prompt_tokens = whole_number(usage.get("prompt_tokens"))
+        piece.completion_tokens = whole_number(usage.get("completion_tokens"))
+        piece.tally = _TALLIES["usage"]
+    elif isinstance(timings := chunk.get("timings"), dict):
+        if "cache_n" in timings:  # older ones do not tell the cached part of the prompt
+            piece.prompt_tokens = whole_number(timings["cache_n"]) + whole_number(timings.get("prompt_n"))
+        piece.completion_tokens = whole_number(timings.get("predicted_n"))
+        piece.tally = _TALLIES["timings"]
+    if piece.tally is not None and not piece.completion_tokens:
+        piece.alone = ""
+    piece.trailer = bool(usage) and not choices
+    return piece
+
+
+def identity_of(chunk: dict[str, Any]) -> Identity:
+    """Read off a chunk."""
+    extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
+    made_by, model = chunk.get("id"), chunk.get("model")
+    return Identity(
+        made_by if isinstance(made_by, str) else "",
+        whole_number(chunk.get("created")),
+        model if isinstance(model, str) else "",
+        extra,
+    )
+
+
+def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
+    if not isinstance(choice, dict):
+        return Piece(frame=frame, form=(chunk, None))
+    finish, index = choice.get("finish_reason"), choice.get("index")
+    piece = Piece(frame=frame, form=(chunk, choice), choice=True)
+    if index:
+        piece.index = index if isinstance(index, int) else -1
+    if finish and isinstance(finish, str):
+        piece.finish = finish
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        piece.text, piece.thought = content_of(delta), thought_of(delta)
+        piece.role = bool(delta.get("role"))
+        piece.calls = _calls(delta)
+        said = [name for name, value in delta.items() if name != "role" and not says_nothing(value)]
+        piece.more = piece.role or any(name != "content" for name in said)
+        if len(said) == 1 and not finish and said[0] in _TEXT_FIELDS and isinstance(delta[said[0]], str):
+            piece.alone = said[0]
+    return piece
+
+
+def says_nothing(value: Any) -> bool:
+    """Whether a field of a delta is there for its form only."""
+    return value in (None, "", [])
+
+
+def content_of(delta: dict[str, Any]) -> str:
+    """The text of a delta; empty if it has none."""
+    content = delta.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def thought_of(delta: dict[str, Any]) -> str:
+    """The reasoning of a delta; empty if it has none."""
+    for name in REASONING_FIELDS:
+        if (thought := delta.get(name)) and isinstance(thought, str):
+            return thought
+    return ""
+
+
+def _calls(delta: dict[str, Any]) -> tuple[CallPart, ...]:
+    calls, legacy = delta.get("tool_calls"), delta.get("function_call")
+    if not (calls or legacy):
+        return ()
+    parts = [_call(call) for call in (calls if isinstance(calls, list) else ()) if isinstance(call, dict)]
+    if isinstance(legacy, dict):
+        parts.append(CallPart(_text(legacy, "name"), _text(legacy, "arguments"), legacy=True))
+    return tuple(parts)
+
+
+def _call(call: dict[str, Any]) -> CallPart:
+    function, index = call.get("function"), call.get("index")
+    function = function if isinstance(function, dict) else {}
+    return CallPart(
+        _text(function, "name"),
+        _text(function, "arguments"),
+        id=_text(call, "id"),
+        index=index if isinstance(index, int) else None,
+        kind=_text(call, "type") or "function",
+    )
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    text = value.get(name)
+    return text if isinstance(text, str) else ""
+
+
+def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
+    message = choice.get("message")
+    said = dict(message) if isinstance(message, dict) else {}
+    if isinstance(calls := said.get("tool_calls"), list):
+        said["tool_calls"] = [
+            {**call, "index": index} for index, call in enumerate(calls) if isinstance(call, dict)
+        ]
+    rest = {name: choice.get(name) for name in ("index", "finish_reason")}
+    return {**rest, "delta": said}
+
+
+def object_of(data: bytes | None) -> dict[str, Any] | None:
+    """The JSON object in the data of a frame; None for anything else."""
+    try:
+        value = None if data is None else loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_done(data: bytes | None) -> bool:
+    """Whether it is the mark that ends a stream."""
+    return data is not None and data.strip() == b"[DONE]"
+
+
+def encoded(chunk: dict[str, Any]) -> bytes:
+    """A frame; nothing for a chunk that is empty, or nested too deeply to be written."""
+    try:
+        return sse.encode(chunk) if chunk else b""
+    except ValueError:
+        return b""

@@ -1,0 +1,187 @@
+"""Writing an answer as chunks: as they came, under another identity, as part of one answer, or of Spillway's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from proxy.dialects.chat.privileged import is_privileged
+from proxy.dialects.chat.reading import (
+    DONE,
+    REASONING_FIELDS,
+    content_of,
+    encoded,
+    object_of,
+    says_nothing,
+    thought_of,
+)
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.piece import CallPart, Identity, Piece
+from proxy.wire import sse
+from proxy.wire.jsontext import dumps
+
+_THOUGHT_FIELDS = (*REASONING_FIELDS, "reasoning_details")
+_COUNTS = ("usage", "timings")
+"""Fields of a chunk that are about all of it."""
+_CALLS = ("tool_calls", "function_call")
+
+
+class ChatWriter:
+    """Writes chunks. It keeps nothing: a chunk does not depend on those before it."""
+
+    native = True
+
+    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+        """A piece as it came, or under an identity; the first choice's role is left out where it was said already."""
+        if piece.form is None or (identity is None and piece.frame):
+            return piece.frame
+        chunk = piece.form[0] if piece.frame else _chunk(piece)
+        return encoded(chunk if identity is None else _renamed(chunk, identity, role_said=role_said))
+
+    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+        """What the first choice says, without finish reason and usage; empty if it says nothing."""
+        if not piece.choice:
+            return b""
+        chunk, choice = piece.form
+        said = {name: value for name, value in _delta(piece).items() if not says_nothing(value)}
+        if role_said:
+            said.pop("role", None)
+        if not said:
+            return b""
+        part = {**chunk, "choices": [{**choice, "delta": said, "finish_reason": None}]}
+        for count in _COUNTS:
+            part.pop(count, None)
+        return encoded(_stamped(part, identity))
+
+    def own(self, piece: Piece, identity: Identity) -> bytes:
+        """A piece that Spillway made."""
+        if piece.comment:
+            return sse.comment(piece.comment)
+        delta: dict[str, Any] = {"role": "assistant", "content": ""} if piece.role else {}
+        if piece.text or piece.event is not None:
+            delta["content"] = piece.text
+        if piece.thought:
+            delta[REASONING_FIELDS[0]] = piece.thought
+        choice = {"index": 0, "delta": delta, "finish_reason": piece.finish}
+        chunk = {
+            "id": identity.id,
+            "object": "chat.completion.chunk",
+            "created": identity.created,
+            "model": identity.model,
+            **identity.extra,
+            "choices": [] if piece.trailer else [choice],
+        }
+        if piece.usage is not None:
+            chunk["usage"] = piece.usage
+        if piece.event is not None:
+            chunk["event"] = piece.event
+        return sse.encode(chunk)
+
+    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
+        """A finish with the `timings` that the usage chunk after it took over.
+
+        llama-server (b11549) puts them on the last chunk, which is another one when usage is asked for. They are
+        moved as bytes, so that the client gets the very frame that it would have got unasked.
+        """
+        at = usage.frame.find(b',"timings":')
+        if at < 0 or b'"timings":' in finish.frame:
+            return finish
+        end = finish.frame.rstrip(b"\r\n")
+        moved = end[:-1] + usage.frame[at:].rstrip(b"\r\n") + finish.frame[len(end) :]
+        value = object_of(sse.data_of(moved))
+        return finish if value is None or is_privileged(value) else replace(finish, frame=moved)
+
+    def error(self, body: Mapping[str, Any]) -> bytes:
+        """An error, and the end."""
+        return sse.encode(body) + DONE
+
+    def end(self) -> bytes:
+        """The end mark."""
+        return DONE
+
+    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        """The body with other messages and finish reasons, and with this usage if there is any."""
+        body = dict(whole.form)
+        told = iter(zip(whole.pieces, pieces, strict=True))
+        body["choices"] = [
+            _choice(choice, *next(told)) if isinstance(choice, dict) else choice
+            for choice in whole.form.get("choices") or ()
+        ]
+        if usage is not None:
+            body["usage"] = usage
+        return dumps(body)
+
+
+def _chunk(piece: Piece) -> dict[str, Any]:
+    """A piece that was changed: what it says, and what else its frame held."""
+    chunk, choice = piece.form
+    if choice is None:
+        return dict(chunk)
+    counted = piece.usage is not None or piece.prompt_tokens or piece.completion_tokens
+    made = {name: value for name, value in chunk.items() if counted or name not in _COUNTS}
+    made["choices"] = [{**choice, "delta": _delta(piece), "finish_reason": piece.finish}]
+    return made
+
+
+def _delta(piece: Piece) -> dict[str, Any]:
+    """The delta as it came, with the text, reasoning and calls that the piece says instead."""
+    came = piece.form[1].get("delta")
+    delta = came if isinstance(came, dict) and not piece.bare else {}
+    if piece.frame:
+        return delta
+    if piece.text != content_of(delta):
+        delta = _without(delta, ("content",)) if not piece.text else {**delta, "content": piece.text}
+    if piece.thought != thought_of(delta):
+        named = {name: piece.thought for name in REASONING_FIELDS if name in delta and piece.thought}
+        delta = {**_without(delta, _THOUGHT_FIELDS), **named}
+    return {**delta, **_calls(piece.calls)} if piece.bare else delta
+
+
+def _without(delta: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in delta.items() if name not in names}
+
+
+def _calls(calls: Sequence[CallPart]) -> dict[str, Any]:
+    """Fields of a delta that say whole calls."""
+    if calls and calls[0].legacy:
+        return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
+    made = [{**({} if call.index is None else {"index": call.index}), **_call(call)} for call in calls]
+    return {"tool_calls": made} if made else {}
+
+
+def _call(call: CallPart) -> dict[str, Any]:
+    return {"id": call.id, "type": call.kind, "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _choice(choice: dict[str, Any], came: Piece, piece: Piece) -> dict[str, Any]:
+    """A choice of a whole answer, with what the piece says in its message."""
+    if piece is came:
+        return choice
+    message = choice.get("message")
+    kept = _without(message if isinstance(message, dict) else {}, _CALLS)
+    calls = _calls([replace(call, index=None) for call in piece.calls])
+    if piece.text or isinstance(kept.get("content"), str):
+        kept["content"] = piece.text or (None if calls else "")
+    if piece.thought:
+        kept[next((name for name in REASONING_FIELDS if kept.get(name)), REASONING_FIELDS[0])] = piece.thought
+    return {**choice, "message": {**kept, **calls}, "finish_reason": piece.finish}
+
+
+def _renamed(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any]:
+    if "choices" not in chunk:
+        return chunk
+    if role_said and isinstance(chunk["choices"], list):
+        chunk = {**chunk, "choices": list(map(_without_role, chunk["choices"]))}
+    return _stamped(chunk, identity)
+
+
+def _stamped(chunk: dict[str, Any], identity: Identity) -> dict[str, Any]:
+    stamp = {"id": identity.id, "created": identity.created, "model": identity.model}
+    return {**chunk, **stamp, **identity.extra}
+
+
+def _without_role(choice: Any) -> Any:
+    if not isinstance(choice, dict) or choice.get("index") or not isinstance(choice.get("delta"), dict):
+        return choice
+    return {**choice, "delta": _without(choice["delta"], ("role",))}

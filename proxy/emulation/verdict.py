@@ -1,0 +1,73 @@
+"""What became of the calls in an answer, and what is to be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.emulation.arguments import CUT
+from proxy.emulation.offer import Offer
+from proxy.emulation.protocol import EXAMPLE
+from proxy.emulation.scanner import Malformed, Piece, Text
+
+UNFINISHED = ("length", "content_filter", "error")
+"""Finish reasons of answers that the model did not end (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
+_TOLD = 3
+_LONGEST = 400
+
+
+@dataclass(slots=True)
+class FormCount:
+    """What became of the calls that were written in one form."""
+
+    called: int = 0
+    repaired: int = 0
+    """Of those that were called."""
+    malformed: int = 0
+
+
+NO_CALL = Malformed("", "none", "no tool was called, and one has to be")
+"""Stands at the end of an answer without the call that `tool_choice` demands."""
+
+
+def missing(offer: Offer, pieces: Sequence[Piece]) -> bool:
+    """Whether there is no call, right or wrong, although one has to be made."""
+    return offer.choice in ("required", "named") and all(isinstance(piece, Text) for piece in pieces)
+
+
+def has_ended(finish: str | None) -> bool:
+    """Whether a finish reason, by whatever name, says that the model came to an end of its own."""
+    return bool(finish) and finish not in UNFINISHED
+
+
+def ended_with(finish: str | None, offer: Offer) -> str | None:
+    """The finish reason of an answer that holds calls. Some backends have words of their own for `stop`."""
+    if not has_ended(finish):
+        return finish
+    return "function_call" if offer.legacy else "tool_calls"
+
+
+def count(stats: dict[str, FormCount], piece: Piece) -> None:
+    """Count a piece under its form."""
+    if isinstance(piece, Text):
+        return
+    own = stats.setdefault(piece.form, FormCount())
+    if isinstance(piece, Malformed):
+        own.malformed += 1
+    else:
+        own.called += 1
+        own.repaired += bool(piece.repairs)
+
+
+def complaint(malformed: Sequence[Malformed]) -> str:
+    """What to tell the model as a user message, so that it writes its calls once more."""
+    reasons = dict.fromkeys(_reason(call) for call in malformed)
+    listed = "; ".join(list(reasons)[:_TOLD])
+    return (
+        f"The tool call could not be made: {listed}. Write it again, complete and corrected, and nothing else:\n"
+        f"{EXAMPLE}"
+    )
+
+
+def _reason(call: Malformed) -> str:
+    return "it was cut off before its end" if call.reason == CUT else call.reason[:_LONGEST]

@@ -1,0 +1,103 @@
+"""What a dialect has to do: read a backend's answer into pieces, write pieces as a client's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from proxy.errors import ClientError
+from proxy.neutral.piece import Identity, Piece
+from proxy.neutral.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeAnswer:
+    """An answer that came whole."""
+
+    form: Any
+    """The body as its dialect parsed it."""
+    pieces: tuple[Piece, ...]
+    """What each choice says, all of it in one piece, with its finish reason and the identity."""
+    usage: dict[str, Any] | None
+    refused: bool
+    """Whether it is an error instead of an answer."""
+
+
+class Reader(Protocol):
+    """Reads what a backend sends. Holds nothing of any one answer."""
+
+    def read(self, frame: bytes) -> Piece:
+        """What a whole frame of a stream says."""
+        ...
+
+    def torn(self, frame: bytes) -> bool:
+        """Whether the last frame of a stream was cut off in the middle."""
+        ...
+
+    def whole(self, body: bytes) -> WholeAnswer | None:
+        """What a body that is no stream says; None for what is no answer in this dialect."""
+        ...
+
+
+class Writer(Protocol):
+    """Writes one answer for one client, in the order in which it is sent; it may count what it wrote."""
+
+    native: bool
+    """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
+
+    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+        """A piece that was read: as it came, or under another identity."""
+        ...
+
+    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+        """What a piece of a later attempt says, as part of the answer: no finish reason, no usage. Maybe nothing."""
+        ...
+
+    def own(self, piece: Piece, identity: Identity) -> bytes:
+        """A piece that Spillway made."""
+        ...
+
+    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
+        """The finish with what it lacks because usage was asked for."""
+        ...
+
+    def error(self, body: Mapping[str, Any]) -> bytes:
+        """An error (`{"error": {"message": …}}`), and the end of the stream."""
+        ...
+
+    def end(self) -> bytes:
+        """The mark that ends the stream."""
+        ...
+
+    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        """A body like this one, in which the choices say this."""
+        ...
+
+
+class Dialect(Protocol):
+    """A form in which clients ask and are answered."""
+
+    name: str
+    paths: tuple[str, ...]
+    """Of the requests that are made in it."""
+
+    def read(self, body: bytes, wire: bytes) -> Request:
+        """A client's request; `wire` is its body as it came, `body` the same without content-encoding.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        ...
+
+    def answer_id(self, unique: str) -> str:
+        """The id of an answer that no backend has given one yet."""
+        ...
+
+    def refusal(self, error: ClientError) -> dict[str, Any]:
+        """The body of the answer to a request that can't be served."""
+        ...
+
+    def writer(self) -> Writer:
+        """For one answer."""
+        ...

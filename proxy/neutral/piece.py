@@ -1,0 +1,92 @@
+"""What one frame of an answer's stream says, read once; and what Spillway says in one of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_LARGEST = 2**53
+
+
+@dataclass(slots=True)
+class Identity:
+    """What the first frame said of the answer, and every frame repeats."""
+
+    id: str
+    created: int
+    model: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of a tool call, or a whole one."""
+
+    name: str = ""
+    arguments: str = ""
+    id: str = ""
+    index: int | None = None
+    """To which of the answer's calls it belongs."""
+    kind: str = "function"
+    legacy: bool = False
+    """Whether it is the one call of the older form (`function_call`)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """What a frame says of the first choice that it lists; nothing of a field that is not what it should be.
+
+    A piece that was changed (`dataclasses.replace`) has no `frame`: what it says is then in its fields, and what
+    else was in the frame survives in `form`.
+    """
+
+    frame: bytes = b""
+    """The bytes as they came, less what a backend must not say; empty for what has to be written anew."""
+    form: Any = None
+    """The frame as its dialect parsed it, opaque to everyone else; None for what says nothing of an answer."""
+    bare: bool = False
+    """What else the frame said of the choice was said by an earlier piece of it."""
+
+    text: str = ""
+    thought: str = ""
+    calls: tuple[CallPart, ...] = ()
+    finish: str | None = None
+    role: bool = False
+    identity: Identity | None = None
+    usage: dict[str, Any] | None = None
+    prompt_tokens: int = 0
+    """Reported with this frame; 0: nothing was."""
+    completion_tokens: int = 0
+    """Of the whole answer so far, reported with this frame; 0: nothing was."""
+
+    choice: bool = False
+    """Whether it is about a choice at all."""
+    index: int = 0
+    """Which one; -1 for one that can't be told."""
+    beside: tuple[Piece, ...] = ()
+    """What the same frame says of further choices."""
+    trailer: bool = False
+    """Whether it is usage and nothing else."""
+    more: bool = False
+    """Whether it says anything of the choice besides the text and the finish reason."""
+    alone: str = ""
+    """The field that holds the text, if nothing but that and maybe the role is said and counted."""
+    tally: tuple[bytes, bytes] | None = None
+    """Keys of the object of running counts in the frame, and of the completion tokens in it."""
+
+    error: bool = False
+    done: bool = False
+    """Whether it is the mark that ends the stream."""
+    aside: bool = False
+    """Whether it carries no data, like a comment."""
+    comment: str = ""
+    """A comment of Spillway's own."""
+    event: dict[str, Any] | None = None
+    """A status event of Spillway's own, which rides on an empty piece."""
+
+
+def whole_number(value: Any) -> int:
+    """A count as a backend reported it, 0 for anything that is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+        return 0
+    return int(value)
