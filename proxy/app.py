@@ -149,7 +149,9 @@ def _surface(
     router = Router(upstreams(settings.backends, settings, transport), summary_models=options.summary_models)
     meter = counting.meter
     metrics = Metrics()
-    journals = Journals(metrics, RequestLog(), clock=time.monotonic)
+    journals = Journals(clock=time.monotonic)
+    for listener in (metrics, RequestLog()):
+        journals.listen(listener, *listener.types)
     compactor = Compactor(meter=meter, store=store, router=router, clock=clock)
     preparer = Preparer(counting=counting, store=store, options=options)
     attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)

@@ -72,7 +72,7 @@ class Relay:
                     return
                 job = await self._read(exchange, journal, dialect, wire)
                 try:
-                    await (self._stream(job) if job.request.stream else self._whole(job))
+                    await (self._stream(job) if job.prompt.request.stream else self._whole(job))
                 finally:
                     leave(job)
 
@@ -148,6 +148,8 @@ class Relay:
             await client.close_notice()
             if job.cut:
                 await client.warn_of_cut()
+            if not job.journal.outcome.plain:
+                await client.sum_up(job.told())
             await client.end()
         except ClientError as error:
             if not job.exchange.started:
@@ -160,7 +162,7 @@ class Relay:
     async def _other_than_stream(self, job: Job, client: ClientStream, response: httpx.Response) -> None:
         """An answer of a backend that can't stream becomes one; an error stays as it came, if it still can."""
         whole = await answer_whole(job, response, self.driver)
-        if (frames := as_stream(whole, client, show_usage=job.request.usage_wish is True)) is not None:
+        if (frames := as_stream(whole, client, show_usage=job.prompt.request.usage_wish is True)) is not None:
             await client.close_notice()
             await client.write(frames)
             await client.end()
@@ -176,11 +178,11 @@ class Relay:
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")
         form = wished if wished in FORMS else job.options.status
-        identity = Identity(job.dialect.answer_id(uuid4().hex), int(self.clock()), job.request.model)
+        identity = Identity(job.dialect.answer_id(uuid4().hex), int(self.clock()), job.prompt.request.model)
         return ClientStream(
             job.exchange,
             job.dialect.writer(),
-            form="off" if job.request.structured or job.background else form,
+            form="off" if job.prompt.request.structured or job.background else form,
             own=identity,
             own_headers=job.spillway_headers,
             grace=job.options.grace,
@@ -202,10 +204,10 @@ class Relay:
         if budget is None:
             return
         await self.counting.refine(job)
-        due = budget.needs_compaction(job.estimate.tokens, job.estimate.upper)
+        due = budget.needs_compaction(job.prompt.estimate.tokens, job.prompt.estimate.upper)
         if not due and not self.counting.was_cut(job):
             return
-        before = job.estimate.tokens
+        before = job.prompt.estimate.tokens
         if client is not None:
             await client.tell(Notice(done=False))
         gained = await self.compactor.compact(job)
@@ -213,7 +215,9 @@ class Relay:
             self.counting.mended(job)
             self.counting.ask_soon(job)
         if client is not None:
-            await client.tell(Notice(done=True, before=before, after=job.estimate.tokens, failed=not gained))
+            await client.tell(
+                Notice(done=True, before=before, after=job.prompt.estimate.tokens, failed=not gained)
+            )
         if _cannot_fit(job, budget.window):
             raise ContextOverflow(_overflow_text(job, before), param="messages")
 
@@ -232,14 +236,14 @@ def _cannot_fit(job: Job, window: int) -> bool:
     """
     backend = job.route.upstream.prober.known_backend
     doubt = 1.0 if backend is not None and backend.shifts_silently else 1.1
-    return job.estimate.tokens >= window * doubt
+    return job.prompt.estimate.tokens >= window * doubt
 
 
 def _overflow_text(job: Job, before: int) -> str:
     budget = job.budget
     window = budget.window if budget is not None else 0
     return (
-        f"This conversation needs about {job.estimate.tokens} tokens after everything was shortened "
+        f"This conversation needs about {job.prompt.estimate.tokens} tokens after everything was shortened "
         f"({before} before), but the context window of {job.route.model} is {window} tokens. What remains are "
         "the system prompt, the tools and the newest turn: shorten one of them, send fewer tools, or load the "
         "model with a larger window."

@@ -157,7 +157,7 @@ class Attempts:
         final: bool = False,
     ) -> Refusal:
         budget = job.budget
-        roomy = budget is not None and job.estimate.upper < budget.pause_point
+        roomy = budget is not None and job.prompt.estimate.upper < budget.pause_point
         return Refusal(overflow=overflow, tools=tools, roomy=roomy, way=how, final=final)
 
     # -- mending
@@ -169,18 +169,22 @@ class Attempts:
         if overflow.window is not None and overflow.window >= SMALLEST_WINDOW:
             upstream.prober.learn(model, overflow.window, overflow.origin)
             job.profile = await upstream.prober.profile(model)
-        elif job.budget is None and job.estimate.tokens > SMALLEST_WINDOW:
+        elif job.budget is None and job.prompt.estimate.tokens > SMALLEST_WINDOW:
             # Nobody names the window; it is smaller than this prompt.
-            window = Fact(int(job.estimate.tokens * 0.9), "refused prompt", Trust.LEARNED)
+            window = Fact(int(job.prompt.estimate.tokens * 0.9), "refused prompt", Trust.LEARNED)
             job.profile = replace(job.profile, window=window)
         budget = job.budget
         if budget is None:
             return False
-        if job.estimate.tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
+        if job.prompt.estimate.tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
             return True
         # The refusal may know better than the estimate how long the prompt is: aim as much lower.
         known = overflow.prompt_tokens or 0
-        excess = max(1.0, known / max(1, job.estimate.tokens)) if known < 8 * job.estimate.tokens else 1.0
+        excess = (
+            max(1.0, known / max(1, job.prompt.estimate.tokens))
+            if known < 8 * job.prompt.estimate.tokens
+            else 1.0
+        )
         less = (_UNTOLD if excess == 1.0 else 1.0) * (0.7 if job.spent.shortened > 1 else 1.0) / excess
         return await self._compactor.compact(
             job, goal=int(budget.goal * less), limit=int(budget.limit * less)
@@ -189,23 +193,25 @@ class Attempts:
     async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
         """Learn from a refusal of tools, and prepare the job anew without them."""
         # A choice, or a provider that the client picked, says nothing of other requests.
-        if not refusal.choice_only and "provider" not in job.request.body:
+        if not refusal.choice_only and "provider" not in job.prompt.request.body:
             job.route.upstream.prober.learn_tools(job.route.model, refusal.origin)
             job.journal.tell(Refused("tools", refusal.origin))
         await self._preparer.prepare_anew(job)
         budget = job.budget
-        if budget is not None and budget.needs_compaction(job.estimate.tokens, job.estimate.upper):
+        if budget is not None and budget.needs_compaction(
+            job.prompt.estimate.tokens, job.prompt.estimate.upper
+        ):
             await self._compactor.compact(job)
-        return job.offer is not None
+        return job.prompt.offer is not None
 
     # -- sending
 
     async def _send(self, job: Job, why: str) -> httpx.Response:
-        request = job.request
+        request = job.prompt.request
         backend = job.route.upstream.prober.known_backend
         reports = backend is not None and backend.reports_usage
         job.usage_asked = job.options.ask_usage and may_ask_usage(request) and not reports
-        messages = None if job.untouched else job.messages
+        messages = None if job.prompt.untouched else job.prompt.messages
         body = written(request, messages, job.changed_fields(), ask_usage=job.usage_asked)
         encoded = body is request.raw and request.wire is not request.raw
         wire = request.wire if encoded and request.wire is not None else body

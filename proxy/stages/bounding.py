@@ -18,7 +18,7 @@ def bound_first(job: Job) -> None:
         return
     if _must_fit_whole(job):
         lower_bound(job, budget.window)
-    if job.request.stream and job.resumable and not job.cancels:
+    if job.prompt.request.stream and job.resumable and not job.cancels:
         _stop_by_bound(job, budget)
 
 
@@ -27,9 +27,9 @@ def lower_bound(job: Job, window: int) -> bool:
 
     OpenRouter and older vLLM add it to the prompt when they admit a request.
     """
-    room = window - job.estimate.upper
-    wanted = job.request.max_tokens
-    if wanted is None or wanted <= room or job.answer_bound is not None:
+    room = window - job.prompt.estimate.upper
+    wanted = job.prompt.request.max_tokens
+    if wanted is None or wanted <= room or job.prompt.answer_bound is not None:
         return False
     _bound(job, room)
     return True
@@ -40,7 +40,7 @@ def bounded_answer(job: Job, room: int, said: int) -> dict[str, int]:
 
     All in tokens; none if the client set no bound and an attempt can be left at any time.
     """
-    request = job.request
+    request = job.prompt.request
     room = max(_SMALLEST_ANSWER, room - _ROOM_MARGIN)
     if request.max_tokens is None:
         return {} if job.cancels else {request.bounds[0]: room}
@@ -53,16 +53,16 @@ def _stop_by_bound(job: Job, budget: ContextBudget) -> None:
 
     Only where it may get that long: what models write in one go is bounded by the provider, or by habit.
     """
-    room = budget.pause_point - job.estimate.upper
+    room = budget.pause_point - job.prompt.estimate.upper
     most = job.profile.max_output.value if job.profile.max_output is not None else _LONG_ANSWER
-    if room < min(most, job.request.max_tokens or most) and job.answer_bound is None:
+    if room < min(most, job.prompt.request.max_tokens or most) and job.prompt.answer_bound is None:
         _bound(job, room)
 
 
 def _bound(job: Job, room: int) -> None:
     fields = bounded_answer(job, room, 0)
-    job.fields |= fields
-    job.answer_bound = min(fields.values(), default=None)
+    job.prompt.fields |= fields
+    job.prompt.answer_bound = min(fields.values(), default=None)
 
 
 def _must_fit_whole(job: Job) -> bool:
@@ -73,4 +73,4 @@ def _must_fit_whole(job: Job) -> bool:
     backend = job.route.upstream.prober.known_backend
     if backend is None:
         return False
-    return backend.fits_answer or (backend.shifts_silently and not job.request.stream)
+    return backend.fits_answer or (backend.shifts_silently and not job.prompt.request.stream)

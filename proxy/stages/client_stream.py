@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from proxy.exchange import Exchange, Headers
 from proxy.net.tasks import spawn
 from proxy.neutral.dialect import Writer
 from proxy.neutral.piece import Identity, Piece
 from proxy.status import FORMS, Form, Notice, carries_chunks
+from proxy.wire.jsontext import dumps
 
 _EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 
@@ -124,6 +125,12 @@ class ClientStream:
         outside = [form for form in self._forms if form in FORMS["auto"]]
         if frames := self._written(Notice(done=True, cut=True), outside):
             await self.write(frames)
+
+    async def sum_up(self, told: Mapping[str, Any]) -> None:
+        """Say behind the answer what was done, in a comment: the headers may have gone out before it was known."""
+        if self._forms:
+            comment = Piece(comment=f"spillway {dumps(told).decode()}")
+            await self.write(self.writer.own(comment, Identity("", 0, "")))
 
     async def close_notice(self) -> None:
         """Close a notice that is still open, so that no client shows it as running for ever."""

@@ -62,16 +62,16 @@ class Compactor:
         given after a refusal, and then what could not be shortened before is tried again.
         """
         budget = job.budget
-        if budget is None or not job.history:
+        if budget is None or not job.prompt.history:
             return False
         goal = budget.goal if goal is None else goal
-        cold = (job.scope, job.links[-1])
+        cold = (job.scope, job.prompt.links[-1])
         if limit is None and self._cooling.get(cold, 0.0) > self._clock():
             return False
         gained = await self._shorten(
             job, budget, goal, min(budget.limit, limit or _surely_below(budget.limit, job))
         )
-        if gained and job.estimate.upper > budget.limit:
+        if gained and job.prompt.estimate.upper > budget.limit:
             # What was counted by the backend is rewritten, so that the bound is wider than before.
             await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
         if not gained:
@@ -80,24 +80,24 @@ class Compactor:
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> bool:
         since = job.journal.clock()
-        job.journal.tell(Compacting(job.estimate.tokens))
+        job.journal.tell(Compacting(job.prompt.estimate.tokens))
         done = await self._shared(job, budget, goal, limit)
         seconds = job.journal.clock() - since
         job.journal.tell(Compacted(done.kind, round(done.before), round(done.after), seconds))
         if done.covered == 0:
             return False
-        job.checkpoint = self._checkpoint(job, done)
-        job.history = done.messages
-        job.untouched = False
-        before = job.estimate.tokens
-        job.estimate = await self._meter.measure(job.key, job.body())
-        job.saved += max(0, before - job.estimate.tokens)
+        job.prompt.checkpoint = self._checkpoint(job, done)
+        job.prompt.history = done.messages
+        job.prompt.untouched = False
+        before = job.prompt.estimate.tokens
+        job.prompt.estimate = await self._meter.measure(job.key, job.body())
+        job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
         job.measured()
         return True
 
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
-        key = (job.scope, job.links[-1], len(job.history), goal, limit)
+        key = (job.scope, job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(spawn(self._alone(job, budget, goal, limit), name="compaction"))
@@ -120,7 +120,7 @@ class Compactor:
     async def rehearse(self, job: Job) -> Compaction | None:
         """What compacting the job would do, with a stand-in for a summary; nothing is asked, sent or kept."""
         budget = job.budget
-        if budget is None or not job.history:
+        if budget is None or not job.prompt.history:
             return None
 
         async def stand_in(ask: SummaryAsk) -> str:
@@ -131,11 +131,13 @@ class Compactor:
 
     async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
         """Run it here, unless another replica is at it: then take over what that one stored."""
-        name = f"{job.scope}|{job.links[-1].hex()}"
+        name = f"{job.scope}|{job.prompt.links[-1].hex()}"
         if not await self._store.claim(name, CLAIM):
             await self._store.wait(name, CLAIM)
-            stored = await self._store.find(job.scope, job.links[-2::-1])
-            if stored is not None and (job.checkpoint is None or stored.covered > job.checkpoint.covered):
+            stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
+            if stored is not None and (
+                job.prompt.checkpoint is None or stored.covered > job.prompt.checkpoint.covered
+            ):
                 return self._taken_over(job, stored)
         try:
             done = await self._run(job, budget, goal, limit, partial(self.ask, job))
@@ -149,13 +151,13 @@ class Compactor:
         def cost(messages: Sequence[Message]) -> list[float]:
             return self._meter.costs(job.key, messages)
 
-        costs = cost(job.history)
-        overhead = max(0.0, job.estimate.tokens - sum(costs))
+        costs = cost(job.prompt.history)
+        overhead = max(0.0, job.prompt.estimate.tokens - sum(costs))
         reduction = Reduction(
-            messages=job.history,
+            messages=job.prompt.history,
             costs=costs,
-            floor=head_end(job.history),
-            tail=newest_user(job.history) or 0,
+            floor=head_end(job.prompt.history),
+            tail=newest_user(job.prompt.history) or 0,
             budget=max(1.0, goal - overhead),
             limits=limits_for(job.options.policy, budget.window),
             cost=cost,
@@ -191,7 +193,7 @@ class Compactor:
 
     def _checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
         """The rewrite against the client's own messages, so that the next job finds it."""
-        old = job.checkpoint
+        old = job.prompt.checkpoint
         covered, replaced = done.covered, done.replaced
         if old is not None:
             # Where it ends inside the earlier rewrite, it covers as much as that did.
@@ -200,7 +202,7 @@ class Compactor:
             covered += old.covered - len(old.replacement)
         return Checkpoint(
             scope=job.scope,
-            digest=job.links[covered - 1],
+            digest=job.prompt.links[covered - 1],
             covered=covered,
             replacement=tuple(done.messages[:replaced]),
             tokens_before=int(done.before),
@@ -211,15 +213,15 @@ class Compactor:
 
     def _taken_over(self, job: Job, stored: Checkpoint) -> Compaction:
         """What another replica stored, as if it had been done here."""
-        old = job.checkpoint
+        old = job.prompt.checkpoint
         shift = old.covered - len(old.replacement) if old is not None else 0
-        messages = [*stored.replacement, *job.sent[stored.covered :]]
+        messages = [*stored.replacement, *job.prompt.sent[stored.covered :]]
         return Compaction(
             messages=messages,
             covered=stored.covered - shift,
             replaced=len(stored.replacement),
             kind=kind_of(stored.kind),
-            before=sum(self._meter.costs(job.key, job.history)),
+            before=sum(self._meter.costs(job.key, job.prompt.history)),
             after=sum(self._meter.costs(job.key, messages)),
             rungs=("taken over",),
         )
@@ -235,5 +237,5 @@ def _surely_below(bound: int, job: Job) -> int:
 
     The margin of a long prompt grows with it, that of a short one is mostly fixed.
     """
-    tokens, upper = job.estimate.tokens, job.estimate.upper
+    tokens, upper = job.prompt.estimate.tokens, job.prompt.estimate.upper
     return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))

@@ -59,14 +59,14 @@ class Counting:
 
         The first request with other tools than before is counted exactly in the background.
         """
-        budget, estimate = job.budget, job.estimate
+        budget, estimate = job.budget, job.prompt.estimate
         if budget is None or estimate.source == "backend":
             return
         doubt = estimate.upper - estimate.tokens
         low = budget.needs_compaction(estimate.tokens - doubt, estimate.tokens)
         if low != budget.needs_compaction(estimate.upper, estimate.upper):
             await self._ask(job, EXACT_TIMEOUT)
-        elif job.request.body.get("tools"):
+        elif job.prompt.request.body.get("tools"):
             known = (job.key, estimate.ticket.scope)
             if known not in self._asked:
                 self._asked.add(known)
@@ -77,7 +77,7 @@ class Counting:
         spawn(self._ask(job, 10 * EXACT_TIMEOUT), name="exact-count")
 
     async def _ask(self, job: Job, seconds: float) -> None:
-        estimate = job.estimate
+        estimate = job.prompt.estimate
         try:
             async with asyncio.timeout(seconds):
                 exact = await job.route.upstream.prober.count(job.body())
@@ -85,7 +85,7 @@ class Counting:
             return
         if exact is not None:
             self.meter.anchor_exact(estimate, exact)
-            job.estimate = await self.meter.measure(job.key, job.body())
+            job.prompt.estimate = await self.meter.measure(job.key, job.body())
             job.measured()
 
     def observe(self, job: Job, estimate: Estimate, usage: Mapping[str, Any]) -> None:
@@ -105,11 +105,11 @@ class Counting:
 
     def was_cut(self, job: Job) -> bool:
         """Whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
-        return bool(self._cut) and any((job.scope, link) in self._cut for link in job.links)
+        return bool(self._cut) and any((job.scope, link) in self._cut for link in job.prompt.links)
 
     def mended(self, job: Job) -> None:
         """The conversation was compacted since it was cut: what is sent now is whole."""
-        for link in job.links:
+        for link in job.prompt.links:
             self._cut.pop((job.scope, link), None)
 
     async def save(self) -> None:
@@ -120,8 +120,8 @@ class Counting:
     def _was_cut(self, job: Job, estimate: Estimate, reported: int, window: int | None) -> None:
         job.journal.tell(Cut(estimate.tokens, reported))
         job.cut = True
-        if job.links:
-            self._cut[job.scope, job.links[-1]] = None
+        if job.prompt.links:
+            self._cut[job.scope, job.prompt.links[-1]] = None
             while len(self._cut) > MOST_CUT:
                 del self._cut[next(iter(self._cut))]
         learned = window_behind_cut(reported, window)

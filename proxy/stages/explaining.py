@@ -18,21 +18,21 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
     Token figures are estimates. A summary is stood in for by a text of its greatest length.
     """
     key, budget = job.key, job.budget
-    costs = counting.meter.costs(key, job.messages)
+    costs = counting.meter.costs(key, job.prompt.messages)
     told: dict[str, Any] = {
         "model": job.route.model,
         "backend": job.route.upstream.name,
         "window": None if budget is None else budget.window,
-        "prompt_tokens": job.estimate.tokens,
-        "prompt_tokens_upper": job.estimate.upper,
-        "counted_by": job.estimate.source,
-        "fill": None if budget is None else round(budget.fill(job.estimate.tokens), 4),
+        "prompt_tokens": job.prompt.estimate.tokens,
+        "prompt_tokens_upper": job.prompt.estimate.upper,
+        "counted_by": job.prompt.estimate.source,
+        "fill": None if budget is None else round(budget.fill(job.prompt.estimate.tokens), 4),
         "parts": _parts(job, costs),
         "tools": _tools(job, counting),
         "checkpoint": _checkpoint(job),
         "action": "forwarded",
         "rungs": [],
-        "messages": job.messages,
+        "messages": job.prompt.messages,
     }
     if budget is None or not is_managed(job.route, job.options):
         return {**told, **_left_alone(job)}
@@ -46,7 +46,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         for limits in (limits_for(job.options.policy, budget.window),)
         for name in limits.__slots__
     }
-    if not budget.needs_compaction(job.estimate.tokens, job.estimate.upper):
+    if not budget.needs_compaction(job.prompt.estimate.tokens, job.prompt.estimate.upper):
         return told
     done = await compactor.rehearse(job)
     if done is None or not done.covered:
@@ -57,7 +57,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         "rungs": list(done.rungs),
         "before": round(done.before),
         "after": round(done.after),
-        "messages": [*job.system, *done.messages],
+        "messages": [*job.prompt.system, *done.messages],
     }
 
 
@@ -70,21 +70,24 @@ def _left_alone(job: Job) -> dict[str, str]:
 def _parts(job: Job, costs: list[float]) -> dict[str, Any]:
     messages = [
         {"index": index, "role": message.get("role"), "tokens": round(cost, 1)}
-        for index, (message, cost) in enumerate(zip(job.messages, costs, strict=True))
+        for index, (message, cost) in enumerate(zip(job.prompt.messages, costs, strict=True))
     ]
-    rest = max(0.0, job.estimate.tokens - sum(costs))
+    rest = max(0.0, job.prompt.estimate.tokens - sum(costs))
     return {"messages": messages, "template_and_tools": round(rest, 1)}
 
 
 def _tools(job: Job, counting: Counting) -> dict[str, Any] | None:
     """How the tools reach the model, and what telling it of them costs where it has none of its own."""
-    if job.offer is None:
+    if job.prompt.offer is None:
         return {"mode": "native"} if job.offers_tools else None
-    return {"mode": "emulated", "protocol_tokens": counting.meter.count_text(job.key, protocol(job.offer))}
+    return {
+        "mode": "emulated",
+        "protocol_tokens": counting.meter.count_text(job.key, protocol(job.prompt.offer)),
+    }
 
 
 def _checkpoint(job: Job) -> dict[str, Any] | None:
-    found = job.checkpoint
+    found = job.prompt.checkpoint
     if found is None:
         return None
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.backends.profile import ModelKey, ModelProfile
@@ -24,12 +24,41 @@ from proxy.tokens.meter import Estimate
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
-    """What is known about a request, and what will be sent for it.
+class Prompt:
+    """What will be sent for a request.
 
     `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
     the client sent it, without status text, and `links` its chain digests.
     """
+
+    request: Request
+    """As the policy has it, and with its tools as text where they are emulated."""
+    offer: Offer | None
+    """Tools that the model is told of in the prompt, because it has none of its own."""
+    system: Sequence[Message]
+    sent: Sequence[Message]
+    links: Sequence[bytes]
+    history: Sequence[Message]
+    checkpoint: Checkpoint | None
+    estimate: Estimate
+    untouched: bool
+    """Whether the body can go upstream byte for byte."""
+    saved: int
+    """Tokens by which it was shortened, over all compactions."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Options that differ from the client's."""
+    answer_bound: int | None = None
+    """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages as they will be sent."""
+        return [*self.system, *self.history]
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A request that is being served: whose it is, where it goes, and what it has come to."""
 
     exchange: Exchange
     journal: Journal
@@ -37,41 +66,20 @@ class Job:
     """In which the client asked, and is answered."""
     asked: Request
     """As the client sent it."""
-    request: Request
     route: Route
     options: Options
     profile: ModelProfile
     scope: str
     """Credential digest, backend and model: nothing is shared across it."""
-    system: Sequence[Message]
-    sent: Sequence[Message]
-    links: Sequence[bytes]
-    history: Sequence[Message]
-    checkpoint: Checkpoint | None = None
-    estimate: Estimate
-    untouched: bool = True
-    """Whether the body can go upstream byte for byte."""
+    prompt: Prompt = field(init=False)
+    """Set when the job is prepared, and once more if its tools have to become text."""
     usage_asked: bool = False
     cut: bool = False
     """Whether the backend was found to have cut this prompt in silence."""
-    answer_bound: int | None = None
-    """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
-    saved: int = 0
-    """Tokens by which the prompt was shortened, over all compactions of this job."""
-    offer: Offer | None = None
-    """Tools that the model is told of in its prompt, because it has none of its own."""
     spent: Spent = field(default_factory=Spent)
     """The account of its attempts."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
-    fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of the body that differ from the client's."""
-
-    def become(self, other: Job) -> None:
-        """Start over as another job, which was prepared from the same request in another way."""
-        for each in fields(Job):
-            if each.name not in ("spent", "alone"):
-                setattr(self, each.name, getattr(other, each.name))
 
     @property
     def key(self) -> ModelKey:
@@ -96,14 +104,14 @@ class Job:
         Several choices share one window; a format and log-probabilities hold for one generation only; a client's own
         chores are left as they are.
         """
-        request = self.request
+        request = self.prompt.request
         single = request.choices == 1 and not request.structured and not request.body.get("logprobs")
         return single and not self.background
 
     @property
     def may_emulate(self) -> bool:
         """Whether there is anything to emulate, and it is not done yet."""
-        return self.offer is None and self.offers_tools and self.options.emulate_tools
+        return self.prompt.offer is None and self.offers_tools and self.options.emulate_tools
 
     @property
     def background(self) -> bool:
@@ -111,36 +119,31 @@ class Job:
 
         Open WebUI names the chore in a header where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
         """
-        return self.request.background_task or bool((self.exchange.header(b"x-task") or "").strip())
+        return self.prompt.request.background_task or bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
     def cancels(self) -> bool:
         """Whether leaving a stream ends the generation, so that it may be paused at any word."""
         backend = self.route.upstream.prober.known_backend
-        return backend is None or backend.stops_when_left(self.request.body, self.profile)
-
-    @property
-    def messages(self) -> list[Message]:
-        """All messages as they will be sent."""
-        return [*self.system, *self.history]
+        return backend is None or backend.stops_when_left(self.prompt.request.body, self.profile)
 
     def body(self) -> dict[str, Any]:
         """The body as it will be sent, as parsed JSON."""
-        return {**self.request.body, "messages": self.messages, **self.changed_fields()}
+        return {**self.prompt.request.body, "messages": self.prompt.messages, **self.changed_fields()}
 
     def changed_fields(self) -> dict[str, Any]:
         """Options that go upstream with another value than the client gave them."""
-        renamed = self.route.model != self.request.model
-        return {**self.fields, "model": self.route.model} if renamed else self.fields
+        renamed = self.route.model != self.prompt.request.model
+        return {**self.prompt.fields, "model": self.route.model} if renamed else self.prompt.fields
 
     def measured(self) -> None:
         """Tell how large the prompt is now."""
         window = self.profile.window
         self.journal.tell(
             Measured(
-                self.estimate.tokens,
+                self.prompt.estimate.tokens,
                 None if window is None else window.value,
-                "" if self.offer is None else "emulated",
+                "" if self.prompt.offer is None else "emulated",
             )
         )
 
@@ -150,7 +153,7 @@ class Job:
         told: dict[str, Any] = {
             "attempts": outcome.attempts,
             "action": outcome.action,
-            "saved_tokens": self.saved,
+            "saved_tokens": self.prompt.saved,
         }
         if (fill := outcome.fill) is not None:
             told |= {"fill": round(fill, 4), "window": outcome.window}
@@ -166,10 +169,12 @@ class Job:
             (b"x-spillway-action", action.encode()),
             (b"x-spillway-backend", self.route.upstream.name.encode("latin-1", "replace")),
         ]
-        if self.offer is not None:
+        if self.prompt.offer is not None:
             headers.append((b"x-spillway-tools", b"emulated"))
         if (budget := self.budget) is not None:
             if action != COMPACTING:
-                headers.append((b"x-spillway-fill", f"{budget.fill(self.estimate.tokens):.4f}".encode()))
+                headers.append(
+                    (b"x-spillway-fill", f"{budget.fill(self.prompt.estimate.tokens):.4f}".encode())
+                )
             headers.append((b"x-spillway-window", str(budget.window).encode()))
         return headers

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
+from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.chain import chain
 from proxy.history.checkpoint import Checkpoints
@@ -17,7 +18,7 @@ from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import shape
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
-from proxy.stages.job import Job
+from proxy.stages.job import Job, Prompt
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Mended
 from proxy.telemetry.journal import Journal
@@ -32,67 +33,65 @@ class Preparer:
         self._options = options
 
     async def prepare(
-        self,
-        exchange: Exchange,
-        journal: Journal,
-        dialect: Dialect,
-        asked: Request,
-        route: Route,
-        *,
-        emulate: bool = False,
+        self, exchange: Exchange, journal: Journal, dialect: Dialect, asked: Request, route: Route
     ) -> Job:
-        """Everything up to the decision what to do. `emulate`: the backend has just refused the tools."""
-        profile = await route.upstream.prober.profile(route.model)
-        key = (route.upstream.name, route.model)
-        options = self._options.for_model(route.model)
-        request = shape(asked, options, profile.window.value if profile.window is not None else None)
-        backend = route.upstream.prober.known_backend
-        drops = backend is not None and backend.drops_functions
-        offer = offer_to_emulate(request, profile, options, now=emulate, drops_functions=drops)
-        rules = _rules(route.model, request)
-        messages = _without_status(request.messages)
-        if offer is not None:
-            # Calls and results are mended while they can be told apart, roles once they are text.
-            messages = _mended(journal, messages, RepairRules())
-            request = emulated(request, offer, messages, system=not rules.alternate)
-            messages = request.messages
-        messages = _mended(journal, messages, rules)
-        lead = leading_system(messages)
-        system, sent = messages[:lead], messages[lead:]
-        links = chain(sent)
-        scope = "|".join((tenant(exchange), *key))
-        # The newest message is never covered, not even where the same loop has been run before.
-        checkpoint = await self._store.find(scope, links[-2::-1]) if links else None
-        history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
+        """Everything up to the decision what to do."""
         job = Job(
             exchange=exchange,
             journal=journal,
             dialect=dialect,
             asked=asked,
+            route=route,
+            options=self._options.for_model(route.model),
+            profile=await route.upstream.prober.profile(route.model),
+            scope="|".join((tenant(exchange), route.upstream.name, route.model)),
+        )
+        await self._prepare(job, emulate=False)
+        return job
+
+    async def prepare_anew(self, job: Job) -> None:
+        """Start over with tools as text, because the backend has just refused them."""
+        job.profile = await job.route.upstream.prober.profile(job.route.model)
+        await self._prepare(job, emulate=True)
+
+    async def _prepare(self, job: Job, *, emulate: bool) -> None:
+        request, offer, messages = self._in_form(job, emulate=emulate)
+        lead = leading_system(messages)
+        system, sent = messages[:lead], messages[lead:]
+        links = chain(sent)
+        # The newest message is never covered, not even where the same loop has been run before.
+        checkpoint = await self._store.find(job.scope, links[-2::-1]) if links else None
+        history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
+        body = {**request.body, "messages": [*system, *history]}
+        job.prompt = Prompt(
             request=request,
             offer=offer,
-            route=route,
-            options=options,
-            profile=profile,
-            scope=scope,
             system=system,
             sent=sent,
             links=links,
             history=history,
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
-            estimate=await self._counting.measure(
-                route, profile, {**request.body, "messages": [*system, *history]}
-            ),
+            estimate=await self._counting.measure(job.route, job.profile, body),
             untouched=checkpoint is None and messages is request.messages,
         )
         job.measured()
-        return job
 
-    async def prepare_anew(self, job: Job) -> None:
-        """Start over with tools as text, because the backend has just refused them."""
-        prepare = self.prepare(job.exchange, job.journal, job.dialect, job.asked, job.route, emulate=True)
-        job.become(await prepare)
+    def _in_form(self, job: Job, *, emulate: bool) -> tuple[Request, Offer | None, Sequence[Message]]:
+        """The request as the policy has it, what it offers as text, and its messages as backends take them."""
+        profile, model = job.profile, job.route.model
+        request = shape(job.asked, job.options, profile.window.value if profile.window is not None else None)
+        backend = job.route.upstream.prober.known_backend
+        drops = backend is not None and backend.drops_functions
+        offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
+        rules = _rules(model, request)
+        messages = _without_status(request.messages)
+        if offer is not None:
+            # Calls and results are mended while they can be told apart, roles once they are text.
+            messages = _mended(job.journal, messages, RepairRules())
+            request = emulated(request, offer, messages, system=not rules.alternate)
+            messages = request.messages
+        return request, offer, _mended(job.journal, messages, rules)
 
 
 def _mended(journal: Journal, messages: Sequence[Message], rules: RepairRules) -> Sequence[Message]:

@@ -84,10 +84,10 @@ class Resumer:
             progress.gap = answer.cut_back()
         partial = await self._shortened(job, answer, progress, budget.window * SAID_SHARE)
         said = sum(self._cost(job)([{"role": "assistant", "content": partial.text or partial.thought}]))
-        if job.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
+        if job.prompt.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
             await self._compactor.compact(job, goal=max(1, int(budget.goal - said)))
         while True:
-            request = continuation(job.messages, partial, how, thoughts=_thinks_on(job))
+            request = continuation(job.prompt.messages, partial, how, thoughts=_thinks_on(job))
             opened = await self._attempts.go_on(job, request, answer.said_tokens, how=how)
             if isinstance(opened, Attempted):
                 return opened
@@ -103,7 +103,7 @@ class Resumer:
         """
         written: Message = {"role": "assistant", "content": answer.text + correction.written}
         complaint: Message = {"role": "user", "content": correction.complaint}
-        request = ContinuationRequest([*job.messages, written, complaint], {}, exact=True)
+        request = ContinuationRequest([*job.prompt.messages, written, complaint], {}, exact=True)
         opened = await self._attempts.go_on(job, request, answer.said_tokens, how=None)
         return opened if isinstance(opened, Attempted) else None
 

@@ -77,13 +77,19 @@ class StreamDriver:
     def begin(self, job: Job, to: Audience) -> Run:
         """An empty answer to a job, which is its first attempt, and a session that watches for what is allowed."""
         key, meter, readers = job.key, self.counting.meter, list[EmulatedStream]()
-        answer = Answer(job.estimate.tokens, lambda text: meter.count_text(key, text), bound=job.answer_bound)
+        answer = Answer(
+            job.prompt.estimate.tokens,
+            lambda text: meter.count_text(key, text),
+            bound=job.prompt.answer_bound,
+        )
 
         def reader_of_calls() -> EmulatedStream | None:
-            if job.offer is None:
+            if job.prompt.offer is None:
                 return None
             made, said = answer.calls.count, answer.text
-            readers.append(EmulatedStream(job.offer, make_id, answer.count, calls_before=made, said=said))
+            readers.append(
+                EmulatedStream(job.prompt.offer, make_id, answer.count, calls_before=made, said=said)
+            )
             return readers[-1]
 
         session = StreamSession(_watch(job), answer, UPSTREAM, to.writer, reader_of_calls)
@@ -94,7 +100,7 @@ class StreamDriver:
             session=session,
             to=to,
             progress=Progress(hidden=isinstance(to, Nobody)),
-            estimates=[job.estimate],
+            estimates=[job.prompt.estimate],
             readers=readers,
         )
 
@@ -155,15 +161,17 @@ class StreamDriver:
         if not is_event_stream(response):
             await response.aclose()
             return None
-        run.estimates.append(job.estimate)
-        run.session.handle(Resumed(job.estimate.tokens, bound=job.answer_bound))
+        run.estimates.append(job.prompt.estimate)
+        run.session.handle(Resumed(job.prompt.estimate.tokens, bound=job.prompt.answer_bound))
         return response
 
     async def _correct(self, run: Run, correction: Correct) -> Stopped:
         """Have the model write its tool call once more, or deliver what it wrote as text."""
         job, session = run.job, run.session
         attempted = None
-        if not job.spent.corrected and job.request.choices == 1:  # of several none can be had again alone
+        if (
+            not job.spent.corrected and job.prompt.request.choices == 1
+        ):  # of several none can be had again alone
             job.spent.corrected = True
             with suppress(UpstreamUnavailable):
                 attempted = await self._resumer.correct(job, session.answer, correction)
@@ -228,7 +236,7 @@ class StreamDriver:
 
 def _watch(job: Job) -> Watch:
     """What this job's model and client allow."""
-    budget, request = job.budget, job.request
+    budget, request = job.budget, job.prompt.request
     return Watch(
         window=budget.window if budget is not None else 0,
         pause_point=budget.pause_point if budget is not None else 0,
@@ -236,7 +244,7 @@ def _watch(job: Job) -> Watch:
         strip_usage=job.usage_asked,
         show_usage=request.usage_wish is True,
         cancels=job.cancels,
-        calls_whole=job.offer is not None,
+        calls_whole=job.prompt.offer is not None,
         resumable=budget is not None and job.resumable,
         max_resumes=job.options.max_resumes,
     )

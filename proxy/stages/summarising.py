@@ -45,9 +45,9 @@ async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
             UPSTREAM_PATH,
             _headers(job, same=route.upstream is job.route.upstream),
             summarising(
-                job.request.body,
+                job.prompt.request.body,
                 route.model,
-                [*job.system, *ask.messages] if ask.append else ask.messages,
+                [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
                 append=ask.append,
                 max_tokens=ask.max_tokens,
             ),

@@ -58,20 +58,20 @@ async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver)
     driver.read_again(job)
     if came.usage is not None:
         job.journal.answered(came.usage)
-        driver.counting.observe(job, job.estimate, came.usage)
-    offer, pieces = job.offer, list(came.pieces)
+        driver.counting.observe(job, job.prompt.estimate, came.usage)
+    offer, pieces = job.prompt.offer, list(came.pieces)
     read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
     if read:
         pieces = [each.piece for each in read]
         if _cut_after_calls(job, pieces[0]):
             finish = "function_call" if pieces[0].calls[0].legacy else "tool_calls"
             pieces[0] = replace(pieces[0], text=read[0].before, finish=finish)
-    run = driver.begin(job, Nobody(job.dialect.writer()))
-    stopped = _stopped(run, pieces[0], read[0] if read else None) if pieces else None
+    run = _unfinished(job, pieces, read, driver)
+    stopped = None if run is None else _stopped(run, pieces[0], read[0] if read else None)
     if not isinstance(stopped, Pause):
         for each in read:
             driver.ledger.add(job, each.stats)
-    if stopped is None:
+    if run is None or stopped is None:
         return _made(job, whole, came, pieces, None)
     await driver.go_on(run, stopped)
     answer = run.session.answer
@@ -106,9 +106,19 @@ def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
 
 def _cut_after_calls(job: Job, piece: Piece) -> bool:
     """Whether the window, and not the client's bound, ended an answer that has made calls."""
-    bound = job.request.max_tokens
+    bound = job.prompt.request.max_tokens
     within = bound is None or piece.completion_tokens < bound
     return bool(piece.calls) and piece.finish == "length" and within
+
+
+def _unfinished(
+    job: Job, pieces: Sequence[Piece], read: Sequence[EmulatedMessage], driver: StreamDriver
+) -> Run | None:
+    """What it takes to go on with an answer that may not be complete; None if it is, as most are."""
+    whole = not pieces or (pieces[0].finish != "length" and not (read and read[0].malformed))
+    if whole or job.prompt.request.choices > 1:
+        return None
+    return driver.begin(job, Nobody(job.dialect.writer()))
 
 
 def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
@@ -116,8 +126,6 @@ def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
     session, answer = run.session, run.session.answer
     wrong = read if read is not None and read.malformed else None
     short = piece.finish == "length"
-    if not (short or wrong is not None) or run.job.request.choices > 1:
-        return None
     said = piece if wrong is None else replace(piece, text=wrong.before)
     if wrong is None or short:
         # A tool call in it is half of one, or the last of several: it is left out, and asked for again.
@@ -138,7 +146,7 @@ def _made(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], ru
     What was done to the prompt is told in the usage.
     """
     usage = came.usage if run is None else run.session.answer.usage()
-    noted = job.saved and not job.request.structured and not job.background
+    noted = job.prompt.saved and not job.prompt.request.structured and not job.background
     if usage is not None and (noted or run is not None):
         attempts = 1 if run is None else len(run.session.answer.attempts)
         usage = {**usage, "spillway": {**job.told(), "attempts": attempts}}

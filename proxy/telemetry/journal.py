@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from proxy.telemetry.events import Event, Failed, Finished
 from proxy.telemetry.outcome import Outcome
@@ -24,43 +24,58 @@ class Told:
     outcome: Outcome
 
 
+ALL: frozenset[type] = frozenset(get_args(Event))
+"""Every type of event."""
 Listener: TypeAlias = Callable[[Told], None]
 """Called at once, in order. It must be quick, and must not raise."""
 
 
 class Journals:
-    """Opens a journal for every request, and hands what they tell to all who listen."""
+    """Opens a journal for every request, and hands what they tell to those who listen for it."""
 
-    def __init__(self, *listeners: Listener, clock: Callable[[], float]) -> None:
+    def __init__(self, *, clock: Callable[[], float]) -> None:
         """`clock` gives seconds that never go back."""
-        self._listeners = list(listeners)
         self._clock = clock
+        self._listeners: list[tuple[Listener, frozenset[type]]] = []
+        self._by_type: dict[type, tuple[Listener, ...]] = {}
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell everything to one more from now on; call what is returned to stop that."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+    def listen(self, listener: Listener, *types: type) -> Callable[[], None]:
+        """Tell it all events, or those of these types, from now on; call what is returned to stop that."""
+        entry = (listener, frozenset(types) or ALL)
+        self._listeners.append(entry)
+        self._sort()
+
+        def stop() -> None:
+            self._listeners.remove(entry)
+            self._sort()
+
+        return stop
+
+    def _sort(self) -> None:
+        self._by_type.clear()
+        for kind in ALL:
+            if found := tuple(listener for listener, kinds in self._listeners if kind in kinds):
+                self._by_type[kind] = found
 
     def open(self, request_id: str) -> Journal:
         """The journal of a request that has just come."""
-        return Journal(request_id, self._publish, self._clock)
+        return Journal(request_id, self._by_type, self._clock)
 
     def silent(self) -> Journal:
         """A journal that nobody reads, for a request that is only looked at."""
-        return Journal("", lambda _: None, self._clock)
-
-    def _publish(self, told: Told) -> None:
-        for listener in tuple(self._listeners):
-            listener(told)
+        return Journal("", {}, self._clock)
 
 
 class Journal:
     """What happens to one request."""
 
-    def __init__(self, request_id: str, publish: Listener, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, request_id: str, listeners: Mapping[type, Sequence[Listener]], clock: Callable[[], float]
+    ) -> None:
+        """`listeners` are those of each type of event; who comes or goes is looked up anew each time."""
         self.outcome = Outcome(id=request_id)
         self.clock = clock
-        self._publish = publish
+        self._listeners = listeners
         self._since = clock()
         self._closed = False
 
@@ -68,7 +83,10 @@ class Journal:
         """Something happened."""
         now = self.clock()
         self.outcome.note(event, now - self._since)
-        self._publish(Told(self.outcome.id, now, event, self.outcome))
+        if listeners := self._listeners.get(type(event)):
+            told = Told(self.outcome.id, now, event, self.outcome)
+            for listener in listeners:
+                listener(told)
 
     def answered(self, usage: Mapping[str, Any]) -> None:
         """The tokens of the whole answer."""

@@ -20,6 +20,8 @@ _MOST_SAID = 4096
 class RequestLog:
     """Writes what requests tell to the log; what would repeat itself is said once for each model."""
 
+    types: tuple[type, ...] = (e.Finished, e.Failed, e.Refused, e.Cut, e.Mended)
+
     def __init__(self) -> None:
         self._said: set[tuple[str, ...]] = set()
 
@@ -28,9 +30,7 @@ class RequestLog:
         outcome, event = told.outcome, told.event
         match event:
             case e.Finished() | e.Failed():
-                level = logging.DEBUG if outcome.plain else logging.INFO
-                if _log.isEnabledFor(level):
-                    _log.log(level, "%s", line(outcome))
+                self._ended(outcome)
             case e.Refused("overflow", _, window):
                 _log.warning(
                     "%s refused a prompt as too long; its window is %s", _where(outcome), window or "not told"
@@ -44,19 +44,22 @@ class RequestLog:
                     "%s cut a prompt of about %d tokens to %d without a word",
                     _where(outcome), expected, reported,
                 )  # fmt: skip
-            case e.Mended() | e.Measured():
-                self._once(outcome, event)
+            case e.Mended(kinds):
+                for kind in kinds:
+                    if self._first("mended", outcome, kind):
+                        _log.warning(
+                            "%s: a client sends histories that need repair: %s", _where(outcome), kind
+                        )
             case _:
                 pass
 
-    def _once(self, outcome: Outcome, event: e.Mended | e.Measured) -> None:
-        if isinstance(event, e.Measured):
-            if event.window is None and self._first("window", outcome):
-                _unknown_window(outcome)
-            return
-        for kind in event.kinds:
-            if self._first("mended", outcome, kind):
-                _log.warning("%s: a client sends histories that need repair: %s", _where(outcome), kind)
+    def _ended(self, outcome: Outcome) -> None:
+        level = logging.DEBUG if outcome.plain else logging.INFO
+        if _log.isEnabledFor(level):
+            _log.log(level, "%s", line(outcome))
+        unknown = outcome.window is None and outcome.tokens_before is not None
+        if unknown and self._first("window", outcome):
+            _unknown_window(outcome)
 
     def _first(self, what: str, outcome: Outcome, detail: str = "") -> bool:
         key = (what, outcome.backend, outcome.model, detail)

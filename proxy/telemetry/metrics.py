@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -62,10 +62,13 @@ class Metrics:
         }
 
     def __call__(self, told: Told) -> None:
-        """Count an event."""
-        counted = self._counted.get(type(told.event))
-        if counted is not None:
-            counted(told.outcome, told.event)
+        """Count an event, which must be of one of `types`."""
+        self._counted[type(told.event)](told.outcome, told.event)
+
+    @property
+    def types(self) -> Collection[type]:
+        """Of the events that are counted."""
+        return self._counted.keys()
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -273,14 +273,14 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
         return "never"
 
     compactor._alone = alone  # type: ignore[assignment,method-assign]
-    turn: Any = SimpleNamespace(scope="s", links=[b"x"], history=[])
-    first = asyncio.ensure_future(compactor._shared(turn, None, 1, 1))  # type: ignore[arg-type]
+    job: Any = SimpleNamespace(scope="s", prompt=SimpleNamespace(links=[b"x"], history=[]))
+    first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     first.cancel()
     for _ in range(3):
         await asyncio.sleep(0)
-    second = asyncio.ensure_future(compactor._shared(turn, None, 1, 1))  # type: ignore[arg-type]
+    second = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     unwound.set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 from collections import Counter
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from proxy.settings import BackendSetting
 from tests.fakes import LlamaCppFake, Reply, scripted
-from tests.proxying import Proxy, running_proxy
+from tests.proxying import Proxy, read_stream, running_proxy
 
 USER = {"role": "user", "content": "hi"}
 
@@ -87,3 +89,44 @@ def test_every_request_is_a_line_at_debug_and_no_name_begins_a_line_of_its_own(
         said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
         assert any("200 forwarded" in line for line in said)
         assert not any("\n" in line for line in said)
+
+
+def test_headers_that_go_out_while_the_history_is_shortened_say_so_and_the_end_tells_the_rest() -> None:
+    """A slow summary: the response is opened by the grace period, before anything is known of the result."""
+    released = threading.Event()
+
+    def slow(asked: Any) -> Reply:
+        if "Summarise the" in asked.last_user:
+            released.wait(20)
+            return Reply(
+                text="The user said some words, many times over, and wanted nothing but that they be noted."
+            )
+        return Reply(text="Noted.")
+
+    history = [
+        {
+            "role": "user" if turn % 2 == 0 else "assistant",
+            "content": f"{turn} " + "some words to fill it " * 40,
+        }
+        for turn in range(15)
+    ]
+    body = {"model": "fake-model", "messages": history, "stream": True}
+    asked = {**body, "stream_options": {"include_usage": True}}
+    with LlamaCppFake(brain=slow, window=2048) as fake, running_proxy(fake, grace=0.05) as proxy:
+        with proxy.client.stream("POST", "/v1/chat/completions", json=asked) as answer:
+            assert answer.headers["x-spillway-action"] == "compacting"
+            assert "x-spillway-fill" not in answer.headers
+            released.set()
+            seen = read_stream(answer.read())
+        assert seen.text.endswith("Noted.")
+        assert seen.done == 1
+        told = json.loads(seen.comments[-1].removeprefix("spillway "))
+        assert told["action"] == "compacted"
+        assert told["saved_tokens"] > 300
+        assert 0 < told["fill"] < 0.8
+        assert seen.usage is not None
+        assert seen.usage["spillway"] == told
+        plain = read_stream(proxy.chat({**asked, "messages": history[:1]}).content)
+        assert plain.comments == []
+        assert plain.usage is not None
+        assert "spillway" not in plain.usage, "where nothing was done, the backend's frames pass as they came"
