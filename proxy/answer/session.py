@@ -205,7 +205,7 @@ class StreamSession:
             if not self._outlet.rewriting:
                 self._outlet.other(piece, out)
             return None
-        if piece.error:
+        if piece.error is not None:
             return self._error(piece, out)
         said = piece.text or piece.thought
         if self._due and said[:1].isspace() and (stop := self._word(said, out)) is not None:
