@@ -19,6 +19,14 @@ LONGEST_FUNCTION = 50
 OTHER_TESTS = {"benchmarks", "contracts", "e2e", "engine", "fakes", "fixtures", "openwebui", "properties"}
 """Test folders that mirror no folder of the source: they look at the whole, or help the others."""
 
+WIRE_WORDS = ("choices", "delta", "finish_reason")
+WIRE_MARKS = ("data: [DONE]", "[DONE]", "chat.completion")
+WIRE_PLACES = (
+    "proxy/dialects/",
+    "proxy/demo/",  # a backend of its own
+    "proxy/backends/overflow.py",  # reads error bodies of any form
+)
+
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -80,6 +88,18 @@ def test_no_text_is_cut_where_event_streams_are_not() -> None:
 
 def test_only_the_settings_read_the_environment() -> None:
     assert places(uses("environ", "getenv"), but=frozenset({"proxy/settings.py"})) == []
+
+
+def test_only_a_dialect_knows_its_wire_form() -> None:
+    """Everything else works on what the dialect's reader made of it."""
+
+    def is_wire_form(node: ast.AST) -> bool:
+        said = node.value if isinstance(node, ast.Constant) else None
+        said = said.decode("latin-1") if isinstance(said, bytes) else said
+        return isinstance(said, str) and (said in WIRE_WORDS or said.startswith(WIRE_MARKS))
+
+    elsewhere = [where for where in places(is_wire_form) if not where.startswith(WIRE_PLACES)]
+    assert elsewhere == []
 
 
 def test_detached_tasks_are_started_in_one_place() -> None:

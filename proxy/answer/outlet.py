@@ -67,7 +67,7 @@ class Outlet:
             out.append(sent)
         else:
             self._withheld.append(partial(bytes, sent))
-        self._answer.add_plain(text, thought=template.thought, told=template.told)
+        self._answer.add_plain(text, thought=template.thought, told=template.told(frame))
 
     def piece(self, piece: Piece, out: list[bytes]) -> bool:
         """A piece that was read; False: it shows that the model began its answer anew, and nothing of it is passed on."""

@@ -66,6 +66,8 @@ LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
 
 _SILENT = 3
 """Attempts that are refused inside the stream before they said a word, until the answer is ended."""
+_BETWEEN, _AHEAD = 16, 64
+"""Frames between two whose running counts are read while the pause point is not so many tokens ahead."""
 _EARLY = "The backend ended the answer early."
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 
@@ -99,11 +101,6 @@ class StreamSession:
         self._said_before = -1
         """Characters of the answer before the running attempt."""
 
-    @property
-    def resumes(self) -> int:
-        """How many times the answer was resumed."""
-        return self.answer.resumes
-
     def adopt(self, identity: Identity) -> None:
         """Put the answer under an identity that a notice has gone out with, after a chunk that said the role."""
         self.answer.identity = identity
@@ -120,11 +117,11 @@ class StreamSession:
         text = template.read(data)
         if text is None or not self._inlet.splitter.empty or self.state is not State.RELAYING:
             return None
-        # No character is more than four tokens.
-        more = template.told - answer.attempts[-1].completion_tokens if template.told else 4 * len(text)
-        if self._outlet.withholding or not self.watch.far(answer, more):
+        # No character is more than four tokens. What the backend counts is read now and then only.
+        if self._outlet.withholding or not self.watch.far(answer, 4 * len(text) + _AHEAD):
             return None
-        answer.add_plain(text, thought=template.thought, told=template.told)
+        told = 0 if answer.attempts[-1].deltas % _BETWEEN else template.told(data)
+        answer.add_plain(text, thought=template.thought, told=told)
         return template.fill(data, text)
 
     def handle(self, event: StreamEvent) -> Commands:
@@ -134,8 +131,7 @@ class StreamSession:
             ValueError: the event is not legal in this state (a mistake of the driver).
         """
         if (self.state, type(event)) not in LEGAL:
-            msg = f"{type(event).__name__} is not legal while {self.state.value}"
-            raise ValueError(msg)
+            raise ValueError(f"{type(event).__name__} is not legal while {self.state.value}")
         match event:
             case ChunkReceived(data):
                 return self._received(data)
@@ -186,9 +182,8 @@ class StreamSession:
         if text is not None:
             return self._text_frame(frame, text, out)
         stop = self._pieces(self._inlet.read(frame), out)
-        if self._inlet.calls is None:
-            return stop
-        self._outlet.template.forget()  # every frame has to be read
+        if self._inlet.calls is not None:
+            self._outlet.template.forget()  # every frame has to be read
         return stop or (self._pause_if_due(out) if self.answer.attempt.unseen else None)
 
     def _pieces(self, pieces: Iterable[Piece], out: list[bytes]) -> Stop | None:
@@ -210,7 +205,7 @@ class StreamSession:
             if not self._outlet.rewriting:
                 self._outlet.other(piece, out)
             return None
-        if piece.error:
+        if piece.error is not None:
             return self._error(piece, out)
         said = piece.text or piece.thought
         if self._due and said[:1].isspace() and (stop := self._word(said, out)) is not None:

@@ -8,18 +8,15 @@ of numbers behind the text may differ, too: the one number that matters is read 
 
 from __future__ import annotations
 
-import re
-
-_FLAT = rb"[^{}\\\r\n]*"
-"""Inside of an object that holds no other."""
+_LONGEST_COUNT = 16
 
 
 class Template:
     """The last parsed frame, as a form to be filled in: what comes from the backend, what goes to the client."""
 
     __slots__ = (
-        *("_after", "_before", "_counts", "_inner", "_shortest", "_to_after", "_to_before"),
-        *("known", "thought", "told", "verbatim"),
+        *("_after", "_before", "_count", "_inner", "_shortest", "_to_after", "_to_before"),
+        *("known", "thought", "verbatim"),
     )
 
     def __init__(self) -> None:
@@ -29,12 +26,11 @@ class Template:
         """Whether the text is reasoning."""
         self.verbatim = True
         """Whether frames go out as they come."""
-        self.told = 0
-        """Completion tokens that the frame read last told of; 0 where frames tell of none."""
         self._before = self._after = self._to_before = self._to_after = b""
         self._inner = b""
         """What stands between the text and the counts."""
-        self._counts: re.Pattern[bytes] | None = None
+        self._count = b""
+        """The key of the one count that is read; empty: there are none."""
         self._shortest = 0
 
     def forget(self) -> None:
@@ -49,7 +45,7 @@ class Template:
         `name` is the field that holds the text. `tally` are the keys of the object of running counts in the frame,
         and of the completion tokens in it.
         """
-        self.known, self.told, self._counts = False, 0, None
+        self.known, self._count = False, b""
         literal = text.encode("utf-8", "replace")
         form, to = _around(frame, name, literal), _around(sent, name, literal)
         if form is None or to is None or not _plain(text):
@@ -62,11 +58,11 @@ class Template:
 
     def _learn_counts(self, key: bytes, count: bytes) -> bool:
         """Cut the object of counts out of what follows the text; False if it is not there, or goes to the client."""
-        around = re.fullmatch(rb"(.*%b\{)%b(\}.*)" % (re.escape(key), _FLAT), self._after, re.DOTALL)
-        if around is None or self._after.count(key) != 1 or (not self.verbatim and key in self._to_after):
+        inner, found, rest = self._after.partition(key + b"{")
+        _, closing, after = rest.partition(b"}")
+        if not closing or key in rest or (not self.verbatim and key in self._to_after):
             return False
-        self._inner, self._after = around.groups()
-        self._counts = re.compile(rb"(?:%b,)?%b(\d+)%b" % (_FLAT, re.escape(count), _FLAT))
+        self._inner, self._count, self._after = inner + found, count, closing + after
         return True
 
     def read(self, frame: bytes) -> str | None:
@@ -78,30 +74,30 @@ class Template:
             or not frame.endswith(self._after)
         ):
             return None
-        at = len(self._before)
-        end = len(frame) - len(self._after) if self._counts is None else self._read_counts(frame, at)
+        at, end = len(self._before), len(frame) - len(self._after)
+        if self._count:
+            # What stands where the counts belong can't be anything else as long as no brace closes it early.
+            stop, end = end, frame.find(b'"', at)
+            if not frame.startswith(self._inner, end) or frame.find(b"}", end + len(self._inner)) != stop:
+                return None
         try:
             text = frame[at:end].decode()
         except UnicodeDecodeError:
             return None
         return text if text and _plain(text) else None
 
-    def _read_counts(self, frame: bytes, at: int) -> int:
-        """Read the counts; where the text ends that begins at `at`, or there if nothing can be read."""
-        assert self._counts is not None
-        end = frame.find(b'"', at)
-        if not frame.startswith(self._inner, end):
-            return at
-        found = self._counts.fullmatch(frame, end + len(self._inner), len(frame) - len(self._after))
-        if found is None:
-            return at
-        self.told = int(found[1])
-        return end
+    def told(self, frame: bytes) -> int:
+        """Completion tokens that a frame tells of that was read; 0 where frames tell of none."""
+        if not self._count:
+            return 0
+        found = frame.partition(self._count)[2][:_LONGEST_COUNT]
+        number = found.partition(b",")[0].partition(b"}")[0]
+        return int(number) if number.isdigit() else 0
 
     def read_all(self, block: bytes) -> list[str] | None:
         """The texts of several frames that all fit and go out as they came; None if any has to be looked at."""
         before, after = self._before, self._after
-        if not self.known or not self.verbatim or self._counts is not None:
+        if not self.known or not self.verbatim or self._count:
             return None
         if not block.startswith(before) or not block.endswith(after):
             return None

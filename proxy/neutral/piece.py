@@ -74,7 +74,8 @@ class Piece:
     tally: tuple[bytes, bytes] | None = None
     """Keys of the object of running counts in the frame, and of the completion tokens in it."""
 
-    error: bool = False
+    error: Any = None
+    """What the backend reports as an error, if it does."""
     done: bool = False
     """Whether it is the mark that ends the stream."""
     aside: bool = False

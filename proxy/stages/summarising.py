@@ -86,4 +86,4 @@ async def _joined(response: httpx.Response) -> str:
 def _take(block: bytes, answer: Answer) -> None:
     for piece in map(UPSTREAM.read, sse.frames(block)):
         answer.add(piece)
-        answer.attempt.errored |= piece.error
+        answer.attempt.errored |= piece.error is not None

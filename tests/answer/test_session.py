@@ -23,6 +23,7 @@ from proxy.answer.session import LEGAL, State, StreamSession, Watch
 from proxy.dialects.chat import ChatWriter
 from proxy.dialects.chat.reading import piece_of
 from proxy.neutral.piece import Identity, Piece
+from proxy.wire import sse
 from proxy.wire.jsontext import loads
 from tests.answer.support import (
     DONE,
@@ -195,7 +196,7 @@ def test_the_client_sees_one_answer(sizes: list[int]) -> None:
     one_answer(client, TEXT)
     assert client.usages == []
     assert of.answer.text == TEXT
-    assert of.resumes == 1
+    assert of.answer.resumes == 1
 
 
 def test_usage_is_summed_for_a_client_that_wants_it() -> None:
@@ -255,7 +256,7 @@ def test_at_most_so_many_resumes_and_then_the_window_ends_it() -> None:
     attempts = [Attempt(stream(counted(60), "length", name=str(n))) for n in range(2)]
     of = session(replace(CLOSE, max_resumes=2))
     client = read(conversation(of, stream(counted(60)), *attempts))
-    assert of.resumes == 2
+    assert of.answer.resumes == 2
     one_answer(client, "".join([*counted(20), *counted(20), *counted(60)]), "length")
 
 
@@ -477,7 +478,7 @@ def test_a_refused_prompt_in_the_stream_is_sent_again() -> None:
     of.handle(Resumed(50))
     body = stream(words(TEXT))
     assert sent(commands(of, body)) == body
-    assert of.resumes == 0
+    assert of.answer.resumes == 0
 
 
 def test_a_first_chunk_before_the_refusal_keeps_its_identity() -> None:
@@ -671,3 +672,46 @@ def test_whatever_happens_the_table_holds_and_the_end_is_the_end(
             bool(stops) and isinstance(stops[0], Finish)
         ) or before is State.DONE
         assert (of.state is State.PAUSED) == (bool(stops) and isinstance(stops[0], Pause | Retry))
+
+
+def counting(text: str, used: int, kind: str) -> bytes:
+    """A frame of an attempt whose backend counts in each of them."""
+    counts: dict[str, Any] = {
+        "timings": {"cache_n": 60, "prompt_n": 0, "predicted_n": used, "ms": used * 1.5}
+    }
+    if kind == "usage":
+        counts = {"usage": {"prompt_tokens": 60, "total_tokens": 60 + used, "completion_tokens": used}}
+    return frame(chunk({"content": text}, name="two", **counts))
+
+
+@pytest.mark.parametrize("kind", ["timings", "usage"])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_the_pause_point_of_a_resumed_attempt_is_met_by_the_backends_own_count(
+    tokens: int, kind: str
+) -> None:
+    """The estimate of its prompt was too low by half, and each frame holds several tokens."""
+    of = session(Watch(window=1000, pause_point=600, resumable=True), prompt=590)
+    commands(of, stream(words(TEXT)))
+    of.handle(Resumed(30))
+    body = opening(name="two") + b"".join(
+        counting(f" w{number}", number * tokens, kind) for number in range(1, 1000)
+    )
+    out = commands(of, body, [len(data) for data in sse.frames(body)])
+    assert out[-1] == Pause("pause point")
+    attempt = of.answer.attempt
+    assert attempt.prompt_tokens == 60
+    assert 600 - tokens <= attempt.used <= 600
+
+
+def test_frames_that_differ_in_word_and_counts_alone_pass_unread() -> None:
+    of = session(Watch(window=10_000, pause_point=600, resumable=True), prompt=590)
+    out = commands(of, stream(words(TEXT)))
+    of.handle(Resumed(30))
+    of.handle(ChunkReceived(opening(name="two") + counting(" w", 1, "timings")))
+    passed = of.passed(counting(" x", 2, "timings"))
+    assert passed is not None
+    assert read(sent(out)).chunks[-1] == {
+        **read(passed).chunks[-1],
+        "choices": read(sent(out)).chunks[-1]["choices"],
+    }
+    assert read(passed).text == " x"

@@ -55,7 +55,7 @@ class ChatReader:
         if parsed is None:
             return None
         choices, usage = parsed.get("choices"), parsed.get("usage")
-        head = {**parsed, "object": "chat.completion.chunk"}
+        head = {**unprivileged(parsed), "object": "chat.completion.chunk"}
         listed = [
             choice for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict)
         ]
@@ -78,7 +78,7 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
     if len(listed) > 1:
         piece.alone = ""
         piece.beside = tuple(_said(chunk, choice, b"") for choice in listed[1:])
-    piece.error = bool(chunk.get("error"))
+    piece.error = chunk.get("error") or None
     usage = chunk.get("usage")
     if isinstance(usage, dict):
         piece.usage = usage

@@ -103,11 +103,12 @@ class ChatWriter:
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         """The body with other messages and finish reasons, and with this usage if there is any."""
         body = dict(whole.form)
-        told = iter(zip(whole.pieces, pieces, strict=True))
-        body["choices"] = [
-            _choice(choice, *next(told)) if isinstance(choice, dict) else choice
-            for choice in whole.form.get("choices") or ()
-        ]
+        if pieces:
+            told = iter(zip(whole.pieces, pieces, strict=True))
+            body["choices"] = [
+                _choice(choice, *next(told)) if isinstance(choice, dict) else choice
+                for choice in whole.form["choices"]
+            ]
         if usage is not None:
             body["usage"] = usage
         return dumps(body)
