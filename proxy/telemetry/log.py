@@ -44,6 +44,16 @@ class RequestLog:
                     "%s cut a prompt of about %d tokens to %d without a word",
                     _where(outcome), expected, reported,
                 )  # fmt: skip
+            case e.WindowLearned(window, origin, before):
+                _log.warning(
+                    "%s has a window of %d tokens, by what was seen (%s); believed before: %s",
+                    _where(outcome), window, origin, before or "nothing",
+                )  # fmt: skip
+            case e.WindowDisproved(window, tokens):
+                _log.warning(
+                    "%s held %d tokens at once: the learned window of %d is given up",
+                    _where(outcome), tokens, window,
+                )  # fmt: skip
             case e.Mended() | e.Measured():
                 self._once(outcome, event)
             case _:
