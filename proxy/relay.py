@@ -204,6 +204,7 @@ class Relay:
         if budget is None:
             return
         await self.counting.refine(job)
+        budget = job.budget or budget
         due = budget.needs_compaction(job.prompt.estimate.tokens, job.prompt.estimate.upper)
         if not due and not self.counting.was_cut(job):
             return

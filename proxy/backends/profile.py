@@ -27,7 +27,7 @@ class Trust(IntEnum):
     LOADED = 4
     """What the loaded instance says of itself."""
     LEARNED = 5
-    """What an error named: the freshest number there is."""
+    """What an error named, the freshest number there is, or what was seen often enough; believed for a time."""
     USER = 6
     """What the user set."""
 
@@ -104,8 +104,8 @@ _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "pr
 def merge_profiles(*profiles: ModelProfile) -> ModelProfile:
     """Layer profiles: per field the most trusted fact wins, of equally trusted ones the later.
 
-    A window the user set gives way only to a *smaller* one learnt from an error: the backend would
-    refuse what the user promised.
+    A window the user set gives way only to a *smaller* one that was learnt: the backend would refuse, or cut,
+    what the user promised.
     """
     best: dict[str, Any] = {}
     for profile in profiles:

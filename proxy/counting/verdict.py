@@ -16,11 +16,10 @@ HALF_WINDOW_SLACK = 4
 CUT_RATIO = 0.6
 CUT_LEAST = 512
 """Tokens that must be missing before a report is called a cut."""
-
-
 CONSISTENT = 0.2
 """Relative difference of two low reports of one conversation up to which they bear each other out."""
-LEAST_CONSISTENT = 0.35
+LEAST_CONSISTENT = 0.25
+"""Share of the estimate below which no low report is borne out."""
 
 
 class Observation(Enum):
@@ -49,14 +48,30 @@ class Expectation:
     unsure: float
     trusted: bool
 
+    @property
+    def lowest(self) -> float:
+        """What the prompt takes by the lowest reading of the estimate."""
+        return self.anchor + self.predicted - self.unsure - 2.0 * self.deviation
 
-def judge(expected: Expectation, reported: int, window: int | None) -> Observation:
-    """Tell what a report of `reported` prompt tokens is; `window` in tokens, if known."""
+
+def judge(expected: Expectation, reported: int, window: int | None, *, may_cut: bool = True) -> Observation:
+    """Tell what a report of `reported` prompt tokens is.
+
+    An estimate is no evidence against a backend: one that refuses what is too long for it does not cut, and a prompt
+    that fits by any reading was not cut.
+
+    Args:
+        expected: what was expected of it.
+        reported: what the backend says.
+        window: in tokens, as the backend itself tells it; None where it tells none.
+        may_cut: whether it is a backend that cuts prompts without a word.
+    """
     if reported <= 0:
         return Observation.REJECTED
+    cut = may_cut and (window is None or expected.lowest > window)
     if believable(expected, reported):
-        return Observation.CUT if _is_half(expected, reported, window) else Observation.ACCEPTED
-    return Observation.CUT if _is_cut(expected, reported, window) else Observation.REJECTED
+        return Observation.CUT if cut and _is_half(reported, window) else Observation.ACCEPTED
+    return Observation.CUT if cut and _is_cut(expected, reported, window) else Observation.REJECTED
 
 
 def believable(expected: Expectation, reported: int) -> bool:
@@ -102,21 +117,15 @@ def gate(expected: Expectation) -> float:
     return max(GATE, 4.0 * expected.deviation / expected.predicted)
 
 
-def _is_half(expected: Expectation, reported: int, window: int | None) -> bool:
+def _is_half(reported: int, window: int | None) -> bool:
     """Ollama's truncation leaves half of the window and 2 tokens, whatever the prompt was."""
-    if window is None or abs(reported - (window // 2 + 2)) > HALF_WINDOW_SLACK:
-        return False
-    estimate = expected.anchor + expected.predicted
-    doubt = max(SLACK, 0.1 * expected.predicted, 2.0 * expected.deviation + expected.unsure)
-    # A prompt that fits is never cut.
-    return estimate - doubt > reported and estimate + doubt >= window
+    return window is not None and abs(reported - (window // 2 + 2)) <= HALF_WINDOW_SLACK
 
 
 def _is_cut(expected: Expectation, reported: int, window: int | None) -> bool:
-    if _is_half(expected, reported, window):
+    if _is_half(reported, window):
         return True
-    estimate = expected.anchor + expected.predicted
-    least = estimate - expected.unsure - 2.0 * expected.deviation
+    least = expected.lowest
     if not (expected.trusted or expected.anchor) or least - reported < CUT_LEAST:
         return False
     if expected.anchor and _is_increment(expected, reported):

@@ -13,14 +13,17 @@ from typing import Any, TypeVar, cast
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
+from proxy.counting.filling import Filled
+from proxy.counting.truncation import CutSeen
 from proxy.net.flows import FlowRunner, Outcome
 from proxy.net.lessons import LESSON_TTL, Lessons
 from proxy.net.tasks import spawn
+from proxy.net.windows import LearnedWindows
 
 T = TypeVar("T")
 
 COOL_DOWN = 1.0
-"""Seconds before a backend that failed to answer is asked again."""
+"""Seconds before a backend is asked again that failed to answer, or whose answer has to be fresh."""
 
 FIXED_FACTOR = 10
 """How many times longer a profile is believed where windows can't change while the server runs."""
@@ -32,22 +35,12 @@ MOST_MODELS = 1024
 @dataclass(frozen=True, slots=True)
 class _Kept:
     profile: ModelProfile
+    read: float
     expires: float
     good: bool
     """From a probe whose every question was answered."""
-
-
-@dataclass(slots=True)
-class _Learned:
-    """A window that an error named.
-
-    It holds against what the loaded instance says of itself, `against` (None: nothing yet), and until that
-    changes, which means that the model was loaded anew. `suspect`: the backend was away in the meantime.
-    """
-
-    fact: Fact[int]
-    against: int | None
-    suspect: bool = False
+    doubted: bool = False
+    """Whether something has contradicted it: then it is read again, once, before the time is up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,7 @@ class Prober:
         ttl: seconds a profile or the model list is believed.
         clock: seconds that never go back.
         overrides: what the user set for a model id, as facts of `Trust.USER`.
-        lesson_ttl: seconds a refusal of tools, or of a way to continue, is remembered.
+        lesson_ttl: seconds a learned window, or a refusal of tools or of a way to continue, is remembered.
     """
 
     def __init__(
@@ -95,7 +88,7 @@ class Prober:
         self._list: list[Listed] = []
         self._list_expires = -math.inf
         self._kept: dict[str, _Kept] = {}
-        self._learned: dict[str, _Learned] = {}
+        self._windows = LearnedWindows(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._lessons = Lessons(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._merges: dict[str, _Merged] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
@@ -126,10 +119,13 @@ class Prober:
             replace(listed, profile=self._known(listed.id, listed.profile)) for listed in await self.listed()
         ]
 
-    async def profile(self, model: str) -> ModelProfile:
-        """All that is known of a model; the last good answer while it does not answer."""
+    async def profile(self, model: str, *, fresh: bool = False) -> ModelProfile:
+        """All that is known of a model; the last good answer while it does not answer.
+
+        `fresh`: as of now, but for a moment, because much depends on it.
+        """
         kept = self._kept.get(model)
-        if kept is None or self._clock() >= kept.expires:
+        if kept is None or self._clock() >= min(kept.expires, kept.read + COOL_DOWN if fresh else math.inf):
             kept = await self._once(("profile", model), partial(self._read_profile, model))
         return self._merged(model, kept.profile)
 
@@ -153,17 +149,44 @@ class Prober:
     # -- being told ----------------------------------------------------------------------------------
 
     def learn(self, model: str, window: int, origin: str) -> None:
-        """Note the window (tokens) that an error named; `origin` says whose error. The model is probed anew."""
+        """Believe that a window has so many tokens; `origin` says who named it. The model is probed anew."""
         if window <= 0:
             return
-        kept = self._kept.get(model)
-        loaded = kept.profile.window if kept is not None else None
-        against = loaded.value if loaded is not None and loaded.trust is Trust.LOADED else None
-        self._learned.pop(model, None)
-        _bound(self._learned)
-        self._learned[model] = _Learned(Fact(window, origin, Trust.LEARNED), against)
-        if kept is not None and window != against:
+        loaded = self._loaded_window(model)
+        self._windows.named(model, window, origin, loaded=loaded)
+        if window != loaded and (kept := self._kept.get(model)) is not None:
             self._kept[model] = replace(kept, expires=-math.inf)
+
+    def learn_cut(self, model: str, seen: CutSeen) -> int | None:
+        """Note a prompt that seems to have been cut; the window in tokens if one is believed for it from now on."""
+        window = self._windows.cut(model, seen, loaded=self._loaded_window(model))
+        known = self._windows.told(model)
+        if window is None or (known is not None and known.value <= window):
+            return None
+        self.learn(model, window, "silent cut")
+        return window
+
+    def learn_filled(self, model: str, seen: Filled) -> int | None:
+        """Note an unbounded answer that ended for its length; the window in tokens if one is believed for it now.
+
+        Only where nobody tells the window.
+        """
+        window = self._windows.filled(model, seen)
+        if window is not None:
+            self.learn(model, window, "filled")
+        return window
+
+    def answered(self, model: str, tokens: int) -> int | None:
+        """Note that the backend held so many tokens at once; the learned window that this disproves, if one.
+
+        A window of its own that is smaller is read again before the next request.
+        """
+        disproved = self._windows.answered(model, tokens)
+        kept = self._kept.get(model)
+        told = kept.profile.window if kept is not None else None
+        if kept is not None and told is not None and tokens > told.value and not kept.doubted:
+            self._kept[model] = replace(kept, expires=-math.inf, doubted=True)
+        return disproved
 
     def learn_tools(self, model: str, origin: str) -> None:
         """Note that tools were refused for a model; `origin` says in whose words.
@@ -200,19 +223,27 @@ class Prober:
         for name in (model,) if model is not None else tuple(self._kept):
             if (kept := self._kept.get(name)) is not None:
                 self._kept[name] = replace(kept, expires=-math.inf)
-        for name in (model,) if model is not None else tuple(self._learned):
-            if (learned := self._learned.get(name)) is not None:
-                learned.suspect = True
+        self._windows.suspect(model)
         self._lessons.forget(model)
         self._list_expires = -math.inf
         self._settled = not self._auto
 
+    def _loaded_window(self, model: str) -> int | None:
+        window = self.reported_window(model)
+        return window.value if window is not None and window.trust is Trust.LOADED else None
+
     # -- telling -------------------------------------------------------------------------------------
+
+    def reported_window(self, model: str) -> Fact[int] | None:
+        """The window that the backend itself told when it was last asked; None where it told none."""
+        kept = self._kept.get(model)
+        window = kept.profile.window if kept is not None else None
+        return window if window is not None and window.trust > Trust.FALLBACK else None
 
     def snapshot(self) -> dict[str, Any]:
         """What is known now, without asking: JSON with kind, and per model and field value, origin and trust.
 
-        What was learnt from a refusal also tells in how many seconds it expires.
+        What was learnt also tells in how many seconds it expires.
         """
         told = {listed.id: listed.profile for listed in self._list}
         known = {model: self._known(model, profile) for model, profile in told.items()}
@@ -220,7 +251,9 @@ class Prober:
         return {
             "kind": self._backend.kind if self._backend is not None else None,
             "models": {
-                model: _as_json(profile, self._lessons.seconds_left(model))
+                model: _as_json(
+                    profile, self._lessons.seconds_left(model) | self._windows.seconds_left(model)
+                )
                 for model, profile in known.items()
             },
         }
@@ -247,7 +280,7 @@ class Prober:
             return
         if self._last_kind not in {None, found.kind}:
             self._kept.clear()
-            self._learned.clear()
+            self._windows.clear()
             self._lessons.forget()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
@@ -267,6 +300,9 @@ class Prober:
         else:
             outcome = await self._runner.trace(backend.profile(model))
             kept = self._judged(model, outcome, fixed=backend.fixed_windows)
+        doubted = self._kept.get(model)
+        if doubted is not None and doubted.doubted and doubted.expires == -math.inf:
+            kept = replace(kept, doubted=doubted.profile.window == kept.profile.window)
         self._kept.pop(model, None)
         _bound(self._kept)
         self._kept[model] = kept
@@ -277,7 +313,7 @@ class Prober:
         if outcome.complete:
             self._weigh(model, profile)
             seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
-            return _Kept(profile, self._clock() + seconds, good=True)
+            return _Kept(profile, self._clock(), self._clock() + seconds, good=True)
         if profile.window is not None and profile.window.trust is Trust.FALLBACK:
             # The low guess is for models that are not loaded, not for questions that nobody answered.
             profile = replace(profile, window=None)
@@ -287,19 +323,13 @@ class Prober:
         kept = self._kept.get(model)
         good = kept is not None and kept.good
         profile = kept.profile if kept is not None and good else otherwise
-        return _Kept(profile, self._clock() + COOL_DOWN, good=good)
+        return _Kept(profile, self._clock(), self._clock() + COOL_DOWN, good=good)
 
     def _weigh(self, model: str, profile: ModelProfile) -> None:
         """Drop a learned window once a loaded instance shows that it was another instance's; and so with tools."""
         tools = profile.tools
         self._lessons.weigh(model, listed=tools.value if tools is not None else None)
-        learned, window = self._learned.get(model), profile.window
-        if learned is None or window is None or window.trust is not Trust.LOADED:
-            return
-        if learned.suspect or learned.against not in {None, window.value}:
-            del self._learned[model]
-        else:
-            learned.against = window.value
+        self._windows.weigh(model, profile.window)
 
     # -- merging -------------------------------------------------------------------------------------
 
@@ -310,8 +340,7 @@ class Prober:
 
     def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
-        learned = self._learned.get(model)
-        fact = learned.fact if learned is not None else None
+        fact = self._windows.told(model)
         lessons = self._lessons.told(model)
         told = (*probed, fact, lessons)
         last = self._merges.get(model)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from proxy.backends.profile import ModelProfile, Trust
-from proxy.counting.truncation import window_behind_cut
+from proxy.counting.filling import Filled
+from proxy.counting.truncation import CutSeen
 from proxy.history.checkpoint import LearnedState
 from proxy.net.tasks import spawn
+from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
-from proxy.telemetry.events import Cut
+from proxy.telemetry.events import Cut, WindowDisproved, WindowLearned
 from proxy.tokens.meter import Estimate, Meter, MeterKey, Observation
 
 EXACT_TIMEOUT = 0.5
@@ -55,11 +57,14 @@ class Counting:
         return await self.meter.measure(key, body)
 
     async def refine(self, job: Job) -> None:
-        """Where the decision to compact hangs on the estimate's error, have the backend count, for a moment.
+        """Have the facts in order before a decision to compact: the window as it is now, and the exact count.
 
-        The first request with other tools than before is counted exactly in the background.
+        The backend counts, for a moment, where the decision hangs on the estimate's error. The first request with
+        other tools than before is counted exactly in the background.
         """
         budget, estimate = job.budget, job.prompt.estimate
+        if budget is not None and budget.needs_compaction(estimate.tokens, estimate.upper):
+            budget = await self._read_window(job)
         if budget is None or estimate.source == "backend":
             return
         doubt = estimate.upper - estimate.tokens
@@ -71,6 +76,14 @@ class Counting:
             if known not in self._asked:
                 self._asked.add(known)
                 self.ask_soon(job)
+
+    async def _read_window(self, job: Job) -> ContextBudget | None:
+        """The budget as of now: the model may have been loaded anew since its window was read."""
+        before = job.profile.window
+        job.profile = await job.route.upstream.prober.profile(job.route.model, fresh=True)
+        if job.profile.window != before:
+            job.measured()
+        return job.budget
 
     def ask_soon(self, job: Job) -> None:
         """Have the backend count in the background: its figure anchors what comes after."""
@@ -88,17 +101,25 @@ class Counting:
             job.prompt.estimate = await self.meter.measure(job.key, job.body())
             job.measured()
 
-    def observe(self, job: Job, estimate: Estimate, usage: Mapping[str, Any]) -> None:
-        """Learn from the usage that a backend reported for a request."""
+    def observe(
+        self, job: Job, estimate: Estimate, usage: Mapping[str, Any], *, finish: str | None = None
+    ) -> None:
+        """Learn from the usage that a backend reported for a request, and from why its answer ended (`finish`)."""
         reported = usage.get("prompt_tokens")
         if not isinstance(reported, int) or reported <= 0:
             return
-        window = job.profile.window
-        known = window.value if window is not None and window.trust > Trust.FALLBACK else None
-        verdict = self.meter.observe(estimate, reported, window=known)
+        prober = job.route.upstream.prober
+        backend, window = prober.known_backend, prober.reported_window(job.route.model)
+        verdict = self.meter.observe(
+            estimate,
+            reported,
+            window=window.value if window is not None else None,
+            may_cut=backend is not None and backend.shifts_silently,
+        )
         if verdict is Observation.CUT:
-            self._was_cut(job, estimate, reported, known)
+            self._was_cut(job, estimate, reported)
         elif verdict is Observation.ACCEPTED:
+            self._fitted(job, Filled(reported, _count(usage.get("completion_tokens"))), finish)
             since = self._unsaved.setdefault(job.key, self._clock())
             if self._clock() - since >= SAVE_EVERY:
                 spawn(self._save(job.key), name="save-weights")
@@ -117,20 +138,44 @@ class Counting:
         for key in list(self._unsaved):
             await self._save(key)
 
-    def _was_cut(self, job: Job, estimate: Estimate, reported: int, window: int | None) -> None:
+    def _was_cut(self, job: Job, estimate: Estimate, reported: int) -> None:
         job.journal.tell(Cut(estimate.tokens, reported))
         job.cut = True
+        conversation = b""
         if job.prompt.links:
+            conversation = job.scope.encode() + job.prompt.links[0]
             self._cut[job.scope, job.prompt.links[-1]] = None
             while len(self._cut) > MOST_CUT:
                 del self._cut[next(iter(self._cut))]
-        learned = window_behind_cut(reported, window)
-        if learned is not None:
-            job.route.upstream.prober.learn(job.route.model, learned, "silent cut")
+        seen = CutSeen(estimate.tokens, reported, conversation)
+        self._learned(job, job.route.upstream.prober.learn_cut(job.route.model, seen), "silent cut")
+
+    def _fitted(self, job: Job, held: Filled, finish: str | None) -> None:
+        """The backend held a prompt and its answer: no window is smaller, and one that was filled no larger."""
+        prober, model = job.route.upstream.prober, job.route.model
+        backend = prober.known_backend
+        # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
+        together = backend is not None and not backend.shifts_silently and job.prompt.request.choices == 1
+        tokens = held.total if together else held.prompt
+        if (disproved := prober.answered(model, tokens)) is not None:
+            job.journal.tell(WindowDisproved(disproved, tokens))
+        unbounded = job.budget is None and not job.prompt.request.capped
+        if finish == "length" and together and unbounded and held.completion:
+            self._learned(job, prober.learn_filled(model, held), "filled")
+
+    def _learned(self, job: Job, window: int | None, origin: str) -> None:
+        believed = job.profile.window.value if job.profile.window is not None else None
+        if window is not None and window != believed:
+            job.journal.tell(WindowLearned(window, origin, believed))
 
     async def _save(self, key: MeterKey) -> None:
         self._unsaved.pop(key, None)
         await self._store.put_state(_state_key(key), self.meter.dump(key))
+
+
+def _count(value: Any) -> int:
+    """A count as it is reported; 0 for anything else."""
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _state_key(key: MeterKey) -> str:

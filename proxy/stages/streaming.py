@@ -231,7 +231,7 @@ class StreamDriver:
     def _observe(self, run: Run) -> None:
         for attempt, estimate in zip(run.session.answer.attempts, run.estimates, strict=False):
             if attempt.usage is not None:
-                self.counting.observe(run.job, estimate, attempt.usage)
+                self.counting.observe(run.job, estimate, attempt.usage, finish=attempt.finish)
 
 
 def _watch(job: Job) -> Watch:

@@ -58,7 +58,8 @@ async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver)
     driver.read_again(job)
     if came.usage is not None:
         job.journal.answered(came.usage)
-        driver.counting.observe(job, job.prompt.estimate, came.usage)
+        finish = came.pieces[0].finish if came.pieces else None
+        driver.counting.observe(job, job.prompt.estimate, came.usage, finish=finish)
     offer, pieces = job.prompt.offer, list(came.pieces)
     read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
     if read:

@@ -104,6 +104,23 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowLearned:
+    """A window is believed from now on, though no error named it; `before`: what was believed, None: nothing."""
+
+    window: int
+    origin: str
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDisproved:
+    """A window that had been learned is given up: the backend held so many tokens at once."""
+
+    window: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Called:
     """Tool calls were read from text; what became of them."""
 
@@ -154,6 +171,8 @@ Event: TypeAlias = (
     | BackendFailed
     | FirstByte
     | Cut
+    | WindowLearned
+    | WindowDisproved
     | Called
     | Paused
     | Resumed

@@ -20,7 +20,9 @@ _MOST_SAID = 4096
 class RequestLog:
     """Writes what requests tell to the log; what would repeat itself is said once for each model."""
 
-    types: tuple[type, ...] = (e.Finished, e.Failed, e.Refused, e.Cut, e.Mended)
+    types: tuple[type, ...] = (
+        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.WindowLearned, e.WindowDisproved),
+    )
 
     def __init__(self) -> None:
         self._said: set[tuple[str, ...]] = set()
@@ -44,6 +46,8 @@ class RequestLog:
                     "%s cut a prompt of about %d tokens to %d without a word",
                     _where(outcome), expected, reported,
                 )  # fmt: skip
+            case e.WindowLearned() | e.WindowDisproved():
+                _log.warning("%s %s", _where(outcome), _of_window(event))
             case e.Mended(kinds):
                 for kind in kinds:
                     if self._first("mended", outcome, kind):
@@ -101,6 +105,15 @@ def _unknown_window(outcome: Outcome) -> None:
         'set SPILLWAY_MODELS=\'{"%s": {"window": TOKENS}}\'',
         _plain(outcome.model), _plain(outcome.backend), _plain(outcome.model),
     )  # fmt: skip
+
+
+def _of_window(event: e.WindowLearned | e.WindowDisproved) -> str:
+    if isinstance(event, e.WindowDisproved):
+        return f"held {event.tokens} tokens at once: the learned window of {event.window} is given up"
+    before = event.before or "nothing"
+    return (
+        f"has a window of {event.window} tokens, by what was seen ({event.origin}); believed before: {before}"
+    )
 
 
 def _where(outcome: Outcome) -> str:

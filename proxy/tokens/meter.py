@@ -102,16 +102,19 @@ class Meter:
         vector = self._models.vectorizer_now(model).uncached(text)
         return max(1, round(model.counter.calibration.predict((*vector, *EMPTY[len(vector) :]))))
 
-    def observe(self, estimate: Estimate, prompt_tokens: int, *, window: int | None = None) -> Observation:
+    def observe(
+        self, estimate: Estimate, prompt_tokens: int, *, window: int | None = None, may_cut: bool = True
+    ) -> Observation:
         """Learn from the prompt tokens that the backend reported for a measured request.
 
         Args:
             estimate: what `measure` said of the body that was sent.
             prompt_tokens: the whole prompt, cached part included.
-            window: context window in tokens, if known; helps to tell a silent cut.
+            window: context window in tokens as the backend tells it, if it does; helps to tell a silent cut.
+            may_cut: whether it is a backend that cuts prompts without a word.
         """
         model = self._models.get(estimate.ticket.key)
-        verdict = model.judge(estimate, prompt_tokens, window)
+        verdict = model.judge(estimate, prompt_tokens, window, may_cut=may_cut)
         if verdict is Observation.ACCEPTED:
             self._accept(model, estimate, prompt_tokens, given=False)
         return verdict

@@ -93,10 +93,10 @@ class Model:
             self.vectorizer = None
         self.resolution = resolution
 
-    def judge(self, estimate: Estimate, reported: int, window: int | None) -> Observation:
+    def judge(self, estimate: Estimate, reported: int, window: int | None, *, may_cut: bool) -> Observation:
         """Tell what a report is, in the light of those before it."""
         ticket = estimate.ticket
-        verdict = judge(ticket.expected, reported, window)
+        verdict = judge(ticket.expected, reported, window, may_cut=may_cut)
         if verdict is Observation.REJECTED and reported > 0 and self._insists(estimate, reported):
             verdict = Observation.ACCEPTED
         if verdict is Observation.CUT:
@@ -106,7 +106,9 @@ class Model:
             self.rejections += 1
             self.dispute = Dispute(ticket.digest, reported, estimate.tokens)
         else:
-            self.rejected, self.dispute = 0, None
+            self.rejected = 0
+            if self._dispute_over(estimate) is not None:
+                self.dispute = None
         return verdict
 
     def _insists(self, estimate: Estimate, reported: int) -> bool:
@@ -117,10 +119,13 @@ class Model:
             elif self.resolution.origin != "user":
                 self._give_up()
             return True
+        dispute = self._dispute_over(estimate)
+        return dispute is not None and dispute.borne_out(reported, estimate.tokens)
+
+    def _dispute_over(self, estimate: Estimate) -> Dispute | None:
+        """The last report that was rejected, if it was of the same conversation: others say nothing of it."""
         dispute = self.dispute
-        if dispute is None or dispute.digest not in estimate.ticket.digests:
-            return False
-        return dispute.borne_out(reported, estimate.tokens)
+        return dispute if dispute is not None and dispute.digest in estimate.ticket.digests else None
 
     def learn(self, x: tuple[float, ...], tokens: float) -> None:
         """Learn from an accepted report; a vocabulary that reports contradict is given up."""

@@ -1,25 +1,64 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from proxy.counting.truncation import window_behind_cut
+from proxy.counting.truncation import CutSeen, window_behind_cut
 
 
 @pytest.mark.parametrize(
-    ("reported", "known", "window"),
+    ("reported", "window"),
     [
-        (2050, None, 4096),  # half of the window and two tokens
-        (2050, 32768, 4096),
-        (2043, 32768, 4096),
-        (2050, 4096, None),  # known already
-        (3900, None, 4096),  # the oldest messages went, the rest fits
-        (3900, 32768, 4096),
-        (3900, 4096, None),
-        (3900, 3900, None),
-        (2_000_000, None, None),  # larger than any window that people choose
+        (2050, 4096),  # half of it and two
+        (1026, 2048),
+        (8194, 16_384),
+        (3900, 4096),  # whole messages were dropped
+        (2030, 2048),
+        (525, 2048),
+        (2**21, None),
     ],
 )
-def test_a_cut_tells_the_window_unless_it_is_known(
-    reported: int, known: int | None, window: int | None
+def test_the_window_behind_a_cut(reported: int, window: int | None) -> None:
+    assert window_behind_cut(reported) == window
+
+
+def seen(estimated: int, reported: int, conversation: bytes = b"a") -> CutSeen:
+    return CutSeen(estimated, reported, conversation)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (seen(6500, 1990), seen(9000, 2040)),  # a longer prompt, and as much is left of it
+        (seen(6500, 2040), seen(9000, 1026)),  # and even less
+        (seen(3000, 1026), seen(3000, 1026, b"b")),  # exactly half, twice
+    ],
+)
+def test_cuts_that_bear_each_other_out(one: CutSeen, other: CutSeen) -> None:
+    assert one.bears_out(other)
+    assert other.bears_out(one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (seen(1550, 525), seen(6000, 2030, b"b")),  # the counter is off
+        (seen(1550, 525), seen(1550, 525, b"b")),  # it may be
+        (seen(1550, 525), seen(1600, 525)),
+        (seen(3000, 1026), seen(3000, 1026)),  # the same prompt once more is no other observation
+        (seen(3000, 1026), seen(3000, 2050, b"b")),
+    ],
+)
+def test_what_a_counter_that_is_off_explains_as_well(one: CutSeen, other: CutSeen) -> None:
+    assert not one.bears_out(other)
+    assert not other.bears_out(one)
+
+
+@given(st.integers(600, 10**6), st.floats(1.25, 100), st.floats(0.05, 0.58))
+def test_a_counter_that_is_off_by_a_factor_never_shows_a_window(
+    estimated: int, times: float, share: float
 ) -> None:
-    assert window_behind_cut(reported, known) == window
+    longer = round(estimated * times) + 1
+    one, other = seen(estimated, round(estimated * share)), seen(longer, round(longer * share), b"b")
+    assert not one.bears_out(other)

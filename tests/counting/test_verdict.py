@@ -56,6 +56,33 @@ def test_half_of_the_window_is_where_a_prompt_is_cut(
     assert judge(expected, reported, 4096) is verdict
 
 
+@pytest.mark.parametrize(
+    ("expected", "reported", "window", "verdict"),
+    [
+        (expect(0, 1550), 525, 16_384, REJECTED),
+        (expect(9000, 400), 4700, 16_384, REJECTED),
+        (expect(3000, 700), 2050, 4096, REJECTED),
+        (expect(0, 5000, deviation=500), 2050, 4096, REJECTED),
+        (expect(0, 20_000), 2050, 16_384, CUT),
+    ],
+)
+def test_a_prompt_that_fits_by_any_reading_was_not_cut(
+    expected: Expectation, reported: int, window: int, verdict: Observation
+) -> None:
+    assert judge(expected, reported, window) is verdict
+
+
+@given(
+    st.integers(0, 10**6), st.floats(0, 10**6), st.floats(0, 10**5), st.floats(0, 10**6),
+    st.integers(-5, 10**7), st.none() | st.integers(256, 10**6),
+)  # fmt: skip
+def test_a_backend_that_refuses_what_is_too_long_never_cuts(
+    anchor: int, predicted: float, deviation: float, unsure: float, reported: int, window: int | None
+) -> None:
+    expected = expect(anchor, predicted, deviation=deviation, unsure=unsure)
+    assert judge(expected, reported, window, may_cut=False) is not CUT
+
+
 def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
     unknown = Expectation(0, 9000, 100, 0, trusted=False)
     assert judge(unknown, 3000, None) is REJECTED

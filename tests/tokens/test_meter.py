@@ -227,6 +227,26 @@ async def test_a_second_low_report_of_a_conversation_bears_the_first_out(meter: 
     assert meter.observe(longer, longer.tokens * 13 // 20) is Observation.ACCEPTED
 
 
+async def test_what_is_reported_of_other_conversations_meanwhile_says_nothing_of_it(meter: Meter) -> None:
+    await teach(meter, QWEN, 6)
+    messages = [user("head " + WORDS * 40)]
+    estimate = await meter.measure(QWEN, body(*messages))
+    low = estimate.tokens // 3
+    assert meter.observe(estimate, low, may_cut=False) is Observation.REJECTED
+    other = [user("another " + WORDS)]
+    assert meter.observe(await meter.measure(QWEN, body(*other)), truth(other)) is Observation.ACCEPTED
+    longer = await meter.measure(QWEN, body(*messages, user(WORDS * 40)))
+    assert meter.observe(longer, longer.tokens // 3, may_cut=False) is Observation.ACCEPTED
+
+
+async def test_a_backend_that_does_not_cut_is_not_said_to(meter: Meter) -> None:
+    await teach(meter, QWEN, 6)
+    estimate = await meter.measure(QWEN, body(*chat(150)))
+    assert meter.observe(estimate, 2050, may_cut=False) is Observation.REJECTED
+    assert meter.observe(estimate, 2050, window=16_384) is Observation.REJECTED
+    assert meter.describe(QWEN)["cuts"] == 0
+
+
 async def test_a_silent_cut_is_recognised_and_teaches_nothing(meter: Meter) -> None:
     await teach(meter, QWEN, 6)
     messages = chat(150)
