@@ -34,7 +34,7 @@ def reporting(prompt_tokens: int) -> Callable[[Question], Reply]:
         "completion_tokens": 2,
         "total_tokens": prompt_tokens + 2,
     }
-    return lambda turn: Reply(text="Noted.", usage=usage if "REPORT" in question.last_user else None)
+    return lambda question: Reply(text="Noted.", usage=usage if "REPORT" in question.last_user else None)
 
 
 def ask(proxy: Proxy, text: str) -> Any:
@@ -69,7 +69,7 @@ def test_an_estimate_is_no_evidence_against_what_the_backend_says(kind: str) -> 
 def test_low_reports_of_an_honest_backend_correct_the_counter() -> None:
     def fewer(question: Question) -> Reply:
         """Another model is behind the name now: it needs little more than half of the tokens."""
-        tokens = turn.prompt_tokens * 11 // 20
+        tokens = question.prompt_tokens * 11 // 20
         return Reply(text="Noted.", usage={"prompt_tokens": tokens, "completion_tokens": 2})
 
     with VllmFake([FakeModel("m", 16_384)], qa()) as fake, running_proxy(fake) as proxy:
@@ -198,9 +198,11 @@ class World:
             profile=profile,
             budget=None if window is None else Options().budget(window.value),
             journal=SimpleNamespace(tell=self.events.append),
-            request=SimpleNamespace(capped=False, choices=choices, body=body),
+            prompt=SimpleNamespace(
+                request=SimpleNamespace(capped=False, choices=choices, body=body),
+                links=(str(self.chats).encode(),),
+            ),
             scope="s",
-            links=(str(self.chats).encode(),),
             cut=False,
         )
         estimate = await self.counting.measure(cast("Any", route), profile, body)
