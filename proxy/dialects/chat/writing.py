@@ -84,13 +84,15 @@ class ChatWriter:
         llama-server (b11549) puts them on the last chunk, which is another one when usage is asked for. They are
         moved as bytes, so that the client gets the very frame that it would have got unasked.
         """
-        at = usage.frame.find(b',"timings":')
-        if at < 0 or b'"timings":' in finish.frame:
+        at, frame = usage.frame.find(b',"timings":'), self.relay(finish, None, role_said=True)
+        if at < 0 or b'"timings":' in frame:
             return finish
-        end = finish.frame.rstrip(b"\r\n")
-        moved = end[:-1] + usage.frame[at:].rstrip(b"\r\n") + finish.frame[len(end) :]
+        end = frame.rstrip(b"\r\n")
+        moved = end[:-1] + usage.frame[at:].rstrip(b"\r\n") + frame[len(end) :]
         value = object_of(sse.data_of(moved))
-        return finish if value is None or is_privileged(value) else replace(finish, frame=moved)
+        if value is None or is_privileged(value) or not finish.choice:
+            return finish
+        return replace(finish, frame=moved, form=(value, value["choices"][0]))
 
     def error(self, body: Mapping[str, Any]) -> bytes:
         """An error, and the end."""
