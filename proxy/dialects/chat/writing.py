@@ -130,14 +130,18 @@ def _chunk(piece: Piece) -> dict[str, Any]:
 def _delta(piece: Piece) -> dict[str, Any]:
     """The delta as it came, with the text, reasoning and calls that the piece says instead."""
     came = piece.form[1].get("delta")
-    delta = came if isinstance(came, dict) and not piece.bare else {}
+    delta = came if isinstance(came, dict) else {}
     if piece.frame:
         return delta
+    if piece.bare:
+        delta = {"role": "assistant"} if piece.role else {}
     if piece.text != content_of(delta):
         delta = _without(delta, ("content",)) if not piece.text else {**delta, "content": piece.text}
     if piece.thought != thought_of(delta):
-        named = {name: piece.thought for name in REASONING_FIELDS if name in delta and piece.thought}
-        delta = {**_without(delta, _THOUGHT_FIELDS), **named}
+        named = [name for name in REASONING_FIELDS if name in delta] or REASONING_FIELDS[:1]
+        delta = _without(delta, _THOUGHT_FIELDS) | dict.fromkeys(
+            named if piece.thought else (), piece.thought
+        )
     return {**delta, **_calls(piece.calls)} if piece.bare else delta
 
 
