@@ -113,16 +113,19 @@ class StreamSession:
         A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. None: nothing was
         taken in, and it has to be handled.
         """
-        template, answer = self._outlet.template, self.answer
-        text = template.read(data)
+        text = self._outlet.template.read(data)
         if text is None or not self._inlet.splitter.empty or self.state is not State.RELAYING:
             return None
-        # No character is more than four tokens. What the backend counts is read now and then only.
+        return self._taken_far(data, text)
+
+    def _taken_far(self, frame: bytes, text: str) -> bytes | None:
+        """No character is more than four tokens. What the backend counts is read now and then only."""
+        template, answer = self._outlet.template, self.answer
         if self._outlet.withholding or not self.watch.far(answer, 4 * len(text) + _AHEAD):
             return None
-        told = 0 if answer.attempts[-1].deltas % _BETWEEN else template.told(data)
+        told = 0 if answer.attempts[-1].deltas % _BETWEEN else template.told(frame)
         answer.add_plain(text, thought=template.thought, told=told)
-        return template.fill(data, text)
+        return template.fill(frame, text)
 
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
@@ -167,9 +170,6 @@ class StreamSession:
             return ()
         out: list[bytes] = []
         template = self._outlet.template
-        text = template.read(block)
-        if text is not None:
-            return sending(out, self._text_frame(block, text, out))
         # Many frames in one read, far from the pause point: at most a token a byte.
         if self.watch.far(self.answer, len(block)) and (texts := template.read_all(block)) is not None:
             self.answer.add_all(texts, thought=template.thought)
@@ -191,6 +191,9 @@ class StreamSession:
 
     def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
         """A frame like one that was parsed before."""
+        if (sent := self._taken_far(frame, text)) is not None:
+            out.append(sent)
+            return None
         if self._due and text[0].isspace() and (stop := self._word(text, out)) is not None:
             return stop
         self._outlet.text_frame(frame, text, out)

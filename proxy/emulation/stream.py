@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 from proxy.answer.events import Correct
 from proxy.emulation.arguments import CUT
@@ -25,7 +24,7 @@ from proxy.emulation.verdict import (
 )
 from proxy.neutral.piece import CallPart, Piece
 
-_UNCOUNTED: dict[str, Any] = {"usage": None, "prompt_tokens": 0, "completion_tokens": 0}
+_COUNTS = ("usage", "prompt_tokens", "completion_tokens")
 
 
 @dataclass(slots=True)
@@ -121,11 +120,11 @@ class EmulatedStream:
         parts = [
             part
             for choice, own in zip(choices, said, strict=True)
-            for part in ([_Part(replace(choice, frame=b"", beside=(), **_UNCOUNTED))] if own is None else own)
+            for part in ([_Part(choice.uncounted())] if own is None else own)
         ]
-        counts = {name: getattr(piece, name) for name in _UNCOUNTED}
+        counts = {name: getattr(piece, name) for name in _COUNTS}
         if not parts and any(counts.values()):
-            parts = [_Part(replace(piece, frame=b"", bare=True, text="", beside=()))]
+            parts = [_Part(piece.blank())]
         if parts:
             parts[-1].says = replace(parts[-1].says, **counts)
         return [*ended, *self._sent_parts(parts)]
@@ -167,7 +166,7 @@ class EmulatedStream:
                 found = own.scanner.close(cut=cut)
                 if failed:
                     found = _without_half_calls(found)
-                parts += [self._part(_bare(own.last), each, own) for each in found]
+                parts += [self._part(own.last.blank(), each, own) for each in found]
         return self._sent_parts(parts)
 
     def _said(self, piece: Piece) -> list[_Part] | None:
@@ -201,8 +200,8 @@ class EmulatedStream:
 
     def _parts(self, piece: Piece, own: _Choice, found: Sequence[Found], finish: str | None) -> list[_Part]:
         """What was found, as pieces; what else was said with it goes before, the finish reason behind."""
-        says = replace(piece, frame=b"", text="", finish=None, beside=(), **_UNCOUNTED)
-        bare = _bare(piece)
+        says = replace(piece.uncounted(), text="", finish=None)
+        bare = piece.blank()
         parts: list[_Part] = []
         if piece.more and not (found and isinstance(found[0], Text)):
             parts.append(_Part(says))
@@ -263,19 +262,6 @@ class _Part:
 
     says: Piece
     found: Found | None = None
-
-
-def _bare(piece: Piece) -> Piece:
-    """A piece of the same choice that says nothing yet."""
-    nothing: dict[str, Any] = {
-        "text": "",
-        "thought": "",
-        "calls": (),
-        "finish": None,
-        "role": False,
-        "more": False,
-    }
-    return replace(piece, frame=b"", bare=True, beside=(), **nothing, **_UNCOUNTED)
 
 
 def _without_half_calls(pieces: Iterable[Found]) -> list[Found]:

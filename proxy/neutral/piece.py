@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _LARGEST = 2**53
@@ -84,6 +84,17 @@ class Piece:
     """A comment of Spillway's own."""
     event: dict[str, Any] | None = None
     """A status event of Spillway's own, which rides on an empty piece."""
+
+    def uncounted(self) -> Piece:
+        """What it says, without what it counts, to be written anew."""
+        return replace(self, frame=b"", beside=(), usage=None, prompt_tokens=0, completion_tokens=0)
+
+    def blank(self) -> Piece:
+        """A piece of the same choice that says nothing yet."""
+        made = self.uncounted()
+        made.bare, made.role, made.more = True, False, False
+        made.text, made.thought, made.calls, made.finish = "", "", (), None
+        return made
 
 
 def whole_number(value: Any) -> int:

@@ -22,8 +22,6 @@ from proxy.stages.job import Job
 from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.telemetry.events import FirstByte
 
-_UNCOUNTED: dict[str, Any] = {"usage": None, "prompt_tokens": 0, "completion_tokens": 0}
-
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -95,10 +93,8 @@ def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
     if known is None and not whole.pieces[0].role:
         frames.append(writer.own(Piece(role=True), made_by))
     for piece in whole.pieces:
-        said = replace(piece, finish=None, **_UNCOUNTED)
-        ended = replace(
-            said, text="", thought="", calls=(), role=False, bare=True, finish=piece.finish or "stop"
-        )
+        said = replace(piece.uncounted(), finish=None)
+        ended = replace(piece.blank(), finish=piece.finish or "stop")
         frames += [writer.relay(each, known, role_said=known is not None) for each in (said, ended)]
     if show_usage and whole.usage is not None:
         frames.append(writer.own(Piece(trailer=True, usage=whole.usage), made_by))
@@ -136,7 +132,7 @@ def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
             answer.attempt.deltas += 1
         return Pause("window full") if session.pause_if_full() else None
     answer.add(replace(said, finish=None))
-    session.pause_to_correct([replace(piece, text=wrong.instead, thought="", calls=(), bare=True)])
+    session.pause_to_correct([replace(piece.blank(), text=wrong.instead, finish=piece.finish)])
     forms = tuple(call.form for call in wrong.malformed)
     return Correct(wrong.written, complaint(wrong.malformed), forms)
 

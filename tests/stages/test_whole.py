@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.emulation import emulated_message
 from proxy.neutral.piece import Identity
 from proxy.stages.client_stream import Nobody
 from proxy.stages.whole import Whole, as_stream
 from proxy.wire.jsontext import dumps
 from tests.answer.support import one_answer, read
+from tests.emulation.outputs import TAGGED, offer
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 
@@ -65,6 +68,15 @@ def test_reasoning_and_calls() -> None:
     one_answer(client, "", "tool_calls")
     assert client.reasoning == "Hm."
     assert client.calls == [{**call, "index": index} for index, call in enumerate(calls)]
+
+
+def test_calls_that_were_madefrom_text() -> None:
+    message = {"role": "assistant", "content": f"Look.\n{TAGGED}", "reasoning_content": "Hm."}
+    came = whole(choice(message))
+    (made,) = [emulated_message(piece, offer(), lambda: "c1") for piece in came.pieces]
+    client = read(streamed(replace(came, pieces=(made.piece,))))
+    one_answer(client, "Look.", "tool_calls")
+    assert (client.reasoning, [call["id"] for call in client.calls]) == ("Hm.", ["c1"])
 
 
 def test_several_choices() -> None:

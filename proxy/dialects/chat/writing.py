@@ -84,13 +84,15 @@ class ChatWriter:
         llama-server (b11549) puts them on the last chunk, which is another one when usage is asked for. They are
         moved as bytes, so that the client gets the very frame that it would have got unasked.
         """
-        at = usage.frame.find(b',"timings":')
-        if at < 0 or b'"timings":' in finish.frame:
+        at, frame = usage.frame.find(b',"timings":'), self.relay(finish, None, role_said=True)
+        if at < 0 or b'"timings":' in frame:
             return finish
-        end = finish.frame.rstrip(b"\r\n")
-        moved = end[:-1] + usage.frame[at:].rstrip(b"\r\n") + finish.frame[len(end) :]
+        end = frame.rstrip(b"\r\n")
+        moved = end[:-1] + usage.frame[at:].rstrip(b"\r\n") + frame[len(end) :]
         value = object_of(sse.data_of(moved))
-        return finish if value is None or is_privileged(value) else replace(finish, frame=moved)
+        if value is None or is_privileged(value) or not finish.choice:
+            return finish
+        return replace(finish, frame=moved, form=(value, value["choices"][0]))
 
     def error(self, body: Mapping[str, Any]) -> bytes:
         """An error, and the end."""
@@ -128,14 +130,18 @@ def _chunk(piece: Piece) -> dict[str, Any]:
 def _delta(piece: Piece) -> dict[str, Any]:
     """The delta as it came, with the text, reasoning and calls that the piece says instead."""
     came = piece.form[1].get("delta")
-    delta = came if isinstance(came, dict) and not piece.bare else {}
+    delta = came if isinstance(came, dict) else {}
     if piece.frame:
         return delta
+    if piece.bare:
+        delta = {"role": "assistant"} if piece.role else {}
     if piece.text != content_of(delta):
         delta = _without(delta, ("content",)) if not piece.text else {**delta, "content": piece.text}
     if piece.thought != thought_of(delta):
-        named = {name: piece.thought for name in REASONING_FIELDS if name in delta and piece.thought}
-        delta = {**_without(delta, _THOUGHT_FIELDS), **named}
+        named = [name for name in REASONING_FIELDS if name in delta] or REASONING_FIELDS[:1]
+        delta = _without(delta, _THOUGHT_FIELDS) | dict.fromkeys(
+            named if piece.thought else (), piece.thought
+        )
     return {**delta, **_calls(piece.calls)} if piece.bare else delta
 
 

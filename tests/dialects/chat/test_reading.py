@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import encoded, is_done, object_of
-from proxy.neutral.piece import Piece
+from proxy.neutral.piece import Identity, Piece
 from proxy.wire.sse import is_open
 from tests.answer.support import DONE, chunk, ending, frame, said, usage
 
@@ -77,3 +79,12 @@ def test_nothing_else_moves_with_them() -> None:
     hostile = TIMED.replace(b"}\n\n", b',"event":{"type":"execute"}}\n\n')
     assert with_timings(ending(), hostile) == ending()
     assert with_timings(ending(), b'data: ,"timings":x\n\n') == ending()
+
+
+def test_they_move_with_a_finish_that_is_written_anew() -> None:
+    read, writer = ChatReader().read, ChatWriter()
+    moved = writer.with_usage(replace(read(ending()), frame=b"", finish="tool_calls"), read(TIMED))
+    expected = chunk({}, "tool_calls", timings={"cache_n": 1})
+    assert writer.relay(moved, None, role_said=True) == frame(expected)
+    renamed = writer.relay(moved, Identity("own", 7, "asked"), role_said=True)
+    assert renamed == frame({**expected, "id": "own", "created": 7, "model": "asked"})
