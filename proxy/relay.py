@@ -182,7 +182,7 @@ class Relay:
         return ClientStream(
             job.exchange,
             job.dialect.writer(),
-            form="off" if job.prompt.request.structured or job.background else form,
+            form="off" if job.undisturbed else form,
             own=identity,
             own_headers=job.spillway_headers,
             grace=job.options.grace,

@@ -99,6 +99,9 @@ class Outlet:
                 finish, after_role = self._ending[0]
                 self._ending[0] = (self._writer.with_usage(finish, piece), after_role)
             return
+        if piece.usage is not None and (piece.trailer or piece.finish):
+            usage = watch.noted(piece.usage)
+            piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
         cut = piece.finish == "length"
         ends = watch.strip_usage and answer.attempt.finish is not None
         # The end of the first choice does not hold up others.
@@ -224,7 +227,8 @@ class Outlet:
         self.flush(out)
         out.append(writer.own(Piece(finish=finish), identity))
         if self._watch.show_usage:
-            out.append(writer.own(Piece(trailer=True, usage=self._answer.usage()), identity))
+            usage = self._watch.noted(self._answer.usage())
+            out.append(writer.own(Piece(trailer=True, usage=usage), identity))
         return b"".join(out) + writer.end()
 
     def failed(self, message: str) -> bytes:

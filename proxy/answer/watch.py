@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from proxy.answer.answer import Answer
 
@@ -32,6 +34,8 @@ class Watch:
     max_tokens: int | None = None
     strip_usage: bool = False
     """The usage chunk was Spillway's wish: take it out again."""
+    told: Callable[[], Mapping[str, Any] | None] = lambda: None
+    """What the usage tells of the whole request besides; None: nothing."""
     show_usage: bool = False
     """The client wants usage, so a joined answer ends with a usage chunk."""
     cancels: bool = True
@@ -40,6 +44,11 @@ class Watch:
     """Whether tool calls come whole, because they are read from text."""
     resumable: bool = False
     max_resumes: int = 3
+
+    def noted(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The usage as the client is told it; the same object where there is nothing besides."""
+        told = self.told() if self.show_usage else None
+        return usage if told is None else {**usage, "spillway": told}
 
     def pause_due(self, answer: Answer) -> bool:
         """Whether the running attempt has reached the pause point and would outgrow the window."""

@@ -105,8 +105,12 @@ class Job:
         chores are left as they are.
         """
         request = self.prompt.request
-        single = request.choices == 1 and not request.structured and not request.body.get("logprobs")
-        return single and not self.background
+        return request.choices == 1 and not self.undisturbed and not request.body.get("logprobs")
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether nothing of Spillway's may be written into the answer."""
+        return self.prompt.request.structured or self.background
 
     @property
     def may_emulate(self) -> bool:

@@ -143,7 +143,7 @@ def _made(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], ru
     What was done to the prompt is told in the usage.
     """
     usage = came.usage if run is None else run.session.answer.usage()
-    noted = job.prompt.saved and not job.prompt.request.structured and not job.background
+    noted = job.prompt.saved and not job.undisturbed
     if usage is not None and (noted or run is not None):
         attempts = 1 if run is None else len(run.session.answer.attempts)
         usage = {**usage, "spillway": {**job.told(), "attempts": attempts}}

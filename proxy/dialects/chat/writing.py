@@ -119,10 +119,12 @@ class ChatWriter:
 def _chunk(piece: Piece) -> dict[str, Any]:
     """A piece that was changed: what it says, and what else its frame held."""
     chunk, choice = piece.form
-    if choice is None:
-        return dict(chunk)
     counted = piece.usage is not None or piece.prompt_tokens or piece.completion_tokens
     made = {name: value for name, value in chunk.items() if counted or name not in _COUNTS}
+    if piece.usage is not None:
+        made["usage"] = piece.usage
+    if choice is None:
+        return made
     made["choices"] = [{**choice, "delta": _delta(piece), "finish_reason": piece.finish}]
     return made
 
