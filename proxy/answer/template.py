@@ -46,9 +46,11 @@ class Template:
         and of the completion tokens in it.
         """
         self.known, self._count = False, b""
+        if not _plain(text):
+            return
         literal = text.encode("utf-8", "replace")
         form, to = _around(frame, name, literal), _around(sent, name, literal)
-        if form is None or to is None or not _plain(text):
+        if form is None or to is None:
             return
         self._before, self._after = form
         self._to_before, self._to_after = to
