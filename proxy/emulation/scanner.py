@@ -1,7 +1,8 @@
 """Calls in the text of an answer, found while it arrives.
 
-Ordinary text goes on at once; what may be the beginning of a call is held only as long as it may still be one. Text in a
-`<think>` block, in inline code and in code blocks of other languages is never a call, nor is a call of a tool that is not offered.
+Ordinary text goes on at once; what may be the beginning of a call is held only as long as it may still be one: up to its end
+once it names a tool or has arguments, for then it is buffered, and understood in one go. Text in a `<think>` block, in inline code and in code blocks of other languages is never a call,
+nor is a call of a tool that is not offered.
 
 White space before a call is held back too. It is sent when text follows the call, so that the texts stay apart, and left out if
 none does; white space behind a call is left out, but where there was none before it. So of an answer that holds nothing
@@ -174,7 +175,7 @@ class CallScanner:
         return found
 
     def _prose(self) -> None:
-        character = self._input.peek()
+        character = self._input.text[self._input.at]
         if character.isspace():
             self._space(self._input.now(SPACE))
         elif character == "`":
@@ -223,7 +224,11 @@ class CallScanner:
             self._state = partial(self._inline, len(reading.opening))
         else:
             self._input.unread(reading.rest)
-            self._reject(reading.done, structure=reading.form.at_line_start)
+            self._say(reading.done)
+            nesting = Nesting()
+            nesting.take(reading.done)
+            if reading.form.at_line_start and not nesting.over:
+                self._state = partial(self._structure, nesting)
 
     def _settle(self, form: Form, found: list[Written], text: str) -> None:
         """Hand out the calls of a form: all of them, or none if one can't be made."""
@@ -280,23 +285,14 @@ class CallScanner:
         if text:
             self._spoke = True
             self._indent = None
+            if text[-1] in " \t\n" and (line := text.rstrip(" \t")).endswith("\n"):
+                self._indent = len(text[len(line) :].expandtabs(4))
 
     def _unsent(self, text: str) -> str:
         """The text without what of it was sent already."""
         sent = min(self._sent, len(text))
         self._sent -= sent
         return text[sent:]
-
-    def _reject(self, text: str, *, structure: bool) -> None:
-        """Hand out what was held and is no call after all; of a structure, the rest will be text as well."""
-        self._say(text)
-        line = text.rstrip(" \t")
-        if line.endswith("\n"):
-            self._indent = len(text[len(line) :].expandtabs(4))
-        nesting = Nesting()
-        nesting.take(text)
-        if structure and not nesting.over:
-            self._state = partial(self._structure, nesting)
 
     def _structure(self, nesting: Nesting) -> None:
         """Hand out an object or an array as it comes: nothing inside of it is a call."""

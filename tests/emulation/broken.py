@@ -28,6 +28,7 @@ REPAIRED = [
     row("braces missing in a fence", f"```json\n{weather(ARGS)[:-2]}\n```", paris("fenced", "missing_brackets", arguments='{"city":"Paris"}')),
     row("bracket missing inside", tag('{"name": "search", "arguments": {"tags": ["a", "b"}}'), Call("search", '{"tags":["a","b"]}', "tool_call", ("missing_brackets",))),
     row("a brace too many in a tag", tag(P + "}"), paris("tool_call", "extra_brackets")),
+    row("space of another kind between calls", f"<tool_call>{P}\u2028{P}</tool_call>", paris("tool_call"), paris("tool_call")),
     row("a brace too many in a fence", f"```json\n{P}}}\n```", paris("fenced", "extra_brackets")),
     row("Python's words", weather('{"city": "Paris", "hourly": True, "height": None}'), paris("bare", "python_literals", arguments='{"city":"Paris","hourly":true,"height":null}')),
     row("raw line end in a string", tag('{"name": "write_file", "arguments": {"path": "a", "content": "x\n\ty"}}'), Call("write_file", r'{"path":"a","content":"x\n\ty"}', "tool_call", ("raw_newlines",))),

@@ -204,5 +204,6 @@ CLEAN = [
     row("semicolons", f"{P}; {P}", paris("bare"), paris("bare")),
     row("mistral in a row", f"[TOOL_CALLS]now[ARGS]{{}}[TOOL_CALLS]get_weather[ARGS]{ARGS}", Call("now", "{}", "mistral"), paris("mistral")),
     row("forms mixed", f"{FENCED}\n{TAGGED}\nthen\n{P}", paris("fenced"), paris("tool_call"), "then", paris("bare")),
+    row("tag behind one that holds nothing", f"<tool_call>\n{TAGGED}", "<tool_call>", paris("tool_call")),
     row("tag not closed before the next", f"<tool_call>{P}<tool_call>{P}</tool_call>", paris("tool_call"), paris("tool_call")),
 ]  # fmt: skip

@@ -34,14 +34,14 @@ class Until:
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self._tail = ""
-        self.over = self.closed = False
+        self.over = False
 
     def take(self, text: str, start: int = 0) -> int:
         """How many characters of the next text belong to it."""
         text = text[start:]
         window = self._tail + text
         at = window.find(self._mark)
-        self.over = self.closed = at >= 0
+        self.over = at >= 0
         if self.over:
             return at + len(self._mark) - len(self._tail)
         self._tail = window[1 - len(self._mark) :]
@@ -54,8 +54,8 @@ class Body:
 
     follower: Nesting | Until
     """Finds its end while it arrives."""
-    use: Callable[[str, bool], bool]
-    """Takes in its text, and whether it came to its end; False if it can't be part of a call."""
+    use: Callable[[str], bool]
+    """Takes in its text, at whose end the follower knows whether it was closed; False if it can't be part of a call."""
     then: Step
     """What stands behind it."""
 
@@ -66,7 +66,7 @@ class Form:
 
     name: str
     openings: tuple[str, ...]
-    """Texts that it may begin with; one may begin like another, but in none its first character comes again."""
+    """Texts that it may begin with; in none its first character comes again."""
     begin: Step
     """Reads on behind an opening."""
     marked: bool = True
@@ -164,7 +164,7 @@ class Reading:
         self._done.append(self._input.take(taken))
         if not body.follower.over and not self._input.ended:
             return False
-        used = body.use("".join(self._done[self._body_at :]), body.follower.closed)
+        used = body.use("".join(self._done[self._body_at :]))
         self._body, self._step = None, body.then if used else _none
         return True
 

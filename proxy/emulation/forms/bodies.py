@@ -25,7 +25,7 @@ def calls(cursor: Cursor, reading: Reading, then: Step, *, marked: bool = True) 
         return False
     cursor.at = start
 
-    def use(text: str, _closed: bool) -> bool:  # noqa: FBT001 - called as `Body.use`
+    def use(text: str) -> bool:
         found = calls_in(text, reading.names, marked=marked)
         reading.calls += found or ()
         return found is not None
@@ -35,22 +35,23 @@ def calls(cursor: Cursor, reading: Reading, then: Step, *, marked: bool = True) 
 
 def arguments(name: str, reading: Reading, then: Step) -> Body:
     """The arguments of a call; none at all if the text ends here."""
+    nesting = Nesting(lenient=True)
 
-    def use(text: str, closed: bool) -> bool:  # noqa: FBT001 - called as `Body.use`
-        reading.calls.append(Written(name, text or None, closed=closed))
+    def use(text: str) -> bool:
+        reading.calls.append(Written(name, text or None, closed=nesting.closed))
         return True
 
-    return Body(Nesting(lenient=True), use, then)
+    return Body(nesting, use, then)
 
 
 def between(cursor: Cursor, reading: Reading) -> tuple[int, str]:
     """Pass over white space, commas, and closing brackets that are too many; where the last of those ends, and what follows."""
     start = cursor.at
     following = cursor.run(_BETWEEN)
-    surplus = cursor.text[start : cursor.at].rstrip(", \t\r\n")
-    if surplus:
+    end = max(start, *(cursor.text.rfind(bracket, start, cursor.at) + 1 for bracket in "}]"))
+    if end > start:
         reading.calls[-1].repairs = _EXTRA_BRACKETS
-    return start + len(surplus), following
+    return end, following
 
 
 def close(cursor: Cursor, *marks: str, end: int | None = None) -> bool:
@@ -96,8 +97,9 @@ def _parameters(
     parameter = cursor.text[start : cursor.at]
     cursor.at += 1
 
-    def use(text: str, closed: bool) -> bool:  # noqa: FBT001 - called as `Body.use`
-        found.append((parameter, text.removesuffix(_PARAMETER_END) if closed else text))
+    def use(text: str) -> bool:
+        # One that breaks off makes a call that is not closed, and can't be made.
+        found.append((parameter, text.removesuffix(_PARAMETER_END)))
         return True
 
     return Body(Until(_PARAMETER_END), use, partial(_parameters, name, found, marks))
