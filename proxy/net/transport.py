@@ -184,7 +184,9 @@ class HttpTransport(httpx.AsyncBaseTransport):
             return
         connection.after_stream = connection.streamed
         idle = self._idle.setdefault(connection.origin, deque())
-        if not self._trusts(connection) and any(other.after_stream for other in idle):
+        if not self._trusts(connection) and any(
+            other.after_stream == connection.after_stream for other in idle
+        ):
             connection.abort()  # one is enough to see what the server does
             return
         loop = asyncio.get_running_loop()

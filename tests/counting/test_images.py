@@ -36,7 +36,10 @@ def test_reads_the_dimensions_of_each_format(data: bytes, size: tuple[int, int])
 
 @pytest.mark.parametrize(
     "source",
-    ["", "https://example.org/a.png", "data:image/png,abc", "data:", "data:;base64,", "%%%", "abc", url(b"\xff\xd8\xff")],
+    [
+        "", "https://example.org/a.png", "data:image/png,abc", "data:", "data:;base64,", "%%%", "abc", url(b"\xff\xd8\xff"),
+        "data:image/png;base64,A===", url(b"\xff\xd8\x00" + bytes(20)), url(b"RIFF\x00\x00\x00\x00WEBPALPH" + bytes(20)),
+    ],
 )  # fmt: skip
 def test_tells_when_they_cannot_be_read(source: str) -> None:
     assert dimensions(source) is None

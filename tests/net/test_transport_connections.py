@@ -201,9 +201,10 @@ async def test_a_server_that_hung_up_unasked_is_not_relied_on() -> None:
     async with serving(script) as served, opened() as transport:
         await send(transport, post(served))
         await until(lambda: not any(transport._idle.values()))
-        for connections in (2, 3):
+        for connections in (2, 3, 4):
             assert await send(transport, post(served)) == b"ok"
             assert served.connections == connections
+        assert sum(map(len, transport._idle.values())) == 1
 
 
 async def test_a_post_does_not_go_out_on_a_connection_whose_end_is_waiting_to_be_read() -> None:
