@@ -143,7 +143,8 @@ class Relay:
                 client.stop()
                 await relay_response(job.exchange, response, job.spillway_headers())
                 return
-            client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
+            if client.writer.native:
+                client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
             await self.driver.run(job, plain, client)
             await client.close_notice()
             if job.cut:
@@ -181,7 +182,7 @@ class Relay:
         identity = Identity(job.dialect.answer_id(uuid4().hex), int(self.clock()), job.prompt.request.model)
         return ClientStream(
             job.exchange,
-            job.dialect.writer(),
+            job.dialect,
             form="off" if job.undisturbed else form,
             own=identity,
             own_headers=job.spillway_headers,

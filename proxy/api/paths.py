@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from proxy.dialects import DIALECTS
+from collections.abc import Iterable, Iterator, Mapping
 
 MODELS = "/v1/models"
 
 PREFIXES = ("/v1", "/api/v1", "")
 """What people end their base URL with: OpenAI's way, OpenRouter's and LM Studio's, and nothing."""
-
-_ANSWERED = (*(("POST", path) for path in DIALECTS), ("GET", MODELS))
 
 
 def _spellings(path: str) -> Iterator[str]:
@@ -24,7 +20,7 @@ def _spellings(path: str) -> Iterator[str]:
                     yield before + prefix + between + endpoint + after
 
 
-CANONICAL: Mapping[tuple[str, str], str] = {
-    (method, spelling): path for method, path in _ANSWERED for spelling in _spellings(path)
-}
-"""Method and path as a client may write it, to the path that is meant."""
+def canonical(managed: Iterable[str]) -> Mapping[tuple[str, str], str]:
+    """Method and path as a client may write it, to the path that is meant: of managed ones, and of the model list."""
+    answered = (*(("POST", path) for path in managed), ("GET", MODELS))
+    return {(method, spelling): path for method, path in answered for spelling in _spellings(path)}

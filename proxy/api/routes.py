@@ -6,6 +6,7 @@ that is passed on while it arrives gains nothing from a response class; both wou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from fastapi import FastAPI
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from proxy.api.endpoint import Endpoint
 from proxy.api.own import own_routers
-from proxy.api.paths import CANONICAL
+from proxy.api.paths import canonical
 from proxy.api.surface import Surface
 from proxy.dialects import DIALECTS
 
@@ -26,14 +27,15 @@ class Application(FastAPI):
     The middleware has nothing to do for those and costs a sixth of a short request's CPU.
     """
 
-    managed: dict[str, ASGIApp]
+    managed: Mapping[str, ASGIApp]
 
     @override
     def build_middleware_stack(self) -> ASGIApp:
         stack, managed = super().build_middleware_stack(), self.managed
+        spelled = canonical(managed)
 
         async def front(scope: Scope, receive: Receive, send: Send) -> None:
-            path = CANONICAL.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+            path = spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
             if path is None:
                 await stack(scope, receive, send)
                 return

@@ -82,6 +82,9 @@ class Dialect(Protocol):
     paths: tuple[str, ...]
     """Of the requests that are made in it."""
 
+    media_type: str
+    """Of a stream."""
+
     def read(self, body: bytes, wire: bytes) -> Request:
         """A client's request; `wire` is its body as it came, `body` the same without content-encoding.
 
@@ -96,6 +99,10 @@ class Dialect(Protocol):
 
     def refusal(self, error: ClientError) -> dict[str, Any]:
         """The body of the answer to a request that can't be served."""
+        ...
+
+    def refused(self, body: bytes) -> bytes:
+        """A backend's own error, which is told in the dialect spoken upstream."""
         ...
 
     def writer(self) -> Writer:

@@ -8,12 +8,10 @@ from typing import Any, Protocol
 
 from proxy.exchange import Exchange, Headers
 from proxy.net.tasks import spawn
-from proxy.neutral.dialect import Writer
+from proxy.neutral.dialect import Dialect, Writer
 from proxy.neutral.piece import Identity, Piece
 from proxy.status import FORMS, Form, Notice, carries_chunks
 from proxy.wire.jsontext import dumps
-
-_EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 
 
 class Audience(Protocol):
@@ -58,7 +56,7 @@ class ClientStream:
     def __init__(
         self,
         exchange: Exchange,
-        writer: Writer,
+        dialect: Dialect,
         *,
         form: str,
         own: Identity,
@@ -70,7 +68,7 @@ class ClientStream:
 
         Args:
             exchange: the client.
-            writer: writes the answer in the client's dialect.
+            dialect: in which it is answered.
             form: a key of the status forms.
             own: under which notices go out while the backend has not given the answer an identity.
             own_headers: gives Spillway's own headers when they are due.
@@ -78,10 +76,10 @@ class ClientStream:
             heartbeat: seconds between comments on a silent stream.
         """
         self.exchange = exchange
-        self.writer = writer
+        self.writer = dialect.writer()
         self.identity: Identity | None = None
-        self.head: Headers = _EVENT_STREAM
-        """The backend's headers, once it has answered."""
+        self.head: Headers = ((b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache"))
+        """The backend's, once it has answered in the client's dialect."""
         self._forms = FORMS[form]
         self._own = own if carries_chunks(form) else None
         self._own_headers = own_headers

@@ -241,7 +241,7 @@ def _watch(job: Job) -> Watch:
         window=budget.window if budget is not None else 0,
         pause_point=budget.pause_point if budget is not None else 0,
         max_tokens=request.max_tokens,
-        strip_usage=job.usage_asked,
+        strip_usage=job.usage_asked and request.usage_wish is None,
         told=lambda: None if job.undisturbed or job.journal.outcome.plain else job.told(),
         show_usage=request.usage_wish is True,
         cancels=job.cancels,

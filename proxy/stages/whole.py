@@ -48,10 +48,9 @@ async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver)
     whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
     plain = _plain(raw, response.headers.get("content-encoding"))
     came = None if response.status_code != 200 or plain is None else UPSTREAM.whole(plain)
-    if came is None:
-        return whole
-    if came.refused:
-        return whole
+    if came is None or came.refused:
+        told = job.dialect.refused(raw)
+        return whole if told is raw else _with_body(whole, told)
     job.journal.tell(FirstByte())
     driver.read_again(job)
     if came.usage is not None:
@@ -152,9 +151,12 @@ def _made(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], ru
     same = usage is came.usage and all(new is old for new, old in zip(pieces, came.pieces, strict=True))
     if same and writer.native:
         return made
-    body = writer.whole(came, pieces, usage)
+    return _with_body(made, writer.whole(came, pieces, usage))
+
+
+def _with_body(whole: Whole, body: bytes) -> Whole:
     headers = [(n, v) for n, v in whole.headers if n not in (b"content-length", b"content-encoding")]
-    return replace(made, headers=[*headers, (b"content-length", str(len(body)).encode())], body=body)
+    return replace(whole, headers=[*headers, (b"content-length", str(len(body)).encode())], body=body)
 
 
 def _plain(raw: bytes, encoding: str | None) -> bytes | None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from proxy.dialects.chat import ChatWriter
+from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.neutral.piece import Identity
 from proxy.settings import BackendSetting
@@ -239,7 +239,7 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
     exchange = Exchange(scope, None, send)  # type: ignore[arg-type]
     client = ClientStream(
         exchange,
-        ChatWriter(),
+        CHAT,
         form="off",
         own=Identity("", 0, ""),
         own_headers=list,

@@ -19,6 +19,7 @@ class Chat:
 
     name = "chat"
     paths: tuple[str, ...] = (UPSTREAM_PATH.decode(),)
+    media_type = "text/event-stream; charset=utf-8"
 
     def read(self, body: bytes, wire: bytes) -> Request:
         """A client's request.
@@ -35,6 +36,10 @@ class Chat:
     def refusal(self, error: ClientError) -> dict[str, Any]:
         """OpenAI's error object."""
         return error.body()
+
+    def refused(self, body: bytes) -> bytes:
+        """As it came."""
+        return body
 
     def writer(self) -> ChatWriter:
         """For one answer."""
