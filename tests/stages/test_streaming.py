@@ -244,3 +244,24 @@ def test_running_counts_of_a_resumed_attempt_are_used_and_not_shown(kind: str) -
             assert b'"timings"' in request.response or b'"usage":{' in request.response
         assert b'"timings"' not in answer.content
         assert b'"usage":{' not in answer.content
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_backend_that_answers_a_stream_with_one_body_is_streamed_all_the_same(wanted: bool) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "Well.", "tool_calls": [call]}
+    whole = {
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "fake-model",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12},
+    }  # fmt: skip
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        fake.fail_next(200, whole, [("content-type", "application/json")])
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+        answer = proxy.chat({**body, "stream_options": {"include_usage": True}} if wanted else body)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        seen = read_stream(answer.content)
+        assert (seen.text, seen.roles, seen.finishes, seen.done) == ("Well.", 1, ["tool_calls"], 1)
+        assert seen.ids == {"chatcmpl-1"}
+        assert b'"name":"read"' in answer.content
+        assert (seen.usage == whole["usage"]) if wanted else seen.usage is None
