@@ -7,6 +7,7 @@ repeats the tags around the result too.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -129,7 +130,9 @@ class Client:
     def _got(self, response: Any) -> None:
         self.answers.append(response.read())
         self.tools.append(response.headers.get("x-spillway-tools", "native"))
-        self.actions.append(response.headers["x-spillway-action"])
+        # Headers may go out while the history is still being shortened; the end of the answer knows.
+        final = re.findall(rb'"action":"(\w+)"', self.answers[-1])
+        self.actions.append(final[-1].decode() if final else response.headers["x-spillway-action"])
 
 
 def told_of(proxy: Spillway, model: str) -> Any:

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.telemetry import events as e
+from proxy.telemetry.journal import ALL, Journals, Told
+from proxy.telemetry.log import line
+from proxy.telemetry.outcome import Outcome
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+EVENTS = st.one_of(*(st.from_type(kind) for kind in get_args(e.Event) if kind not in (e.Finished, e.Failed)))
+
+
+def test_who_listens_hears_what_he_listens_for_with_the_requests_id() -> None:
+    everything: list[Told] = []
+    pauses: list[Told] = []
+    journals = Journals(clock=Clock())
+    journals.listen(everything.append)
+    stop = journals.listen(pauses.append, e.Paused, e.Resumed)
+    journal = journals.open("r-1")
+    journal.tell(e.Received("chat", "digest"))
+    journal.tell(e.Paused("pause point"))
+    stop()
+    journal.tell(e.Resumed("user_turn"))
+    assert [told.event for told in pauses] == [e.Paused("pause point")]
+    assert [type(told.event) for told in everything] == [e.Received, e.Paused, e.Resumed]
+    assert {told.id for told in everything} == {"r-1"}
+    assert [told.at for told in everything] == sorted(told.at for told in everything)
+
+
+def test_a_journal_is_closed_once() -> None:
+    heard: list[Told] = []
+    journals = Journals(clock=Clock())
+    journals.listen(heard.append, e.Finished, e.Failed)
+    journal = journals.open("r")
+    journal.failed(502, "upstream_unavailable")
+    journal.close(0)
+    journal.close(200)
+    assert [type(told.event) for told in heard] == [e.Failed]
+    assert (journal.outcome.status, journal.outcome.error) == (502, "upstream_unavailable")
+    assert journal.outcome.seconds > 0
+
+
+def test_the_outcome_is_what_the_events_say() -> None:
+    journal = Journals(clock=Clock()).open("r")
+    for event in (
+        e.Received("chat", "digest"),
+        e.Routed("local", "m"),
+        e.Measured(900, 1000),
+        e.Compacting(900),
+        e.Summarised(ok=False),
+        e.Summarised(ok=True),
+        e.Compacted("compacted", 900, 400, 2.0),
+        e.Measured(410, 1000),
+        e.Sent("first"),
+        e.FirstByte(),
+        e.Paused("pause point"),
+        e.Compacting(800),
+        e.Compacted("pruned", 800, 800, 1.0),
+        e.Sent("user_turn"),
+        e.Resumed("user_turn"),
+    ):
+        journal.tell(event)
+    journal.close(200)
+    outcome = journal.outcome
+    assert (outcome.tokens_before, outcome.tokens_after, outcome.fill) == (900, 410, 0.41)
+    assert (outcome.action, outcome.compactions, outcome.compaction_seconds) == ("compacted", 1, 3.0)
+    assert (outcome.attempts, outcome.summaries, outcome.pauses, outcome.resumes) == (2, 2, 1, 1)
+    assert not outcome.plain
+    assert line(outcome).startswith("r local/m: 200 compacted, 900 to 410 tokens in 3.0 s, 2 summaries")
+
+
+@given(st.lists(EVENTS))
+def test_any_order_of_events_makes_an_outcome_that_can_be_told(events: list[e.Event]) -> None:
+    journal = Journals(clock=Clock()).open("r")
+    for event in events:
+        journal.tell(event)
+    journal.close(200)
+    assert "\n" not in line(journal.outcome)
+    assert isinstance(journal.outcome, Outcome)
+
+
+def test_every_event_can_be_listened_for() -> None:
+    assert frozenset(get_args(e.Event)) == ALL
