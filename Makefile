@@ -8,7 +8,7 @@ MINUTES ?= 10
 VOCAB := tests/engine/vocab/ggml-vocab
 # What needs no network, no store and no clock; its tests lie in folders of the same names.
 PURE := wire neutral history shaping shortening answer status emulation counting backends dialects
-PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tests/test_options.py
+PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tests/test_options.py tests/test_environment.py
 WORKERS ?= 2
 OLDEST := .venv-oldest
 # Not those that look at the documents and the code, or start other programs.

@@ -182,8 +182,7 @@ def _dumped(body: Mapping[str, Any]) -> bytes:
 def _asking_usage(raw: bytes) -> bytes:
     """Put the wish first into the object: there the place is known without parsing, and every other byte stays."""
     match = _OPEN.match(raw)
-    if match is None:
-        return raw
+    assert match is not None  # it was read as an object, or written as one
     brace = raw.index(b"{") + 1
     comma = b"" if match.group(1) else b","
     return raw[:brace] + _ASK_USAGE + comma + raw[brace:]

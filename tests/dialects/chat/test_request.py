@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.chat.request import may_ask_usage, read, written
+from proxy.dialects.chat.request import going_on, may_ask_usage, read, summarising, written
 from proxy.errors import BadRequest
 from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps, loads
@@ -140,3 +140,64 @@ def test_every_other_byte_stays(
     comma = 1
     assert asked[:at] + asked[at + len(ASKED) + comma :] == raw
     assert loads(asked) == {**body, "stream_options": {"include_usage": True}}
+
+
+# -- what else goes upstream
+
+
+def test_a_request_to_go_on_is_the_first_one_without_what_held_for_its_stream() -> None:
+    first = {
+        "model": "m",
+        "messages": [user("a")],
+        "temperature": 0.5,
+        "max_tokens": 9,
+        "n_predict": 9,
+        "stream_options": {"x": 1},
+        "continue_final_message": False,
+    }
+    flags = {"continue_final_message": True, "add_generation_prompt": False}
+    counts = {"timings_per_token": True, "stream_options": {"continuous_usage_stats": True}}
+    assert going_on(first, [user("b")], flags, counts) == {
+        "model": "m",
+        "messages": [user("b")],
+        "temperature": 0.5,
+        "stream": True,
+        **flags,
+        "timings_per_token": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+
+
+def test_a_summary_that_is_appended_keeps_the_prompt_and_the_tools_which_must_not_be_called() -> None:
+    client = {
+        "model": "x",
+        "messages": [],
+        "tools": [{}],
+        "tool_choice": "required",
+        "n": 2,
+        "response_format": {},
+        "temperature": 0.1,
+        "think": False,
+    }
+    appended = loads(summarising(client, "m", [user("a")], append=True, max_tokens=5))
+    assert appended == {
+        "model": "m",
+        "messages": [user("a")],
+        "max_tokens": 5,
+        "stream": True,
+        "tools": [{}],
+        "tool_choice": "none",
+        "temperature": 0.1,
+        "think": False,
+    }
+    alone = loads(summarising(client, "m", [user("a")], append=False, max_tokens=5))
+    expected = {"model": "m", "messages": [user("a")], "max_tokens": 5, "stream": True, "think": False}
+    assert alone == expected
+
+
+def test_what_is_nested_too_deeply_to_be_written_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(1500):
+        deep = [deep]
+    with pytest.raises(BadRequest, match="nested"):
+        written(request(), [{"role": "user", "content": deep}], {}, ask_usage=False)
