@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.backends.profile import Continuation
-from proxy.shortening import summary
+from proxy.history import marks
 from proxy.shortening.compaction import Summariser, SummaryAsk
 from proxy.shortening.continuation import Partial, Said, continuation, shorten_said
 from tests.histories import assistant, cost, user
@@ -94,7 +94,7 @@ def test_only_what_is_new_is_read_again() -> None:
     content = asked[0].messages[0]["content"]
     assert f"Summary of what came before:\n{SAYS}" in content
     assert longer[upto : said.upto] in content
-    assert TEXT[:100] not in content.split(summary.FENCE)[1][:50]
+    assert TEXT[:100] not in content.split(marks.FENCE)[1][:50]
 
 
 def test_a_failed_summary_is_told_by_its_beginning_and_never_forgets() -> None:
