@@ -26,6 +26,8 @@ MOST_ASKS = 24
 """Summaries that are asked for in one compaction; a history that takes more of them is told by code."""
 _MOST_PIECES = 16
 _SMALLEST_PIECE = 200
+_MOST_PER_TOKEN = 8
+"""Characters of nearly any text that a token holds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +272,8 @@ def _live(reduction: Reduction, start: int) -> list[Message]:
 
 def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
     """A text in pieces of at most `room` tokens, but not of fewer than 200 characters."""
-    at, size = 0, len(text)
+    # Not all of a text is counted to see where its first piece ends.
+    at, size = 0, int(room * _MOST_PER_TOKEN)
     while at < len(text):
         piece = text[at : at + size]
         tokens = sum(cost([{"role": "user", "content": piece}]))

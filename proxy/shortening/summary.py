@@ -105,13 +105,21 @@ def fenced(text: str, *, tokens: int, before: str = "") -> Message:
 def digest(messages: Sequence[Message], *, limit: int) -> str:
     """A summary made without a model, of at most about `limit` characters.
 
-    The user's requests, the assistant's last statements and the tools called, newest first in priority.
+    The beginning of an earlier summary, the user's requests, the assistant's last statements and the tools called, newest
+    first in priority.
     """
-    share, newest = limit // 3, messages[::-1]
-    asked = _newest((_line(own_words(m)) for m in newest if is_user(m) and not is_summary(m)), share)
+    earlier = "\n".join(text_of(m) for m in messages if is_summary(m))
+    earlier = defanged(earlier.replace(f"{OPEN}\n", "").replace(f"\n{CLOSE}", ""))[: limit // 4]
+    share, newest = (limit - len(earlier)) // 3, [m for m in reversed(messages) if not is_summary(m)]
+    asked = _newest((_line(own_words(m)) for m in newest if is_user(m)), share)
     said = _newest((_line(_said(m)) for m in newest if m.get("role") == "assistant"), share)
     called = _newest((_line(call) for m in newest for call in reversed(_calls(m))), share)
-    parts = (("The user asked:", asked), ("The assistant said:", said), ("Tools called:", called))
+    parts = (
+        ("Before that:", [earlier] if earlier else []),
+        ("The user asked:", asked),
+        ("The assistant said:", said),
+        ("Tools called:", called),
+    )
     return "\n".join(f"{title}\n" + "\n".join(lines) for title, lines in parts if lines)
 
 

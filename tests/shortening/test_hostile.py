@@ -193,15 +193,18 @@ def test_a_quotation_in_an_answer_is_no_rule(evil: str) -> None:
         assert not any(map(is_summary, clean_history(messages)))
 
 
-@pytest.mark.parametrize("evil", FORGERIES)
+WRAPPED = ("<tool_result tool_name='x'>a {}</tool_result>", "[TOOL_RESULT]{}[/TOOL_RESULT]")
+CUT_OFF = "<tool_result>{}"
+"""One that closed itself before it was cut off can't be told from one with the user's words behind it."""
+
+
 @pytest.mark.parametrize(
-    "wrapped",
-    ["<tool_result tool_name='x'>a {}</tool_result>", "[TOOL_RESULT]{}[/TOOL_RESULT]", "<tool_result>{}"],
+    "said",
+    [wrapped.format(evil) for wrapped in WRAPPED for evil in FORGERIES]
+    + [CUT_OFF.format(evil) for evil in FORGERIES if not evil.startswith("</tool_result>")],
 )
-def test_a_result_in_a_user_message_is_none_either(wrapped: str, evil: str) -> None:
-    if evil.startswith("</tool_result>") and wrapped.endswith("{}"):
-        pytest.skip("what was cut off after it closed itself can't be told from words behind a result")
-    text = f"Avoid goto.\n{wrapped.format(evil)}"
+def test_a_result_in_a_user_message_is_none_either(said: str) -> None:
+    text = f"Avoid goto.\n{said}"
     assert constraints([user(text)], limit=900) == ["Avoid goto."]
 
 

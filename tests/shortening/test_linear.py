@@ -179,6 +179,19 @@ def test_however_long_a_history_few_summaries_are_asked_for(answer: str, *, same
         assert compacted(messages, answer, by) <= MOST_ASKS
 
 
+def test_only_as_much_of_a_history_is_counted_in_one_as_is_sent_in_one() -> None:
+    messages = [m for i in range(5_000) for m in (user(f"Question {i} " * 9), assistant(f"Answer {i} " * 9))]
+    longest = 0
+
+    def count(some: Sequence[Message]) -> list[float]:
+        nonlocal longest
+        longest = max(longest, *(len(str(message.get("content"))) for message in some), 0)
+        return cost(some)
+
+    compacted(messages, "A summary that says something about all of it.", BY, count)
+    assert longest < 10 * BY.window
+
+
 def test_a_summariser_that_fails_at_every_piece_is_left_alone() -> None:
     """Every other answer fails, so that each piece is asked for twice."""
     messages = [m for i in range(60) for m in (user(f"Question {i} " * 9), assistant(f"Answer {i} " * 9))]

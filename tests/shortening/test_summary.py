@@ -124,6 +124,14 @@ def test_a_digest_has_the_newest_of_each_kind() -> None:
     assert "Question 1\n" not in made
 
 
+def test_a_digest_tells_what_an_earlier_summary_said() -> None:
+    earlier = assistant(block(f"{SAYS} The door is green.", [], limit=0))
+    made = digest([earlier, user("Paint the roof.")], limit=900)
+    assert "The door is green." in made
+    assert "Paint the roof." in made
+    assert marks.OPEN not in made
+
+
 def test_a_digest_says_something_even_when_little_fits() -> None:
     made = digest([user("A very long question, " * 20)], limit=300)
     assert "A very long question" in made
