@@ -26,7 +26,7 @@ _THINK_ON = (
     "give your answer to my last message. Do not comment on the interruption."
 )
 _FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
-_TAG = re.compile(r"\s*<\w+>")
+_TAG = re.compile(r"\A\s*<\w+>")
 _LOST = " […]"
 _LEFT_OUT = f"{SHORTENED}\n{{}}\n{GOES_ON}\n\n"
 

@@ -66,6 +66,14 @@ def test_any_text_can_be_asked_for(partial: str, how: Continuation) -> None:
     assert made.messages[0] is HISTORY[0]
 
 
+@pytest.mark.timeout(60)
+def test_a_thought_of_white_space_is_asked_for_in_a_moment() -> None:
+    made = continuation(HISTORY, Partial(thought="Hm." + " " * 400_000 + "So."), Continuation.QUOTE)
+    notes = made.messages[-2]["content"]
+    assert notes.startswith("[My thoughts so far, cut off at the end:]\nHm.  ")
+    assert notes.endswith("So.")
+
+
 # -- shortening
 
 
