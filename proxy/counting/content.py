@@ -175,9 +175,17 @@ def _any(value: Any, found: Content) -> None:
     if len(text) >= LONG_BLOB:
         blobs = [blob for blob in _strings(value, 6) if _is_blob(blob)]
         found.attachments.extend(min(len(blob) // ATTACHMENT_BYTES + 32, 16384) for blob in blobs)
-        for blob in blobs:
-            text = text.replace(blob, "", 1)
+        text = dump(_without_blobs(value, 6)) if blobs else text
     found.texts.append(text)
+
+
+def _without_blobs(value: Any, depth: int) -> Any:
+    """The value with an empty string for every blob that `_strings` finds."""
+    if isinstance(value, str):
+        return "" if _is_blob(value) else value
+    if isinstance(value, Mapping) and depth:
+        return {name: _without_blobs(inner, depth - 1) for name, inner in value.items()}
+    return value
 
 
 def _is_blob(text: str) -> bool:

@@ -6,11 +6,9 @@ import re
 from collections.abc import Sequence
 
 from proxy.history.identifiers import newest_within
-from proxy.history.tooltext import spoken
-from proxy.neutral.request import Message, text_of
-
-HEADING = "Rules in the user's own words:"
-"""Stands before the sentences in a summary, so that they are found there when summaries are merged."""
+from proxy.history.marks import carried_rules, is_summary
+from proxy.history.tooltext import own_words
+from proxy.neutral.request import Message
 
 _RULE = re.compile(
     r"\b(?:must(?: not|n.t)?|never|always|do not|don.t|shall(?: not)?|only use|use only|make sure|ensure|required?"
@@ -25,32 +23,19 @@ _LONGEST_TEXT = 20_000
 def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
     """Sentences of users that state a rule, in order and once each; the newest, `limit` characters together.
 
-    Tool results in their messages are not their words.
+    Those that an earlier summary of Spillway's carries count; what tools, pages or models say does not, wherever it stands.
     """
     found: dict[str, None] = {}
     for message in messages:
-        for sentence in _stated(message):
+        for sentence in carried_rules(message) if is_summary(message) else _stated(message):
             found.pop(sentence, None)
             found[sentence] = None
     return newest_within(found, limit=limit)
 
 
 def _stated(message: Message) -> list[str]:
-    if message.get("role") == "assistant":
-        return _carried(text_of(message))
     if message.get("role") != "user":
         return []
-    said = spoken(message)[:_LONGEST_TEXT]
+    said = own_words(message)[:_LONGEST_TEXT]
     sentences = (match.group().strip() for match in _SENTENCE.finditer(said))
     return [sentence for sentence in sentences if _RULE.search(sentence)]
-
-
-def _carried(text: str) -> list[str]:
-    """Sentences that an earlier summary carries."""
-    carried: list[str] = []
-    for block in text.split(f"\n{HEADING}\n")[1:]:
-        for line in block.split("\n"):
-            if not line.startswith("- "):
-                break
-            carried.append(line[2:])
-    return carried

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.neutral.request import Message
+from proxy.history.marks import INSTRUCTION
+from proxy.neutral.request import Message, text_of
 
 IMAGE_LEFT_OUT = "[An image{} was here and was left out to save room.]"
 """Stands in place of an old image; in a message with results it is no word of the user's."""
@@ -35,9 +36,10 @@ _BEGINS = re.compile(r"\s*(?:\[TOOL_RESULT\]|<tool_result[\s>])")
 _NAME = re.compile(r"""\b(?:tool_name|name)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 _ARGUMENTS_FIELD = re.compile(r"""\b(?:arguments|args|parameters)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 _SPACE = re.compile(r"\s*")
-_NO_WORDS = re.compile(
-    r"\s*(?:\[(?:An image[^\[\]]* was here and was left out to save room|For this answer: [^\[\]]*)\.\]\s*)*"
+_WRITTEN = re.compile(
+    r"\[(?:An image[^\[\]]* was here and was left out to save room|For this answer: [^\[\]]*)\.\]"
 )
+_NO_WORDS = re.compile(rf"\s*(?:{_WRITTEN.pattern}\s*)*")
 _VALUE = json.JSONDecoder().raw_decode
 
 Span = tuple[int, int]
@@ -97,8 +99,8 @@ def results_in(text: str) -> Iterator[WrittenResult]:
     """Results between marks. Of several openings the last one counts: what is before it may be the user's words."""
     opened: dict[str, re.Match[str]] = {}
     for mark in _marks(text):
-        kind = str(mark.lastgroup).removesuffix("_end") if mark["fields"] is None else "tag"
-        if not mark.group().startswith(("[/", "</")):
+        kind = _kind(mark)
+        if not _closes(mark):
             opened[kind] = mark
         elif kind in opened:
             opening = opened[kind]
@@ -131,14 +133,36 @@ def spoken(message: Message) -> str:
     return "\n".join(without(text, _spans(role, text)) for _, text in texts_of(message))
 
 
-def without(text: str, spans: Iterable[Span]) -> str:
-    """The text without some of its spans, which stand in order."""
+def own_words(message: Message) -> str:
+    """What in a user message is surely the user's own: nothing from the first mark of a result to the last of its kind.
+
+    A result that holds a closing mark would else put its rest into the user's mouth, and one that is cut off all of it.
+    Neither is what the system says there, nor what Spillway wrote.
+    """
+    text = text_of(message)
+    if text.startswith(INSTRUCTION):
+        return ""
+    text = _WRITTEN.sub("", text.split(f"\n{INSTRUCTION}", 1)[0])
+    marks = list(_marks(text))
+    last = {_kind(mark): mark for mark in marks}
+    spans: list[Span] = []
+    for mark in marks:
+        after = spans[-1][1] if spans else 0
+        if mark.start() >= after:
+            end = last[_kind(mark)]
+            start = after if _closes(mark) else mark.start()
+            spans.append((start, end.end() if _closes(end) else len(text)))
+    return without(text, spans)
+
+
+def without(text: str, spans: Iterable[Span], *, left: str = "") -> str:
+    """The text without some of its spans, which stand in order; `left` stands in place of each."""
     pieces: list[str] = []
     after = 0
     for start, end in spans:
         pieces.append(text[after:start])
         after = end
-    return "".join((*pieces, text[after:])) if pieces else text
+    return left.join((*pieces, text[after:])) if pieces else text
 
 
 def _marks(text: str) -> Iterator[re.Match[str]]:
@@ -148,6 +172,14 @@ def _marks(text: str) -> Iterator[re.Match[str]]:
         if mark is not None and mark.start() >= after:
             after = mark.end()
             yield mark
+
+
+def _kind(mark: re.Match[str]) -> str:
+    return str(mark.lastgroup).removesuffix("_end") if mark["fields"] is None else "tag"
+
+
+def _closes(mark: re.Match[str]) -> bool:
+    return mark.group().startswith(("[/", "</"))
 
 
 def _spans(role: Any, text: str) -> Sequence[Span]:

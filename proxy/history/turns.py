@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.history.marks import is_instruction
 from proxy.history.tooltext import calls_in, only_results, texts_of
 from proxy.neutral.request import SYSTEM_ROLES, Message
 
@@ -40,8 +41,11 @@ def is_result(message: Message) -> bool:
 
 
 def is_user(message: Message) -> bool:
-    """Whether the user speaks in a message: one of that role which holds nothing but tool results does not count."""
-    return message.get("role") == "user" and not only_results(message)
+    """Whether the user speaks in a message.
+
+    One of that role which holds nothing but tool results does not count, nor one in which the system speaks.
+    """
+    return message.get("role") == "user" and not is_instruction(message) and not only_results(message)
 
 
 def calls_of(message: Message) -> list[dict[str, Any]]:

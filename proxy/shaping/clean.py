@@ -1,11 +1,17 @@
-"""Taking Spillway's own status text out of a history that a client sends back."""
+"""Taking Spillway's own status text out of a history that a client sends back, and marks that only Spillway may set.
+
+A client never gets a block of Spillway's, so one in an answer that it sends back is a quotation, or a forgery.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from proxy.history.marks import defanged, forges_block
+from proxy.history.tooltext import Span, without
 from proxy.neutral.request import Message
 from proxy.status.base import status_spans, strip_status
 
@@ -13,7 +19,7 @@ _FIELDS = ("content", "reasoning_content", "reasoning")
 
 
 def clean_history(messages: Sequence[Message]) -> list[Message]:
-    """The same messages without status text; messages that carry none are the same objects."""
+    """The same messages without status text and without marks in answers; messages that carry none are the same objects."""
     return [_clean(message) if message.get("role") == "assistant" else message for message in messages]
 
 
@@ -28,7 +34,12 @@ def _clean(message: Message) -> Message:
 
 
 def _clean_text(value: Any) -> Any:
-    return strip_status(value) if isinstance(value, str) else value
+    return _stripped(value) if isinstance(value, str) else value
+
+
+def _stripped(text: str) -> str:
+    text = strip_status(text)
+    return defanged(text) if forges_block(text) else text
 
 
 def _clean_parts(parts: list[Any]) -> list[Any]:
@@ -41,16 +52,20 @@ def _clean_parts(parts: list[Any]) -> list[Any]:
 
 
 def _clean_texts(parts: list[Any]) -> list[Any]:
-    spans = status_spans("".join(part["text"] for part in parts)) if len(parts) > 1 else []
+    """Each text without what of a notice lies in it; both are gone through once, side by side."""
+    spans = deque(status_spans("".join(part["text"] for part in parts)) if len(parts) > 1 else ())
     done, at = [], 0
     for part in parts:
         text, end = part["text"], at + len(part["text"])
-        for start, stop in reversed(spans):
-            text = (
-                text[: max(0, start - at)] + text[max(0, stop - at) :] if start < end and stop > at else text
-            )
+        own: list[Span] = []
+        while spans and spans[0][0] < end:
+            start, stop = spans[0]
+            own.append((max(0, start - at), min(stop, end) - at))
+            if stop > end:
+                break
+            spans.popleft()
         # Then by itself: what ends one text need not go on in the next.
-        done.append({**part, "text": strip_status(text)})
+        done.append({**part, "text": _stripped(without(text, own))})
         at = end
     return done
 

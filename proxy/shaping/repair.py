@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from proxy.emulation import NO_TOOLS, as_text
+from proxy.history.marks import INSTRUCTION, is_instruction
+from proxy.history.pending import Pending
 from proxy.history.turns import RESULT_ROLES, calls_of, is_result
 from proxy.neutral.request import SYSTEM_ROLES, Message, leading_system, text_of
 from proxy.wire.jsontext import dumps, loads
@@ -69,11 +71,10 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
             mending.kinds.add("empty_answer")
         else:
             mending.other(message)
-    mending.close()
-    done, kinds = mending.done, mending.kinds
+    done, kinds = mending.end(), mending.kinds
     if len(head) > 1 and rules.one_system:
         kinds.add("leading_system")
-        head = [reduce(_merged, head)]
+        head = [_joined(head)]
     # A request without any message is the backend's to refuse.
     if messages and not any(message.get("role") == "user" for message in done):
         kinds.add("no_user")
@@ -81,15 +82,26 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
     return ([*head, *done], sorted(kinds)) if kinds else (messages, [])
 
 
+class _Open(NamedTuple):
+    """A call that has no result yet, and the role that its result would have."""
+
+    call_id: Any
+    name: str
+    role: str
+
+
 class _Mending:
     """One pass over a history; `kinds` says what had to be mended."""
 
     def __init__(self, rules: RepairRules) -> None:
-        self.done: list[Message] = []
         self.kinds: set[str] = set()
+        self._done: list[Message] = []
+        self._run: list[Message] = []
+        """Messages behind those that are done, to be joined in one."""
+        self._kind: tuple[Any, bool] | None = None
+        """Who speaks in them, and whether they are results, where others may be joined with them."""
         self._rules = rules
-        self._open: list[tuple[Any, str, str]] = []
-        """Id, name and role of the result for each call of the current batch that has none yet."""
+        self._batch: Pending[_Open] = Pending()
         self._names: dict[str, str] = {}
         self._late: list[Message] = []
         """Results without a call, told after the batch."""
@@ -97,17 +109,21 @@ class _Mending:
 
     def result(self, message: Message) -> None:
         """A tool result: it answers a call of the batch before it, or is told as text."""
-        index = self._answered(message)
-        if index is not None:
-            del self._open[index]
-            self.done.append(message)
+        if self._answers(message.get("tool_call_id")):
+            self._add(message)
             return
         self.kinds.add("orphaned_result")
         self._late.append(_as_text(message, self._names))
 
+    def _answers(self, wanted: Any) -> bool:
+        """Whether an open call is answered. What names no call answers the first (Ollama, function role)."""
+        if wanted is None:
+            return self._batch.take_first() is not None
+        return (self._batch.take(wanted) or self._batch.take(None)) is not None
+
     def other(self, message: Message) -> None:
         """Any message that is no tool result."""
-        self.close()
+        self._close()
         calls = calls_of(message)
         if calls:
             message = self._with_valid_arguments(message)
@@ -118,31 +134,27 @@ class _Mending:
         for call in calls:
             function = call.get("function")
             name = function.get("name") if isinstance(function, dict) else None
-            self._open.append((call.get("id"), str(name or "a tool"), "tool"))
+            self._batch.add(call.get("id"), _Open(call.get("id"), str(name or "a tool"), "tool"))
             self._names[str(call.get("id"))] = str(name or "a tool")
         legacy = message.get("function_call")
         if not calls and isinstance(legacy, dict):
-            self._open.append((None, str(legacy.get("name")), "function"))
+            self._batch.add(None, _Open(None, str(legacy.get("name")), "function"))
 
-    def close(self) -> None:
+    def end(self) -> list[Message]:
+        """The mended messages, all there are."""
+        self._close()
+        self._flush()
+        return self._done
+
+    def _close(self) -> None:
         """End the batch: calls without a result get one, results without a call are told."""
-        for call_id, name, role in self._open:
+        for call_id, name, role in self._batch:
             self.kinds.add("orphaned_call")
             key = {"name": name} if role == "function" else {"tool_call_id": call_id}
-            self.done.append({"role": role, **({} if None in key.values() else key), "content": LOST})
-        late, self._open, self._late = self._late, [], []
+            self._add({"role": role, **({} if None in key.values() else key), "content": LOST})
+        late, self._batch, self._late = self._late, Pending(), []
         for message in late:
             self._say(message)
-
-    def _answered(self, message: Message) -> int | None:
-        """Which open call a result answers. One that names no call answers the first (Ollama, function role)."""
-        wanted = message.get("tool_call_id")
-        ids = [call_id for call_id, _, _ in self._open]
-        if wanted is None:
-            return 0 if ids else None
-        if wanted in ids:
-            return ids.index(wanted)
-        return ids.index(None) if None in ids else None
 
     def _say(self, message: Message) -> None:
         """Add a message; where roles must alternate, join it with the one before or put a word between.
@@ -151,20 +163,31 @@ class _Mending:
         """
         role = message.get("role")
         if not self._rules.alternate or role not in _SPEAKERS:
-            self.done.append(message)
+            self._add(message)
             return
-        before = self.done[-1] if self.done else None
-        if before is not None and before.get("role") == role and is_result(before) == is_result(message):
+        before = self._run[0].get("role") if self._run else None
+        kind = role, is_result(message)
+        if kind == self._kind:
             self.kinds.add("alternation")
-            self.done[-1] = _merged(before, message)
+            self._run.append(message)
         else:
             self._bridge(message)
-            self.done.append(message)
+            self._add(message)
+            self._kind = kind
         # A message with calls does not count as a turn (template of Mistral Small 3.2).
         if not _calls(message):
             self._speaker = str(role)
-        elif before is not None and before.get("role") == role:
+        elif before == role:
             self._speaker = "user"
+
+    def _add(self, message: Message) -> None:
+        self._flush()
+        self._run, self._kind = [message], None
+
+    def _flush(self) -> None:
+        if self._run:
+            self._done.append(_joined(self._run))
+            self._run = []
 
     def _bridge(self, message: Message) -> None:
         role = message.get("role")
@@ -172,7 +195,7 @@ class _Mending:
             return
         self.kinds.add("alternation")
         text, other = (NOTED, "assistant") if role == "user" else (BEGIN, "user")
-        self.done.append({"role": other, "content": text})
+        self._add({"role": other, "content": text})
 
     def _with_valid_arguments(self, message: Message) -> Message:
         """Arguments that are no JSON object are wrapped in one: Ollama answers 400 to anything else."""
@@ -230,8 +253,7 @@ def _as_text(message: Message, names: dict[str, str]) -> Message:
 
 
 def _marked(message: Message) -> Message:
-    head = "[Instruction from the system, in the middle of the conversation]"
-    return {**message, "role": "user", "content": _after(head, message.get("content"))}
+    return {**message, "role": "user", "content": _after(INSTRUCTION, message.get("content"))}
 
 
 def _after(head: str, content: Any) -> Any:
@@ -243,15 +265,30 @@ def _after(head: str, content: Any) -> Any:
     return f"{head}\n{dumps(content).decode()}"
 
 
-def _merged(first: Message, second: Message) -> Message:
-    """Two messages of one role as one, a blank line between; fields that both have are the later one's."""
-    a, b = first.get("content"), second.get("content")
-    content: Any
-    if isinstance(a, list) or isinstance(b, list):
-        content = [*_parts(a), {"type": "text", "text": "\n\n"}, *_parts(b)]
-    else:
-        content = "\n\n".join(str(text) for text in (a, b) if text)
-    return {**first, **second, "content": content}
+def _joined(messages: Sequence[Message]) -> Message:
+    """Messages of one role as one, a blank line between; fields that several have are the latest one's.
+
+    What the system says comes behind what the user says: it goes on to the end of a message.
+    """
+    if len(messages) == 1:
+        return messages[0]
+    fields: Message = {}
+    for message in messages:
+        fields.update(message)
+    ordered = sorted(messages, key=lambda m: m.get("role") == "user" and is_instruction(m))
+    return {**fields, "content": _joined_contents([message.get("content") for message in ordered])}
+
+
+def _joined_contents(contents: Sequence[Any]) -> Any:
+    plain = next((at for at, content in enumerate(contents) if isinstance(content, list)), len(contents))
+    text = "\n\n".join(str(content) for content in contents[:plain] if content)
+    if plain == len(contents):
+        return text
+    parts = _parts(text) if plain else []
+    for at, content in enumerate(contents[plain:], plain):
+        parts += [{"type": "text", "text": "\n\n"}] if at else []
+        parts += _parts(content)
+    return parts
 
 
 def _parts(content: Any) -> list[Any]:

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Literal, TypeAlias, get_args
+from itertools import accumulate, islice
+from typing import Literal, TypeAlias, TypeVar, get_args
 
+from proxy.history.marks import is_summary
 from proxy.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
 from proxy.neutral.request import Message
 from proxy.shortening import summary
 from proxy.shortening.ladder import RUNGS, Cost, Reduction
 from proxy.shortening.ladder.trim import cut_middles, drop_oldest
 
+T = TypeVar("T")
 Kind = Literal["pruned", "compacted", "trimmed"]
 
+MOST_ASKS = 24
+"""Summaries that are asked for in one compaction; a history that takes more of them is told by code."""
+_MOST_PIECES = 16
 _SMALLEST_PIECE = 200
+_MOST_PER_TOKEN = 8
+"""Characters of nearly any text that a token holds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +83,7 @@ def compact(reduction: Reduction, summariser: Summariser, *, limit: float) -> Co
     shorter, rungs = _prune(reduction)
     kind: Kind = "pruned"
     if not shorter.fits:
-        compacted, how = yield from _summarise(reduction, shorter, summariser)
+        compacted, how = yield from _bounded(_summarise(reduction, shorter, summariser))
         if compacted is not None and compacted.total < shorter.total:
             shorter, rungs, kind = compacted, how, "compacted"
     if (
@@ -104,7 +111,7 @@ def head_end(messages: Sequence[Message]) -> int:
     if first is None or _beheaded(messages[:first]):
         return 0
     end = first + 1
-    if end < len(messages) and summary.is_summary(messages[end]):
+    if end < len(messages) and is_summary(messages[end]) and messages[end].get("role") == "assistant":
         end += 1
         end += summary.is_bridge(messages, end)
     return end
@@ -137,11 +144,13 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
 def _tail_start(reduction: Reduction, room: float) -> int | None:
     """Where the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
 
-    None if there is no place to cut.
+    None if there is no place to cut. What lies before it is summarised and covered, so it never ends in the newest user
+    message: that one would be told of, though it stays as it is and may yet be edited.
     """
     newest = newest_user(reduction.messages)
     # Tokens of everything before an index.
     upto = [0.0, *accumulate(reduction.costs)]
+    point: int | None
     points = [
         point
         for point in cut_points(reduction.messages)
@@ -152,8 +161,10 @@ def _tail_start(reduction: Reduction, room: float) -> int | None:
             continue  # a question stays with its answer
         moved = newest is not None and reduction.floor <= newest < point
         if upto[-1] - upto[point] + (reduction.costs[newest or 0] if moved else 0.0) <= room:
-            return point
-    return points[-1] if points else None
+            break
+    else:
+        point = points[-1] if points else None
+    return newest if point is not None and point - 1 == newest and newest >= reduction.floor else point
 
 
 def _summarise(
@@ -176,7 +187,11 @@ def _summarise(
             break
     else:
         rung, text = "digest", summary.digest(zone, limit=by.tokens * 3)
-    kept = replace(reduction, messages=[*reduction.messages[:start], *pruned.messages[start:]])
+    kept = replace(
+        reduction,
+        messages=[*reduction.messages[:start], *pruned.messages[start:]],
+        leans={index: end for index, end in pruned.leans.items() if index >= start},
+    )
     compacted = _with_summary(kept, start, summary.block(text, zone, limit=by.tokens))
     return (
         (compacted, (rung,))
@@ -187,7 +202,7 @@ def _summarise(
 
 def _merge_if_due(reduction: Reduction, by: Summariser) -> Reduction:
     """Earlier summary blocks stay frozen until together they outgrow their budget; then they are summarised too."""
-    at = next((i for i in range(reduction.floor) if summary.is_summary(reduction.messages[i])), None)
+    at = next((i for i in range(reduction.floor) if is_summary(reduction.messages[i])), None)
     if at is None or reduction.costs[at] <= 2 * by.tokens:
         return reduction
     return replace(reduction, floor=at)
@@ -196,7 +211,7 @@ def _merge_if_due(reduction: Reduction, by: Summariser) -> Reduction:
 def _ask(reduction: Reduction, by: Summariser, start: int, *, fresh: bool) -> Generator[SummaryAsk, str, str]:
     """Append to the live prompt where that fits, else send a transcript, in pieces if it must be."""
     live = _live(reduction, start)
-    frozen = any(map(summary.is_summary, reduction.messages[: reduction.floor]))
+    frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
     what = "since the summary near its beginning" if frozen else "so far"
     ask: Message = {"role": "user", "content": summary.instruction(tokens=by.tokens, what=what)}
     left = int(
@@ -207,10 +222,14 @@ def _ask(reduction: Reduction, by: Summariser, start: int, *, fresh: bool) -> Ge
         return (yield SummaryAsk(_appended(live, ask), append=True, max_tokens=min(by.tokens, left)))
     shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x")]))
     room = max(64.0, by.window * 0.9 - shell - 2 * by.tokens)
+    text = summary.transcript(reduction.messages[reduction.floor : start])
+    pieces = list(islice(_pieces(text, room, reduction.cost), _MOST_PIECES + 1))
+    return (yield from _read_on(pieces, by)) if len(pieces) <= _MOST_PIECES else ""
+
+
+def _read_on(pieces: Sequence[str], by: Summariser) -> Generator[SummaryAsk, str, str]:
+    """A summary of all pieces, each read with the summary of those before it; empty if one is not read at last."""
     known = ""
-    pieces = list(
-        _pieces(summary.transcript(reduction.messages[reduction.floor : start]), room, reduction.cost)
-    )
     for piece in pieces:
         message = summary.fenced(piece, tokens=by.tokens, before=known)
         for _ in range(2 if len(pieces) > 1 else 1):
@@ -221,6 +240,18 @@ def _ask(reduction: Reduction, by: Summariser, start: int, *, fresh: bool) -> Ge
         else:
             return ""  # a summary that leaves out a part without a word is none
     return known
+
+
+def _bounded(flow: Generator[SummaryAsk, str, T]) -> Generator[SummaryAsk, str, T]:
+    """The same flow, in which what is asked for beyond `MOST_ASKS` fails without being asked."""
+    try:
+        ask, asked = next(flow), 0
+        while True:
+            answer = (yield ask) if asked < MOST_ASKS else ""
+            ask, asked = flow.send(answer), asked + 1
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
 
 
 def _appended(live: list[Message], ask: Message) -> list[Message]:
@@ -241,7 +272,8 @@ def _live(reduction: Reduction, start: int) -> list[Message]:
 
 def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
     """A text in pieces of at most `room` tokens, but not of fewer than 200 characters."""
-    at, size = 0, len(text)
+    # Not all of a text is counted to see where its first piece ends.
+    at, size = 0, int(room * _MOST_PER_TOKEN)
     while at < len(text):
         piece = text[at : at + size]
         tokens = sum(cost([{"role": "user", "content": piece}]))
@@ -272,7 +304,7 @@ def _with_summary(reduction: Reduction, start: int, block: str) -> Reduction:
     head = list(messages[: reduction.floor])
     if summary.is_bridge(head, len(head) - 1):
         head.pop()
-    while head and summary.is_summary(head[-1]):
+    while head and is_summary(head[-1]):
         block = f"{head.pop()['content']}\n{block}"
     said: Message = {"role": "assistant" if head else "user", "content": block}
     rest = list(messages[start:])
@@ -285,7 +317,7 @@ def _with_summary(reduction: Reduction, start: int, block: str) -> Reduction:
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...]) -> Compaction:
-    """Find the untouched common end: everything before it is covered. No gain, no rewrite."""
+    """Find the untouched common end: everything before it is covered, and what the rewrite points at. No gain, no rewrite."""
     if new.total >= old.total:
         new, rungs = old, ()
     before, after = list(old.messages), list(new.messages)
@@ -293,7 +325,8 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...
     while same < min(len(before), len(after)) and before[-1 - same] is after[-1 - same]:
         same += 1
     # Up to the next place where the history may be cut: a batch of results is stored whole.
-    covered = next(point for point in cut_points(before) if point >= len(before) - same)
+    least = max(len(before) - same, *new.leans.values(), 0)
+    covered = next(point for point in cut_points(before) if point >= least)
     replaced = len(after) - (len(before) - covered)
     return Compaction(
         messages=after,

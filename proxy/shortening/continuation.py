@@ -9,6 +9,7 @@ from typing import Any
 
 from proxy.answer.thinking import open_thought
 from proxy.backends.profile import Continuation
+from proxy.history.marks import GOES_ON, SHORTENED
 from proxy.neutral.request import Message, text_of
 from proxy.shortening import summary
 from proxy.shortening.compaction import Summariser, SummaryAsk
@@ -16,7 +17,7 @@ from proxy.shortening.ladder import Cost
 
 _QUOTED = 300
 _GO_ON = (
-    "Your answer was cut off. It ended with:\n«{tail}»\n"
+    "Your answer was cut off. It ended with:\n{opening}{tail}{closing}\n"
     "Go on from exactly there. Do not repeat anything and do not comment on this."
 )
 _NOTES = "[My thoughts so far, cut off at the end:]\n{}"
@@ -25,9 +26,9 @@ _THINK_ON = (
     "give your answer to my last message. Do not comment on the interruption."
 )
 _FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
-_TAG = re.compile(r"\s*<\w+>")
+_TAG = re.compile(r"\A\s*<\w+>")
 _LOST = " […]"
-_LEFT_OUT = "[The beginning of this answer, shortened:]\n{}\n[It goes on:]\n\n"
+_LEFT_OUT = f"{SHORTENED}\n{{}}\n{GOES_ON}\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,16 @@ def continuation(
     tail = partial.text[-_QUOTED:]
     if how is Continuation.TRAILING:
         return ContinuationRequest([*history, said], {}, echo=partial.text, quote=tail)
-    ask: Message = {"role": "user", "content": _GO_ON.format(tail=tail)}
+    ask: Message = {"role": "user", "content": _go_on(tail)}
     return ContinuationRequest([*history, said, ask], {}, quote=tail)
+
+
+def _go_on(tail: str) -> str:
+    """The user turn that quotes the end of an answer, word for word, between marks that are not in it."""
+    size = 1
+    while "»" * size in tail:
+        size += 1
+    return _GO_ON.format(opening="«" * size, tail=tail, closing="»" * size)
 
 
 def _from_notes(history: Sequence[Message], thought: str) -> ContinuationRequest:
@@ -123,7 +132,8 @@ def shorten_said(
         ask = summary.fenced(_fitting(new, by, cost), tokens=budget, before=said.summary)
         answer = yield SummaryAsk([ask], append=False, max_tokens=budget)
         known = said.summary or text[:200].strip()
-        digest = answer.strip() if summary.acceptable(answer) else f"{known.removesuffix(_LOST)}{_LOST}"
+        lost = f"{known.removesuffix(_LOST)}{_LOST}"
+        digest = summary.plain(answer if summary.acceptable(answer) else lost)
         said.summary, said.upto = digest, start
     tag = open_thought(text)
     return (f"<{tag}>" if tag else "") + _LEFT_OUT.format(said.summary) + text[start:]

@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from proxy.history.constraints import HEADING, constraints
+from proxy.history.constraints import constraints
 from proxy.history.identifiers import identifiers
-from proxy.history.tooltext import calls_in, results_in, spoken, texts_of, without
+from proxy.history.marks import (
+    CLOSE,
+    FENCE,
+    FENCE_END,
+    NAMES,
+    OPEN,
+    defanged,
+    is_instruction,
+    is_summary,
+    told_rules,
+)
+from proxy.history.tooltext import calls_in, own_words, results_in, spoken, texts_of, without
 from proxy.history.turns import calls_of, is_result, is_user
 from proxy.neutral.request import Message, text_of
 
-OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
-CLOSE = "[End of the summary. The conversation goes on below.]"
 BRIDGE = "Go on with the task from where the summary ends."
 NOTED = "Noted."
-FENCE = "<<<conversation>>>"
-FENCE_END = "<<<end of conversation>>>"
 
 _SECTIONS = (
     "Goal and constraints (word for word where the user set them); decisions and their reasons; "
@@ -30,8 +37,11 @@ _INSTRUCTION = (
 _REFUSAL = re.compile(
     r"^\W*(?:i['\u2019]?m sorry|i am sorry|sorry|i cannot|i can['\u2019]?t|as an ai)\b", re.IGNORECASE
 )
+_LABEL = re.compile(r"^(?=(?:USER|ASSISTANT|TOOL|FUNCTION|SYSTEM|DEVELOPER):)", re.MULTILINE)
+"""Where a line of somebody's text reads as if another spoke from there on."""
 _SHORTEST = 24
 _ENTRY = 4_000
+_LINE, _LINE_READ = 200, 2_000
 
 
 def instruction(*, tokens: int, what: str = "so far") -> str:
@@ -51,19 +61,23 @@ def acceptable(text: str) -> bool:
 def block(text: str, covered: Sequence[Message], *, limit: int) -> str:
     """A summary as it stands in the history: marked, with the user's rules and identifiers appended by code.
 
-    `limit` bounds each of the two, in characters.
+    `limit` bounds each of the two, in characters. The rules are told whether or not the summary has them: the next one
+    takes them from there.
     """
-    text = _without_calls(text).replace(OPEN, "").replace(CLOSE, "").replace(HEADING, "").strip()
-    rules = [rule for rule in constraints(covered, limit=limit) if rule not in text]
-    stated = "".join(f"\n- {rule}" for rule in rules)
-    said = f"\n{HEADING}{stated}" if rules else ""
+    text = plain(text)
     names = [n for n in identifiers(map(_all_text, covered), limit=limit) if n not in text]
-    listed = f"\nIdentifiers: {', '.join(names)}" if names else ""
-    return f"{OPEN}\n{text}{said}{listed}\n{CLOSE}"
+    listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
+    return f"{OPEN}\n{text}{told_rules(constraints(covered, limit=limit))}{listed}\n{CLOSE}"
+
+
+def plain(text: str) -> str:
+    """What a model wrote, without calls and marks: it closes no block that it is put into, and opens none."""
+    return defanged(_without_calls(text)).strip()
 
 
 def _without_calls(text: str) -> str:
-    return without(text, [call.span for call in calls_in(text)])
+    # A space for each, so that what was around it makes no new one.
+    return without(text, [call.span for call in calls_in(text)], left=" ")
 
 
 def is_bridge(messages: Sequence[Message], at: int) -> bool:
@@ -71,15 +85,9 @@ def is_bridge(messages: Sequence[Message], at: int) -> bool:
     return 0 < at < len(messages) and messages[at].get("content") == BRIDGE and is_summary(messages[at - 1])
 
 
-def is_summary(message: Message) -> bool:
-    """Whether a message is a summary that Spillway put there."""
-    content = message.get("content")
-    return isinstance(content, str) and content.startswith(OPEN)
-
-
 def transcript(messages: Sequence[Message]) -> str:
     """A conversation as plain text for a summariser; tool calls and results look the same in either form."""
-    return "\n\n".join(f"{_speaker(m)}: {_entry(m)}" for m in messages)
+    return "\n\n".join(f"{_speaker(m)}: {_LABEL.sub('> ', _entry(m))}" for m in messages)
 
 
 def fenced(text: str, *, tokens: int, before: str = "") -> Message:
@@ -87,7 +95,7 @@ def fenced(text: str, *, tokens: int, before: str = "") -> Message:
 
     The fence cannot be closed from inside.
     """
-    text, before = _defanged(text), _defanged(before)
+    text, before = _unfenced(text), _unfenced(before)
     known = f"Summary of what came before:\n{before}\n\n" if before else ""
     what = "between the marks, together with the summary before it," if before else "between the marks"
     ask = instruction(tokens=tokens, what=what)
@@ -97,21 +105,28 @@ def fenced(text: str, *, tokens: int, before: str = "") -> Message:
 def digest(messages: Sequence[Message], *, limit: int) -> str:
     """A summary made without a model, of at most about `limit` characters.
 
-    The user's requests, the assistant's last statements and the tools called, newest first in priority.
+    The beginning of an earlier summary, the user's requests, the assistant's last statements and the tools called, newest
+    first in priority.
     """
-    share = limit // 3
-    asked = _newest((f"- {_line(m)}" for m in messages if is_user(m)), share)
-    said = _newest(
-        (f"- {_line(m)}" for m in messages if m.get("role") == "assistant" and spoken(m).strip()), share
+    earlier = "\n".join(text_of(m) for m in messages if is_summary(m))
+    earlier = defanged(earlier.replace(f"{OPEN}\n", "").replace(f"\n{CLOSE}", ""))[: limit // 4]
+    share, newest = (limit - len(earlier)) // 3, [m for m in reversed(messages) if not is_summary(m)]
+    asked = _newest((_line(own_words(m)) for m in newest if is_user(m)), share)
+    said = _newest((_line(_said(m)) for m in newest if m.get("role") == "assistant"), share)
+    called = _newest((_line(call) for m in newest for call in reversed(_calls(m))), share)
+    parts = (
+        ("Before that:", [earlier] if earlier else []),
+        ("The user asked:", asked),
+        ("The assistant said:", said),
+        ("Tools called:", called),
     )
-    called = _newest((f"- {call}" for m in messages for call in _calls(m)), share)
-    parts = (("The user asked:", asked), ("The assistant said:", said), ("Tools called:", called))
     return "\n".join(f"{title}\n" + "\n".join(lines) for title, lines in parts if lines)
 
 
-def _newest(lines: Iterable[str], room: int) -> list[str]:
+def _newest(texts: Iterable[str], room: int) -> list[str]:
+    """Lines for the first of these, the newest, that there is room for; the oldest of them first."""
     kept: list[str] = []
-    for line in reversed(list(lines)):
+    for line in (f"- {text}" for text in texts if text):
         if len(line) + 1 > room:
             return kept[::-1] or [line[: max(0, room - 1)]]
         room -= len(line) + 1
@@ -119,8 +134,9 @@ def _newest(lines: Iterable[str], room: int) -> list[str]:
     return kept[::-1]
 
 
-def _line(message: Message) -> str:
-    return " ".join(_said(message).split())[:200]
+def _line(text: str) -> str:
+    """One line of it: what is said or called must not read like lines of its own."""
+    return " ".join(text[:_LINE_READ].split())[:_LINE]
 
 
 def _calls(message: Message) -> list[str]:
@@ -138,7 +154,7 @@ def _entry(message: Message) -> str:
     return f"{text[: _ENTRY // 2]}\n[…]\n{text[-_ENTRY // 2 :]}"
 
 
-def _defanged(text: str) -> str:
+def _unfenced(text: str) -> str:
     # Round brackets, because the rest of nested marks must not make a new one.
     return text.replace(FENCE, "(conversation)").replace(FENCE_END, "(end of conversation)")
 
@@ -158,6 +174,6 @@ def _said(message: Message) -> str:
 
 
 def _speaker(message: Message) -> str:
-    return (
-        "TOOL" if is_result(message) and message.get("role") == "user" else str(message.get("role")).upper()
-    )
+    if message.get("role") == "user" and (is_result(message) or is_instruction(message)):
+        return "TOOL" if is_result(message) else "SYSTEM"
+    return str(message.get("role")).upper()

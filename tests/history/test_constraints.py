@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.history.constraints import HEADING, constraints
+from proxy.history.constraints import constraints
+from proxy.history.marks import HEADING
 from proxy.shortening import summary
 
 

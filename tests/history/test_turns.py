@@ -2,9 +2,19 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from proxy.history.turns import bridge_needed, calls_of, cut_points, first_user, is_result, newest_user
-from proxy.neutral.request import Message
+from proxy.history.turns import (
+    bridge_needed,
+    calls_of,
+    cut_points,
+    first_user,
+    is_result,
+    is_user,
+    newest_user,
+)
+from proxy.neutral.request import Message, text_of
+from proxy.shaping.repair import RepairRules, repair
 from tests.histories import assistant, call, flaws, histories, tool, user, written
 
 SYSTEM: Message = {"role": "system", "content": "s"}
@@ -95,3 +105,23 @@ def test_who_has_to_speak_in_between(
     before: Message | None, after: list[Message], speaker: str | None
 ) -> None:
     assert bridge_needed(before, after) == speaker
+
+
+@given(histories(), st.lists(st.integers(0, 20), min_size=1, max_size=4), st.booleans())
+def test_the_system_never_speaks_for_the_user(
+    messages: list[Message], places: list[int], alternate: bool
+) -> None:
+    """Some families take system messages at the beginning only; one in the middle becomes a user message."""
+    messages = [*messages, *([assistant("b")] if messages[-1]["role"] == "user" else []), user("What now?")]
+    for place in places:
+        messages.insert(place, SYSTEM)
+    mended = repair(messages, RepairRules(one_system=True, alternate=alternate))[0]
+    newest = newest_user(mended)
+    assert newest is not None
+    assert text_of(mended[newest]).startswith("What now?")
+
+
+def test_what_the_system_says_in_the_middle_is_not_the_users() -> None:
+    mended = repair([assistant("b"), SYSTEM], RepairRules(one_system=True))[0]
+    assert [m["role"] for m in mended] == ["assistant", "user"]
+    assert not any(map(is_user, mended))

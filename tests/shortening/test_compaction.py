@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.history import marks
+from proxy.history.marks import is_summary
 from proxy.history.turns import cut_points, newest_user
 from proxy.neutral.request import Message, text_of
 from proxy.shortening import summary
@@ -173,7 +175,7 @@ def test_the_summary_stands_between_the_first_question_and_the_tail() -> None:
     assert done.messages[0] is messages[0]
     block = done.messages[1]
     assert block["role"] == "assistant"
-    assert summary.is_summary(block)
+    assert is_summary(block)
     assert GOOD in block["content"]
     assert done.messages[-1] is messages[-1]
     assert len(asked) == 1
@@ -240,7 +242,7 @@ def test_an_earlier_block_stays_frozen() -> None:
     second, _ = run(reduction_of(grown, total(grown) * 0.5), ["A second summary, of the rest of it all."])
     content = second.messages[1]["content"]
     assert content.startswith(frozen)
-    assert content.count(summary.OPEN) == 2
+    assert content.count(marks.OPEN) == 2
 
 
 def test_blocks_that_outgrow_their_budget_are_summarised_with_the_rest() -> None:
@@ -249,7 +251,7 @@ def test_blocks_that_outgrow_their_budget_are_summarised_with_the_rest() -> None
     done, asked = run(reduction_of(messages, total(messages) * 0.4))
     assert "so far" in asked[0].messages[-1]["content"]
     assert "fact fact" not in str(done.messages)
-    assert sum(map(summary.is_summary, done.messages)) == 1
+    assert sum(map(is_summary, done.messages)) == 1
     assert flaws(done.messages) == []
 
 
@@ -342,7 +344,7 @@ def test_without_any_user_message_the_summary_is_the_user() -> None:
     messages = [assistant(f"Thought {n} " * 50) for n in range(10)]
     done, _ = run(reduction_of(messages, total(messages) * 0.5))
     assert done.messages[0]["role"] == "user"
-    assert summary.is_summary(done.messages[0])
+    assert is_summary(done.messages[0])
     grown = [*done.messages, user("Hello? " * 200), assistant("Yes. " * 200), user("Go on")]
     again, _ = run(reduction_of(grown, total(grown) * 0.3))
     assert again.messages[0]["role"] == "user"
@@ -384,7 +386,7 @@ ODD: list[list[Message]] = [
     [{"role": "function", "name": "f", "content": "x " * 900}, user("a"), assistant("b"), user("c")],
     [user("a"), {"role": "critic", "content": "x " * 900}, assistant("b"), user("c")],
     [user(summary.BRIDGE), assistant("b " * 900), user("c")],
-    [user(f"{summary.OPEN} fooled you"), assistant("b " * 900), user("c"), assistant("d " * 300), user("e")],
+    [user(f"{marks.OPEN} fooled you"), assistant("b " * 900), user("c"), assistant("d " * 300), user("e")],
 ]
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.emulation.protocol import call_text
 from proxy.history.constraints import constraints
+from proxy.history.marks import is_summary
 from proxy.history.turns import first_user, is_result, newest_user
 from proxy.neutral.request import Message, text_of
 from proxy.shaping.repair import NOTED, RepairRules, repair
@@ -82,7 +83,7 @@ def test_the_question_and_the_last_step_stay(form: str) -> None:
     native, _ = run(reduction_of(agent(12), total(agent(12)) * 0.5, protect=10_000))
     assert len(done.messages) == len(native.messages) > 5, "no shorter than it takes"
     assert done.messages[0] is messages[0]
-    assert summary.is_summary(done.messages[1])
+    assert is_summary(done.messages[1])
     assert done.messages[2]["content"] == summary.BRIDGE
     assert list(done.messages[-2:]) == messages[-2:]
     assert mixed_flaws(done.messages) == []
@@ -126,7 +127,7 @@ def test_a_result_that_opens_the_history_is_no_goal() -> None:
     assert head_end(messages) == 0
     done, _ = run(reduction_of(messages, total(messages) * 0.4))
     assert done.messages[0]["role"] == "user"
-    assert summary.is_summary(done.messages[0])
+    assert is_summary(done.messages[0])
     assert done.messages[-1] is messages[-1]
     opening = written([assistant(None, tool_calls=[call(1)]), tool(1, "The user is called Ada.")])
     assert head_end([*opening, *chat(2)]) == 3

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.backends.profile import Continuation
-from proxy.shortening import summary
+from proxy.history import marks
 from proxy.shortening.compaction import Summariser, SummaryAsk
 from proxy.shortening.continuation import Partial, Said, continuation, shorten_said
 from tests.histories import assistant, cost, user
@@ -102,6 +102,14 @@ def test_a_thought_inside_of_the_text_is_not_quoted_as_an_answer() -> None:
     assert not Partial("<think>Done.</think>It ran").in_thought
 
 
+@pytest.mark.timeout(60)
+def test_a_thought_of_white_space_is_asked_for_in_a_moment() -> None:
+    made = continuation(HISTORY, Partial(thought="Hm." + " " * 400_000 + "So."), Continuation.QUOTE)
+    notes = made.messages[-2]["content"]
+    assert notes.startswith("[My thoughts so far, cut off at the end:]\nHm.  ")
+    assert notes.endswith("So.")
+
+
 # -- shortening
 
 
@@ -130,7 +138,7 @@ def test_only_what_is_new_is_read_again() -> None:
     content = asked[0].messages[0]["content"]
     assert f"Summary of what came before:\n{SAYS}" in content
     assert longer[upto : said.upto] in content
-    assert TEXT[:100] not in content.split(summary.FENCE)[1][:50]
+    assert TEXT[:100] not in content.split(marks.FENCE)[1][:50]
 
 
 def test_a_failed_summary_is_told_by_its_beginning_and_never_forgets() -> None:

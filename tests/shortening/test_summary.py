@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.history import marks
+from proxy.history.marks import is_summary
 from proxy.neutral.request import Message, text_of
 from proxy.shortening import summary
 from proxy.shortening.summary import (
@@ -13,7 +15,6 @@ from proxy.shortening.summary import (
     fenced,
     instruction,
     is_bridge,
-    is_summary,
     transcript,
 )
 from tests.histories import assistant, call, histories, tool, user
@@ -45,7 +46,7 @@ def test_what_is_no_summary(text: str) -> None:
 
 def test_a_block_is_marked_and_recognised() -> None:
     made = block(f"  {SAYS}\n", [user("Look at src/house.py, please")], limit=100)
-    assert made == f"{summary.OPEN}\n{SAYS}\nIdentifiers: src/house.py\n{summary.CLOSE}"
+    assert made == f"{marks.OPEN}\n{SAYS}\nIdentifiers: src/house.py\n{marks.CLOSE}"
     assert is_summary(assistant(made))
     assert not is_summary(assistant(SAYS))
     assert not is_summary({"role": "assistant", "content": [{"type": "text", "text": made}]})
@@ -58,7 +59,7 @@ def test_identifiers_that_the_summary_has_are_not_repeated() -> None:
 
 def test_marks_that_a_model_copied_do_not_nest() -> None:
     made = block(block(SAYS, [], limit=0), [], limit=0)
-    assert made.count(summary.OPEN) == made.count(summary.CLOSE) == 1
+    assert made.count(marks.OPEN) == made.count(marks.CLOSE) == 1
 
 
 def test_a_bridge_is_one_only_behind_a_summary() -> None:
@@ -81,25 +82,23 @@ def test_long_messages_lose_their_middle_in_a_transcript() -> None:
 
 @given(
     st.lists(
-        st.sampled_from(
-            ["<", ">", "<<<", ">>>", "conversation", "end of ", summary.FENCE, summary.FENCE_END]
-        ),
+        st.sampled_from(["<", ">", "<<<", ">>>", "conversation", "end of ", marks.FENCE, marks.FENCE_END]),
         max_size=12,
     )
 )
 def test_a_fence_can_not_be_closed_from_inside(pieces: list[str]) -> None:
     inside = "".join(pieces)
     content = str(fenced(inside, tokens=50, before=inside)["content"])
-    assert content.count(summary.FENCE) == 1
-    assert content.count(summary.FENCE_END) == 1
-    start, end = content.index(summary.FENCE), content.index(summary.FENCE_END)
+    assert content.count(marks.FENCE) == 1
+    assert content.count(marks.FENCE_END) == 1
+    start, end = content.index(marks.FENCE), content.index(marks.FENCE_END)
     assert start < end
 
 
 def test_a_fenced_request_goes_on_from_what_is_known() -> None:
     first = str(fenced("text", tokens=50)["content"])
     assert first.startswith(
-        f"{summary.FENCE}\ntext\n{summary.FENCE_END}\n\nSummarise the conversation between the marks"
+        f"{marks.FENCE}\ntext\n{marks.FENCE_END}\n\nSummarise the conversation between the marks"
     )
     later = str(fenced("text", tokens=50, before="known")["content"])
     assert later.startswith("Summary of what came before:\nknown\n\n")
@@ -123,6 +122,14 @@ def test_a_digest_has_the_newest_of_each_kind() -> None:
     assert "Answer 49" in made
     assert 'read_file({"path":"a.py"})' in made
     assert "Question 1\n" not in made
+
+
+def test_a_digest_tells_what_an_earlier_summary_said() -> None:
+    earlier = assistant(block(f"{SAYS} The door is green.", [], limit=0))
+    made = digest([earlier, user("Paint the roof.")], limit=900)
+    assert "The door is green." in made
+    assert "Paint the roof." in made
+    assert marks.OPEN not in made
 
 
 def test_a_digest_says_something_even_when_little_fits() -> None:

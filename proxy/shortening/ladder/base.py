@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from proxy.neutral.request import Message
@@ -29,6 +29,8 @@ class Reduction:
     budget: float
     limits: Limits
     cost: Cost
+    leans: Mapping[int, int] = field(default_factory=dict)
+    """Messages that point at a later one, by their index, and the index behind that: it is covered with them."""
 
     @property
     def total(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from proxy.counting.content import read_message
@@ -28,18 +29,21 @@ class Duplicates:
         user = newest_user(messages)
         results = results_of(messages)
         pointers = _pointers(results, unread_from(messages))
-        stale = _stale_images(messages)
+        stale, leans = _stale_images(messages), dict(reduction.leans)
         for index, own in by_message(results).items():
-            changes = {r: pointers[r] for r in own if r in pointers}
+            changes = {r: pointers[r][0] for r in own if r in pointers}
             if reduction.floor <= index < reduction.tail and index != user and changes:
-                messages[index] = _cheaper(reduction, messages[index], with_texts(messages[index], changes))
+                shorter = _cheaper(reduction, messages[index], with_texts(messages[index], changes))
+                if shorter is not messages[index]:
+                    messages[index] = shorter
+                    leans[index] = 1 + max(pointers[r][1] for r in changes)
         for index, parts in stale.items():
             if reduction.floor <= index < reduction.tail and index != user:
                 messages[index] = _cheaper(
                     reduction, messages[index], _without_images(messages[index], parts)
                 )
-        shorter = reduction.with_messages(messages)
-        return shorter if shorter.total < reduction.total else reduction
+        done = replace(reduction.with_messages(messages), leans=leans)
+        return done if done.total < reduction.total else reduction
 
 
 def _cheaper(reduction: Reduction, message: Message, other: Message) -> Message:
@@ -47,10 +51,10 @@ def _cheaper(reduction: Reduction, message: Message, other: Message) -> Message:
     return other if after < before else message
 
 
-def _pointers(results: list[Result], unread: int) -> dict[Result, str]:
-    """Notes for results that a later one repeats, or replaces."""
-    pointers: dict[Result, str] = {}
-    texts: set[str] = set()
+def _pointers(results: list[Result], unread: int) -> dict[Result, tuple[str, int]]:
+    """Notes for results that a later one repeats, or replaces, each with the index of that one's message."""
+    pointers: dict[Result, tuple[str, int]] = {}
+    texts: dict[str, int] = {}
     # The message that has the newest answer to a call: all of its parts belong to that answer.
     answers: dict[tuple[str, str | None], int] = {}
     for result in reversed(results):
@@ -58,12 +62,12 @@ def _pointers(results: list[Result], unread: int) -> dict[Result, str]:
             continue
         newest = answers.setdefault((result.name, result.arguments), result.index)
         if result.text in texts:
-            pointers[result] = _SAME.format(result.name)
+            pointers[result] = _SAME.format(result.name), texts[result.text]
         elif result.arguments is not None and newest != result.index < unread:
-            pointers[result] = _SUPERSEDED.format(result.name)
+            pointers[result] = _SUPERSEDED.format(result.name), newest
         else:
-            texts.add(result.text)
-    return {result: note for result, note in pointers.items() if len(note) < len(result.text)}
+            texts[result.text] = result.index
+    return {result: (note, at) for result, (note, at) in pointers.items() if len(note) < len(result.text)}
 
 
 def _stale_images(messages: list[Message]) -> dict[int, list[int]]:

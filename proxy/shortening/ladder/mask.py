@@ -20,7 +20,7 @@ class Mask:
         messages = list(reduction.messages)
         saved, wanted = 0.0, max(reduction.total - reduction.budget, reduction.limits.minimum_gain)
         for index, results in _maskable(reduction).items():
-            masked = with_texts(messages[index], {r: _note(r) for r in results if not r.is_note})
+            masked = with_texts(messages[index], {r: _note(r) for r in results if _is_long(r)})
             gain = reduction.costs[index] - reduction.cost([masked])[0]
             if gain <= 0:
                 continue
@@ -54,6 +54,11 @@ def _size(reduction: Reduction, index: int, results: list[Result]) -> float:
     if is_result(reduction.messages[index]):
         return reduction.costs[index]
     return sum(reduction.cost([{"role": "tool", "content": result.text} for result in results]))
+
+
+def _is_long(result: Result) -> bool:
+    """Whether a note could be shorter."""
+    return len(result.text) > len(_OPEN) and not result.is_note
 
 
 def _note(result: Result) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from proxy.history.pending import Pending
 from proxy.history.tooltext import WrittenResult, calls_in, results_in, texts_of
 from proxy.history.turns import RESULT_ROLES, calls_of, is_result
 from proxy.neutral.request import Message
@@ -51,15 +52,15 @@ class _Calls:
     """The calls so far. Ids and names may be used again: the newest call is the one that is answered."""
 
     known: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    written: list[tuple[str, str]] = field(default_factory=list)
+    written: Pending[tuple[str, str]] = field(default_factory=Pending)
     """Those that the assistant wrote last as text and that have no result yet: results as text have no ids."""
 
     def read(self, message: Message) -> None:
-        self.written = [
-            (call.name, call.arguments) for _, text in texts_of(message) for call in calls_in(text)
-        ]
-        for call in calls_of(message):
-            self._add(f"id {call.get('id')}", call.get("function"))
+        self.written = Pending()
+        for call in (call for _, text in texts_of(message) for call in calls_in(text)):
+            self.written.add(call.name, (call.name, call.arguments))
+        for made in calls_of(message):
+            self._add(f"id {made.get('id')}", made.get("function"))
         function = message.get("function_call")
         if isinstance(function, dict):
             self._add(f"name {function.get('name')}", function)
@@ -71,8 +72,8 @@ class _Calls:
 
     def answered_by_text(self, result: WrittenResult) -> tuple[str, str | None]:
         """The first open call of that name; of any name if the result has none."""
-        at = next((i for i, (name, _) in enumerate(self.written) if result.name in (name, None)), None)
-        name, arguments = self.written.pop(at) if at is not None else (result.name or _UNNAMED, None)
+        call = self.written.take_first() if result.name is None else self.written.take(result.name)
+        name, arguments = call or (result.name or _UNNAMED, None)
         return name[:_LONGEST_NAME], result.arguments or arguments
 
     def answered_by(self, message: Message) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.history.tooltext import Span, calls_in, results_in
 from proxy.history.turns import bridge_needed, cut_points, newest_user
-from proxy.neutral.request import Message
+from proxy.neutral.request import SYSTEM_ROLES, Message
 from proxy.shortening.ladder.base import Reduction
 
 LEFT_OUT = "[Earlier messages were left out here to fit the context window.]"
@@ -26,24 +26,36 @@ def drop_oldest(reduction: Reduction) -> Reduction:
     As many as it takes, all of them if that is not enough; where user and assistant would no longer take
     turns, a message that says what happened stands in between.
     """
-    shortest = reduction
     # Tokens of everything before an index.
     upto = [0.0, *accumulate(reduction.costs)]
     mark_cost = sum(reduction.cost([{"role": "assistant", "content": LEFT_OUT}]))
+    speakers = _next_speakers(reduction.messages)
+    before = reduction.messages[reduction.floor - 1] if reduction.floor else None
+    least, chosen = upto[-1], None
     for end in cut_points(reduction.messages):
         if not reduction.floor < end <= reduction.tail:
             continue
-        marks = _marks(reduction.messages, reduction.floor, end)
+        marks = _marks(before, speakers[end])
         total = upto[-1] - (upto[end] - upto[reduction.floor]) + mark_cost * len(marks)
-        if total < shortest.total:
-            shortest = _without(reduction, end, marks)
+        if total < least:
+            least, chosen = total, (end, marks)
         if total <= reduction.budget:
             break
-    return shortest
+    return reduction if chosen is None else _without(reduction, *chosen)
 
 
-def _marks(messages: Sequence[Message], floor: int, end: int) -> list[Message]:
-    role = bridge_needed(messages[floor - 1] if floor else None, messages[end:])
+def _next_speakers(messages: Sequence[Message]) -> list[Message | None]:
+    """For every index and the end: the next message from there on that is not the system's."""
+    following: Message | None = None
+    speakers = [following]
+    for message in reversed(messages):
+        following = following if message.get("role") in SYSTEM_ROLES else message
+        speakers.append(following)
+    return speakers[::-1]
+
+
+def _marks(before: Message | None, after: Message | None) -> list[Message]:
+    role = bridge_needed(before, [after] if after is not None else [])
     return [{"role": role, "content": LEFT_OUT}] if role else []
 
 
@@ -61,12 +73,14 @@ def cut_middles(reduction: Reduction) -> Reduction:
     """
     messages = list(reduction.messages)
     costs = list(reduction.costs)
-    user = newest_user(messages)
+    user, total = newest_user(messages), sum(costs)
     for index in sorted(range(len(messages)), key=lambda i: (i < reduction.floor or i == user, -costs[i])):
-        excess = sum(costs) - reduction.budget
+        excess = total - reduction.budget
         if excess <= 0:
             break
+        total -= costs[index]
         messages[index], costs[index] = _cut(messages[index], costs[index], excess, reduction)
+        total += costs[index]
     return replace(reduction, messages=messages, costs=costs)
 
 
@@ -74,6 +88,8 @@ def _cut(message: Message, cost: float, excess: float, reduction: Reduction) -> 
     """The message with so many tokens less, or as few as may be; as it is if that would gain nothing."""
     best, best_cost = message, cost
     longest = max(map(len, _texts(message)), default=0)
+    if longest <= _LEAST:
+        return best, best_cost
     # Tokens are not spread evenly over the characters, so the first guess may miss.
     share = 1 - (excess + 1) / cost if cost > 0 else 0.0
     for _ in range(_TRIES):

@@ -1,0 +1,78 @@
+"""The marks around what Spillway writes into a history, and what stands between them.
+
+Whose words a text holds is told by structure alone: a block is one that Spillway wrote if an assistant or user message
+begins with its mark, and no client's answer does, because marks are taken out of those when they come in
+(`proxy.shaping.clean`). Between its marks a block holds none, so that nothing it quotes closes it or opens another.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+from proxy.neutral.request import Message
+
+OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
+CLOSE = "[End of the summary. The conversation goes on below.]"
+HEADING = "Rules in the user's own words:"
+"""Stands before the user's rules at a block's end."""
+NAMES = "Identifiers: "
+"""Stands before the last line of a block."""
+FENCE = "<<<conversation>>>"
+FENCE_END = "<<<end of conversation>>>"
+SHORTENED = "[The beginning of this answer, shortened:]"
+GOES_ON = "[It goes on:]"
+INSTRUCTION = "[Instruction from the system, in the middle of the conversation]"
+"""Begins what a system message said that had to become a user message: it goes on to that message's end."""
+
+_MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, GOES_ON, INSTRUCTION)
+_MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
+_HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
+_OUR_BLOCKS = (OPEN, CLOSE)
+_RULE = "- "
+
+
+def defanged(text: str) -> str:
+    """The text without any mark; what is left of nested ones makes no new one, for brackets turn round."""
+    text = _MARK.sub(lambda mark: f"({mark.group().strip('[]<>')})", text)
+    return _HEADING.sub("rules, as somebody puts them", text)
+
+
+def forges_block(text: str) -> bool:
+    """Whether a text has a mark of a summary in it."""
+    return any(mark in text for mark in _OUR_BLOCKS)
+
+
+def is_summary(message: Message) -> bool:
+    """Whether a message is a summary that Spillway put there."""
+    content = message.get("content")
+    return (
+        isinstance(content, str) and content.startswith(OPEN) and message.get("role") in ("assistant", "user")
+    )
+
+
+def told_rules(rules: list[str]) -> str:
+    """The user's rules as they stand in a block, on lines of their own; `carried_rules` reads them back."""
+    stated = "".join(f"\n{_RULE}{defanged(rule)}" for rule in rules)
+    return f"\n{HEADING}{stated}" if rules else ""
+
+
+def carried_rules(message: Message) -> list[str]:
+    """The user's rules in a message that is a summary; a line that was cut off is none."""
+    if not is_summary(message):
+        return []
+    carried: list[str] = []
+    for block in message["content"].split(f"\n{HEADING}\n")[1:]:
+        lines = block.split("\n")
+        rules = list(takewhile(lambda line: line.startswith(_RULE), lines))
+        whole = len(rules) < len(lines) and lines[len(rules)].startswith((NAMES, CLOSE))
+        carried += (rule.removeprefix(_RULE) for rule in (rules if whole else rules[:-1]))
+    return carried
+
+
+def is_instruction(message: Message) -> bool:
+    """Whether a user message holds nothing but what the system says."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = content[0].get("text") if content and isinstance(content[0], dict) else None
+    return isinstance(content, str) and content.startswith(INSTRUCTION)
