@@ -50,6 +50,11 @@ class Offer:
         """The names that count, to be asked letter by letter."""
         return Words(self.callable)
 
+    @property
+    def required(self) -> bool:
+        """Whether a call has to be made."""
+        return self.choice in ("required", "named")
+
     def read(self, written: Written, *, cut: bool) -> Arguments:
         """The arguments of a call. `cut`: the text may end where more was to come.
 
