@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from proxy.answer.events import Correct
 from proxy.emulation.arguments import CUT
@@ -207,12 +206,10 @@ class EmulatedStream:
         parts: list[_Part] = []
         if piece.more and not (found and isinstance(found[0], Text)):
             parts.append(_Part(says))
-            says = piece.blank()
         for each in found:
-            parts.append(self._part(says, each, own))
-            says = piece.blank()
+            parts.append(self._part(piece.blank() if parts else says, each, own))
         if finish and (not parts or isinstance(parts[-1].found, Call | Malformed)):
-            parts.append(_Part(says))
+            parts.append(_Part(piece.blank() if parts else says))
         if finish:
             parts[-1].says = replace(parts[-1].says, finish=finish)
         return parts
@@ -233,16 +230,15 @@ class EmulatedStream:
 
     def _sent(self, parts: Sequence[_Part]) -> list[Piece]:
         """The parts that may go out, the others held back: from a call that can't be made and white space before it on."""
-        sent: list[Piece] = []
-        for part, following in zip_longest(parts, parts[1:]):
-            begins = following if following and part.text.isspace() else part
-            wrong = isinstance(part.found, Malformed) or isinstance(begins.found, Malformed)
-            if (wrong or self._tail) and not self._failed:
-                self._tail.append(part)
-                self._tail_size += len(part.text)
-            else:
-                sent.append(self._out(part))
-        return sent
+        wrong = (at for at, part in enumerate(parts) if isinstance(part.found, Malformed))
+        at = 0 if self._tail else next(wrong, len(parts))
+        if self._failed:
+            at = len(parts)
+        elif 0 < at < len(parts) and parts[at - 1].text.isspace():
+            at -= 1
+        self._tail += parts[at:]
+        self._tail_size += sum(len(part.text) for part in parts[at:])
+        return [self._out(part) for part in parts[:at]]
 
     def _out(self, part: _Part) -> Piece:
         """The piece that goes out."""
