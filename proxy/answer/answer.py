@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.answer.calls import CallCollector
-from proxy.neutral.piece import CallPart, Identity, Piece
+from proxy.neutral.piece import Identity, Piece
 
 _LONGEST_TOKEN = 24
 """Characters up to which one word is taken for one token."""
@@ -153,7 +153,7 @@ class Answer:
         """Something that was generated and is not said, or not yet."""
         attempt = self.attempts[-1]
         attempt.deltas += 1
-        attempt.completion_tokens += 1 if _one_token(text) else max(1, self.count(text))
+        attempt.completion_tokens += self._tokens(text)
 
     def cut_back(self) -> str:
         """Take back the word that the text ends in, and return the white space before it.
@@ -181,7 +181,7 @@ class Answer:
         if told:
             attempt.completion_tokens, attempt.counted = told, True
         else:
-            attempt.completion_tokens += 1 if _one_token(text) else max(1, self.count(text))
+            attempt.completion_tokens += self._tokens(text)
 
     def add_all(self, texts: list[str], *, thought: bool = False) -> None:
         """Several pieces of that kind."""
@@ -189,9 +189,7 @@ class Answer:
         (self._reasoning if thought else self._text).add("".join(texts))
         attempt = self.attempts[-1]
         attempt.deltas += len(texts)
-        attempt.completion_tokens += sum(
-            1 if len(text) <= 4 or _one_token(text) else max(1, self.count(text)) for text in texts
-        )
+        attempt.completion_tokens += sum(1 if len(text) <= 4 else self._tokens(text) for text in texts)
 
     def add(self, piece: Piece) -> None:
         """Take in one piece."""
@@ -232,10 +230,18 @@ class Answer:
         if piece.calls:
             attempt.calling = True
             self.calls.add(piece.calls)
-            said += _called(piece.calls) or "x"
+            said += "".join(call.name + call.arguments for call in piece.calls) or "x"
         if said:
-            attempt.deltas += 1
-            attempt.completion_tokens += 1 if _one_token(said) else max(1, self.count(said))
+            self.skip(said)
+
+    def _tokens(self, text: str) -> int:
+        """A delta is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.
+
+        A word with the space before it is one; a delta with a gap inside, or of many characters, holds several.
+        """
+        if len(text) <= 4 or (text.isascii() and len(text) <= _LONGEST_TOKEN and len(text.split()) <= 1):
+            return 1
+        return max(1, self.count(text))
 
 
 class _Pieces:
@@ -259,18 +265,3 @@ class _Pieces:
 
     def __bool__(self) -> bool:
         return any(self._pieces)
-
-
-def _called(calls: tuple[CallPart, ...]) -> str:
-    """What a model wrote of its calls in one delta: names and arguments."""
-    return "".join(call.name + call.arguments for call in calls)
-
-
-def _one_token(text: str) -> bool:
-    """Whether a delta is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.
-
-    A word with the space before it is; a delta with a gap inside, or of many characters, holds several.
-    """
-    if len(text) <= 4:
-        return True
-    return text.isascii() and len(text) <= _LONGEST_TOKEN and len(text.split()) <= 1

@@ -40,48 +40,38 @@ class CallCollector:
 
     def __init__(self) -> None:
         self._calls: list[CallPart] = []
-        self._places: dict[int | None, int] = {}
-        self._legacy: CallPart | None = None
+        self._places: dict[tuple[int | None, bool], int] = {}
 
     def add(self, parts: Iterable[CallPart]) -> None:
-        """Take in what one frame says of them."""
+        """Take in what one frame says of them.
+
+        Pieces belong to a call by its index; where that is always the same, a new id is a new call (Ollama).
+        """
         for part in parts:
-            if part.legacy:
-                self._legacy = part if self._legacy is None else _joined(self._legacy, part)
+            place = (part.index, part.legacy)
+            call = self._calls[self._places[place]] if place in self._places else None
+            if call is None or (part.id and part.id != call.id and call.id):
+                self._places[place] = len(self._calls)
+                self._calls.append(part)
             else:
-                self._add_call(part)
+                self._calls[self._places[place]] = replace(
+                    call,
+                    id=call.id or part.id,
+                    name=call.name or part.name,
+                    arguments=call.arguments + part.arguments,
+                )
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        return len(self._calls)
+        """How many there are, but for the one of the older form."""
+        return sum(not call.legacy for call in self._calls)
 
     @property
     def finish(self) -> str:
         """The finish reason of an answer that ends in them."""
-        return "tool_calls" if self._calls else "function_call"
+        return "tool_calls" if self.count else "function_call"
 
     @property
     def whole(self) -> tuple[CallPart, ...]:
-        """The calls, put together."""
-        if self._calls:
-            return tuple(self._calls)
-        return () if self._legacy is None else (self._legacy,)
-
-    def _add_call(self, part: CallPart) -> None:
-        """Pieces belong to a call by its index; where that is always the same, a new id is a new call (Ollama)."""
-        at = self._places.get(part.index)
-        if at is None or (part.id and part.id != self._calls[at].id and self._calls[at].id):
-            self._places[part.index] = len(self._calls)
-            self._calls.append(part)
-        else:
-            self._calls[at] = _joined(self._calls[at], part)
-
-
-def _joined(call: CallPart, part: CallPart) -> CallPart:
-    return replace(
-        call,
-        id=call.id or part.id,
-        name=call.name or part.name,
-        arguments=call.arguments + part.arguments,
-    )
+        """The calls, put together; one of the older form only where it is alone."""
+        return tuple(call for call in self._calls if not call.legacy) or tuple(self._calls)

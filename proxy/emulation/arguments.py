@@ -96,15 +96,8 @@ def _refuse(constant: str) -> Any:
 
 
 def _deeper_than(value: Any, depth: int) -> bool:
-    level = [value]
-    for _ in range(depth + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return bool(level)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < 0 or any(_deeper_than(each, depth - 1) for each in inner)
 
 
 __all__ = ["CUT", "Arguments", "Unreadable", "read_arguments", "read_parameters"]

@@ -93,11 +93,16 @@ class Cursor:
         self.at = match.end()
         return match.group()
 
-    def run(self, pattern: re.Pattern[str] = SPACE) -> str:
-        """Consume a run of characters, and return the character after it."""
-        self.now(pattern)
+    def whole(self, pattern: re.Pattern[str]) -> str:
+        """Consume and return a run of characters, maybe none, that is known to go no further."""
+        found = self.now(pattern)
         if self.at == len(self.text) and not self.ended:
             raise MoreThanSpace if pattern.fullmatch("\n") else More
+        return found
+
+    def run(self, pattern: re.Pattern[str] = SPACE) -> str:
+        """Consume a run of characters, and return the character after it."""
+        self.whole(pattern)
         return self.text[self.at : self.at + 1]
 
     def literal(self, wanted: str) -> bool:

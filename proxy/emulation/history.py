@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from proxy.emulation.offer import Offer
@@ -127,20 +128,17 @@ def _arguments(function: Any) -> str:
 def _result(message: Message, names: dict[str, _Called]) -> Message:
     """A result as a user message. Each part that is text becomes a result of its own; images stay what they are."""
     known = names.get(str(message.get("tool_call_id")), _Called(_UNNAMED))
-    name, arguments = message.get("name") or known.name, known.arguments
+    tag = partial(_tagged, name=message.get("name") or known.name, arguments=known.arguments)
     rest = {key: value for key, value in message.items() if key not in {"tool_call_id", "name"}}
     content = message.get("content")
     tagged: Any
     if isinstance(content, list):
-        tagged = [
-            {**part, "text": _tagged(part["text"], name, arguments)} if _is_text(part) else part
-            for part in content
-        ]
+        tagged = [{**part, "text": tag(part["text"])} if _is_text(part) else part for part in content]
         if not any(map(_is_text, content)):
-            tagged.insert(0, {"type": "text", "text": _tagged("", name, arguments)})
+            tagged.insert(0, {"type": "text", "text": tag("")})
     else:
         text = content if isinstance(content, str) or content is None else dumps(content).decode()
-        tagged = _tagged(text or "", name, arguments)
+        tagged = tag(text or "")
     return {**rest, "role": "user", "content": tagged}
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
-from proxy.emulation.scanner import Call, CallScanner, Malformed
-from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, count, ended_with, has_ended, missing
-from proxy.neutral.piece import CallPart, Piece
+from proxy.emulation.scanner import Malformed
+from proxy.emulation.stream import EmulatedStream
+from proxy.emulation.verdict import FormCount
+from proxy.neutral.piece import Piece
 
 
 @dataclass(slots=True)
@@ -41,26 +42,14 @@ class EmulatedMessage:
 
 
 def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> EmulatedMessage:
-    """Read the calls in a choice's text."""
+    """Read the calls in a choice's text, as in a stream of one piece."""
     if piece.calls and not piece.text:
         return EmulatedMessage(piece)
-    finish = piece.finish
-    scanner = CallScanner(offer)
-    found = [*scanner.feed(piece.text), *scanner.close(cut=finish in UNFINISHED)]
-    if has_ended(finish) and missing(offer, found):
-        found.append(NO_CALL)
-    made = EmulatedMessage(piece, [each for each in found if isinstance(each, Malformed)])
-    for each in found:
-        count(made.stats, each)
-    calls = [each for each in found if isinstance(each, Call)]
-    if calls:
-        text = "".join(each.text for each in found if not isinstance(each, Call))
-        parts = [
-            CallPart(call.name, call.arguments, legacy=True)
-            if offer.legacy
-            else CallPart(call.name, call.arguments, id=make_id(), index=index)
-            for index, call in enumerate(calls)
-        ]
-        told = tuple(parts[:1] if offer.legacy else parts)
-        made.piece = replace(piece, text=text, calls=told, finish=ended_with(finish, offer), bare=True)
-    return made
+    stream = EmulatedStream(offer, make_id, len)
+    said = stream.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
+    said += [*stream.feed(Piece(done=True)), *stream.give_up()]
+    if calls := tuple(call for each in said for call in each.calls):
+        text = "".join(each.text for each in said)
+        finish = next((each.finish for each in said if each.finish), None)
+        piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
+    return EmulatedMessage(piece, stream.malformed, stream.stats)

@@ -50,6 +50,11 @@ class Offer:
         """The names that count, to be asked letter by letter."""
         return Words(self.callable)
 
+    @property
+    def required(self) -> bool:
+        """Whether a call has to be made."""
+        return self.choice in ("required", "named")
+
     def read(self, written: Written, *, cut: bool) -> Arguments:
         """The arguments of a call. `cut`: the text may end where more was to come.
 
@@ -99,10 +104,8 @@ def _functions(listed: Any) -> list[Any]:
 
 
 def _tools(functions: Any) -> dict[str, Tool]:
-    if not isinstance(functions, Iterable):
-        return {}
     found: dict[str, Tool] = {}
-    for function in functions:
+    for function in functions if isinstance(functions, Iterable) else ():
         name = function.get("name") if isinstance(function, Mapping) else None
         if isinstance(name, str) and name:
             described = function.get("description")
@@ -116,10 +119,8 @@ def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[s
     names = frozenset(tools)
     if choice == "none":
         return "none", frozenset()
-    if choice == "required":
-        return "required", names
     if not isinstance(choice, Mapping):
-        return "auto", names
+        return "required" if choice == "required" else "auto", names
     if isinstance(allowed := choice.get("allowed_tools"), Mapping):
         mode: Choice = "required" if allowed.get("mode") == "required" else "auto"
         return mode, names & frozenset(_tools(_functions(allowed.get("tools"))))

@@ -103,6 +103,7 @@ class _Signature:
     def _kind(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
         """The type of a value: its options, several types, an array, an object, or the name of a simple type."""
         self._left -= 1
+        deeper = depth <= _DEEPEST and self._left > 0
         named = schema.get("type")
         options = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(options, list) and options:
@@ -111,21 +112,16 @@ class _Signature:
         if choices is None and isinstance(named, list):
             choices = [{**schema, "type": kind} for kind in named]
         if choices:
-            return self._joined([self._resolved(choice) for choice in choices], path, depth)
+            kinds = (self._kind(self._resolved(choice), path, depth + 1) for choice in choices)
+            return " | ".join(dict.fromkeys(kinds)) if deeper else "any"
         if named == "array" or "items" in schema:
-            return self._array(schema, path, depth)
-        if isinstance(schema.get("properties"), Mapping) and depth <= _DEEPEST and self._left > 0:
+            return self._array(schema.get("items"), path, depth) if deeper else "array"
+        if isinstance(schema.get("properties"), Mapping) and deeper:
             return "{" + ", ".join(self._members(schema, path, depth)) + "}"
         return named if isinstance(named, str) and named in _SIMPLE else "any"
 
-    def _joined(self, schemas: list[Mapping[str, Any]], path: str, depth: int) -> str:
-        if depth > _DEEPEST or self._left <= 0:
-            return "any"
-        return " | ".join(dict.fromkeys(self._kind(schema, path, depth + 1) for schema in schemas))
-
-    def _array(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
-        items = schema.get("items")
-        if not isinstance(items, Mapping) or depth > _DEEPEST or self._left <= 0:
+    def _array(self, items: Any, path: str, depth: int) -> str:
+        if not isinstance(items, Mapping):
             return "array"
         kind = self._kind(self._resolved(items), f"{path}[]", depth + 1)
         return f"({kind})[]" if " | " in kind and not kind.endswith("}") else f"{kind}[]"

@@ -61,13 +61,12 @@ class Malformed:
     """For the model; it may quote what the model wrote. `cut` if the answer ended in the middle of it."""
 
 
-Found: TypeAlias = Text | Call | Malformed
-Piece: TypeAlias = Found
+Piece: TypeAlias = Text | Call | Malformed
 
 
-def joined(pieces: Iterable[Found]) -> list[Found]:
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
     """The pieces with texts that follow each other as one."""
-    done: list[Found] = []
+    done: list[Piece] = []
     for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, Text)):
         if is_text:
             done.append(Text("".join(piece.text for piece in group if isinstance(piece, Text))))
@@ -80,12 +79,11 @@ def joined(pieces: Iterable[Found]) -> list[Found]:
 _PROSE = re.compile(r"[^<\[{`]*[^<\[{`\s]")
 _INLINE = re.compile(r"[^\n`]*+")
 _LINE = re.compile(r"[^\n]*+\n?")
-_LINE_BEGIN = re.compile(r"[ \t]{0,3}+(`{0,64}+)[ \t]{0,64}+")
+_LINE_BEGIN = re.compile(r"[ \t]{0,3}+`{0,64}+[ \t]{0,64}+")
 _THOUGHT = re.compile(r"<?[^<]*+")
 _SOME = 2048
 """Characters that may be put back without much ado."""
-_MOST_TICKS = 64
-_TICKS = re.compile(rf"`{{1,{_MOST_TICKS}}}+")
+_TICKS = re.compile(r"`{1,64}+")
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>"}
 _INDENTED = 3
 """Blanks that a line may begin with and still count as one (CommonMark: four make it code)."""
@@ -105,7 +103,7 @@ class CallScanner:
         """Reads on from the input, or raises `More`."""
         self._reading: Reading | None = None
         """The form that is read."""
-        self._out: list[Found] = []
+        self._out: list[Piece] = []
         self._gap: list[str] = []
         """White space since the last text or call."""
         self._before: str | None = None
@@ -144,14 +142,14 @@ class CallScanner:
             self._before, self._gap = None, []
         self._sent = self.held_size
 
-    def feed(self, text: str) -> list[Found]:
+    def feed(self, text: str) -> list[Piece]:
         """Take in the next text of the answer; what is certain now."""
         if not self._offer.callable:
             return [Text(text)] if text else []
         self._input.push(text)
         return self._read_on()
 
-    def close(self, *, cut: bool = False) -> list[Found]:
+    def close(self, *, cut: bool = False) -> list[Piece]:
         """End the answer; the rest. `cut` says that it ended for want of room, so that nothing unfinished is completed."""
         if self._input.ended:
             return []
@@ -163,12 +161,14 @@ class CallScanner:
         self._before, self._gap, self._sent = None, [], 0
         return joined([*found, *self._out])
 
-    def _read_on(self) -> list[Found]:
+    def _read_on(self) -> list[Piece]:
+        start = self._input.at
         try:
             while self._input.at < len(self._input.text) or (self._reading and self._input.ended):
+                start = self._input.at
                 self._state()
         except More:
-            pass
+            self._input.at = start
         if not self._out:
             return []
         found, self._out = joined(self._out), []
@@ -314,18 +314,9 @@ class CallScanner:
         else:
             self._say(self._input.now(_THOUGHT))
 
-    def _run_of_ticks(self) -> str:
-        ticks = _TICKS.match(self._input.text, self._input.at)
-        found = ticks.group() if ticks else ""
-        end = self._input.at + len(found)
-        if end == len(self._input.text) and len(found) < _MOST_TICKS and not self._input.ended:
-            raise More
-        self._input.at = end
-        return found
-
     def _ticks(self) -> None:
         """A run of backticks: a code block, which may hold calls, or inline code."""
-        ticks = self._run_of_ticks()
+        ticks = self._input.whole(_TICKS)
         if len(ticks) >= len(FENCE):
             self._open(FENCED, ticks)
         else:
@@ -334,32 +325,21 @@ class CallScanner:
 
     def _inline(self, ticks: int) -> None:
         """Inline code up to as many backticks on the same line; else it was the first line of a code block, or nothing."""
-        if self._input.peek() == "`":
-            found = self._run_of_ticks()
-            self._say(found)
-            if len(found) == ticks:
-                self._state = self._prose
-        elif self._input.peek() == "\n":
+        following = self._input.peek()
+        if following == "\n":
             self._state = partial(self._block, ticks) if ticks >= len(FENCE) else self._prose
+        elif following == "`":
+            found = self._input.whole(_TICKS)
+            self._say(found)
+            self._state = self._prose if len(found) == ticks else self._state
         else:
             self._say(self._input.now(_INLINE))
 
     def _block(self, ticks: int) -> None:
-        """A line of code."""
-        line = self._input.now(_LINE)
-        self._say(line)
-        if line.endswith("\n"):
-            self._state = partial(self._line_begin, ticks)
-
-    def _line_begin(self, ticks: int) -> None:
-        """What a line of code begins with: if it is nothing but as many backticks, the block ends."""
-        begin = _LINE_BEGIN.match(self._input.text, self._input.at)
-        end = begin.end() if begin else 0
-        following = self._input.text[end : end + 1]
-        if not following and not self._input.ended:
-            raise More
-        closes = begin is not None and len(begin[1]) >= ticks and following in ("", "\n", "\r")
-        self._state = self._prose if closes else partial(self._block, ticks)
-        if end > self._input.at:
-            self._say(self._input.text[self._input.at : end])
-            self._input.at = end
+        """Code up to a line that holds nothing but as many backticks."""
+        begin = self._input.whole(_LINE_BEGIN) if self._indent == 0 else ""
+        if begin.count("`") >= ticks and self._input.peek() in ("", "\n", "\r"):
+            self._say(begin)
+            self._state = self._prose
+        else:
+            self._say(begin + self._input.now(_LINE))

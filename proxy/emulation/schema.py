@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -36,6 +37,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
 _BOOLEANS = {"true": True, "false": False}
 _UNCHECKED = ("pattern", "patternProperties", "unevaluatedProperties")
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
+_Keyword: TypeAlias = Callable[..., Iterator[ValidationError] | None]
 _Guard: TypeAlias = Callable[[Any, Any], bool]
 """Whether a keyword is to be checked, given the instance and the schema that it stands in."""
 _GUARDS: dict[str, _Guard] = {
@@ -56,8 +58,7 @@ class Checker:
         self._schema = schema
         self._validator: Validator | None = None
         self._built = False
-        self._followed = 0
-        self._nested = 0
+        self._references = self._nested = 0
 
     def kinds_of(self, name: str) -> frozenset[str]:
         """The types that the schema of a parameter names; empty if it names none."""
@@ -91,7 +92,7 @@ class Checker:
         return value, tuple(repairs), "; ".join(told[:_TOLD]) or None
 
     def _mistakes(self, value: dict[str, Any]) -> list[ValidationError]:
-        self._followed = self._nested = 0
+        self._references = self._nested = 0
         try:
             if not self._built:
                 self._built = True
@@ -109,35 +110,31 @@ class Checker:
         keywords: dict[str, Any] = dict.fromkeys(_UNCHECKED)
         for name, keyword in base.VALIDATORS.items():
             if name in _REFERRING:
-                keywords[name] = self._bounded(keyword)
+                keywords[name] = partial(self._followed, keyword)
             elif name in _GUARDS:
-                keywords[name] = _guarded(keyword, _GUARDS[name])
+                keywords[name] = partial(_guarded, keyword, _GUARDS[name])
         # This registry fetches nothing: a reference to another document can't be resolved.
         made: Validator = extend(base, keywords)(self._schema, registry=Registry())  # type: ignore[no-untyped-call]
         return made
 
-    def _bounded(self, keyword: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
-        def follow(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-            self._followed += 1
-            self._nested += 1
-            try:
-                if self._followed > _REFERENCES or self._nested > _NESTED:
-                    raise _TooMuch
-                yield from keyword(validator, value, instance, schema) or ()
-            finally:
-                self._nested -= 1
-
-        return follow
+    def _followed(self, keyword: _Keyword, *checked: Any) -> Iterator[ValidationError]:
+        """A reference, unless there were too many."""
+        self._references += 1
+        self._nested += 1
+        try:
+            if self._references > _REFERENCES or self._nested > _NESTED:
+                raise _TooMuch
+            yield from keyword(*checked) or ()
+        finally:
+            self._nested -= 1
 
 
-def _guarded(keyword: Callable[..., Any], allowed: _Guard) -> Callable[..., Iterator[ValidationError]]:
+def _guarded(
+    keyword: _Keyword, allowed: _Guard, validator: Any, value: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
     """A keyword that is checked only where that is allowed."""
-
-    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        if allowed(instance, schema):
-            yield from keyword(validator, value, instance, schema) or ()
-
-    return check
+    if allowed(instance, schema):
+        yield from keyword(validator, value, instance, schema) or ()
 
 
 def _kinds(named: Any) -> list[str]:

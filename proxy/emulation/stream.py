@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from proxy.answer.events import Correct
 from proxy.emulation.arguments import CUT
@@ -12,16 +11,7 @@ from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
 from proxy.emulation.scanner import Call, CallScanner, Malformed, Text, joined
 from proxy.emulation.scanner import Piece as Found
-from proxy.emulation.verdict import (
-    NO_CALL,
-    UNFINISHED,
-    FormCount,
-    complaint,
-    count,
-    ended_with,
-    has_ended,
-    missing,
-)
+from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint, count
 from proxy.neutral.piece import CallPart, Piece
 
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
@@ -34,6 +24,21 @@ class _Choice:
     last: Piece
     """The newest piece of it."""
     closed: bool = False
+
+
+@dataclass(slots=True)
+class _Part:
+    """A piece of our own, and what was found that it says."""
+
+    says: Piece
+    found: Found | None = None
+
+    @property
+    def text(self) -> str:
+        """What was generated of it."""
+        if self.found is None:
+            return ""
+        return self.found.arguments if isinstance(self.found, Call) else self.found.text
 
 
 class EmulatedStream:
@@ -63,11 +68,9 @@ class EmulatedStream:
         self._calls_before = calls_before
         self._before = said
         self._choices: dict[int, _Choice] = {}
-        self._tail: list[Piece] = []
-        self._tail_text: list[str] = []
-        self._tail_calls: list[str] = []
+        self._tail: list[_Part] = []
+        """What is held back from a call on that can't be made."""
         self._tail_size = 0
-        self._holding = False
         self._failed = False
         self._written: list[str] = []
         self._measured = (0, 0)
@@ -88,7 +91,8 @@ class EmulatedStream:
     @property
     def held(self) -> str:
         """Text that was generated and not sent. Costs its length."""
-        return "".join((*self._tail_text, *(choice.scanner.held for choice in self._choices.values())))
+        unread = (choice.scanner.held for choice in self._choices.values())
+        return "".join((*(part.text for part in self._tail), *unread))
 
     @property
     def held_size(self) -> int:
@@ -111,12 +115,12 @@ class EmulatedStream:
         if piece.aside:
             return [piece]
         if piece.done:
-            return [*self._flush(cut=False), *self._sent(piece)]
+            return [*self._flush(cut=False), *self._sent([_Part(piece)])]
         ended = self._fail() if piece.error else []
         choices = (piece, *piece.beside)
         said = [self._said(choice) for choice in choices]
         if all(own is None for own in said):
-            return [*ended, *self._sent(piece)]
+            return [*ended, *self._sent([_Part(piece)])]
         parts = [
             part
             for choice, own in zip(choices, said, strict=True)
@@ -127,7 +131,7 @@ class EmulatedStream:
             parts = [_Part(piece.blank())]
         if parts:
             parts[-1].says = replace(parts[-1].says, **counts)
-        return [*ended, *self._sent_parts(parts)]
+        return [*ended, *self._sent(parts)]
 
     def close(self) -> list[Piece]:
         """End the attempt; what is left of it, but for what waits for the owner's decision."""
@@ -142,11 +146,8 @@ class EmulatedStream:
 
     def give_up(self) -> list[Piece]:
         """What was held back: calls that can't be made as the text that they were written in."""
-        tail = self._tail
-        self._written += self._tail_calls
-        self._tail, self._tail_text, self._tail_calls, self._holding = [], [], [], False
-        self._tail_size = 0
-        return tail
+        tail, self._tail, self._tail_size = self._tail, [], 0
+        return [self._out(part) for part in tail]
 
     def _fail(self) -> list[Piece]:
         """The backend reports an error: what is held but no call that it cut off, which is no fault of the model's.
@@ -161,13 +162,13 @@ class EmulatedStream:
         """Say what is still held where the stream ends without a finish reason."""
         parts: list[_Part] = []
         for own in self._choices.values():
-            if not own.closed:
-                own.closed = True
-                found = own.scanner.close(cut=cut)
-                if failed:
-                    found = _without_half_calls(found)
-                parts += [self._part(own.last.blank(), each, own) for each in found]
-        return self._sent_parts(parts)
+            own.closed = True
+            found = own.scanner.close(cut=cut)
+            parts += [
+                self._part(own.last.blank(), each, own)
+                for each in (_without_half_calls(found) if failed else found)
+            ]
+        return self._sent(parts)
 
     def _said(self, piece: Piece) -> list[_Part] | None:
         """What a choice says now; None if that is what it said."""
@@ -179,16 +180,17 @@ class EmulatedStream:
         if own.closed:
             return None
         own.last = piece
-        text, finish = piece.text, piece.finish
-        found = own.scanner.feed(text)
+        finish = piece.finish
+        found = own.scanner.feed(piece.text)
         if finish:
-            own.closed = True
-            found = joined([*found, *own.scanner.close(cut=finish in UNFINISHED)])
-            if has_ended(finish) and not own.calls and missing(self._offer, found):
+            own.closed, ended = True, finish not in UNFINISHED
+            found = joined([*found, *own.scanner.close(cut=not ended)])
+            if ended and (own.calls or any(isinstance(each, Call) for each in found)):
+                # Some backends have words of their own for `stop`.
+                finish = "function_call" if self._offer.legacy else "tool_calls"
+            elif ended and self._offer.required and all(isinstance(each, Text) for each in found):
                 found.append(NO_CALL)
-        if own.calls or any(isinstance(each, Call) for each in found):
-            finish = ended_with(finish, self._offer)
-        if found == ([Text(text)] if text else []) and finish == piece.finish:
+        if found == ([Text(piece.text)] if piece.text else []) and finish == piece.finish:
             return None
         return self._parts(piece, own, found, finish)
 
@@ -201,26 +203,21 @@ class EmulatedStream:
     def _parts(self, piece: Piece, own: _Choice, found: Sequence[Found], finish: str | None) -> list[_Part]:
         """What was found, as pieces; what else was said with it goes before, the finish reason behind."""
         says = replace(piece.uncounted(), text="", finish=None)
-        bare = piece.blank()
         parts: list[_Part] = []
         if piece.more and not (found and isinstance(found[0], Text)):
             parts.append(_Part(says))
-            says = bare
         for each in found:
-            parts.append(self._part(bare if isinstance(each, Call) else says, each, own))
-            says = bare
+            parts.append(self._part(piece.blank() if parts else says, each, own))
+        if finish and (not parts or isinstance(parts[-1].found, Call | Malformed)):
+            parts.append(_Part(piece.blank() if parts else says))
         if finish:
-            last = parts[-1] if parts else None
-            if last is None or isinstance(last.found, Call | Malformed):
-                parts.append(_Part(replace(says, finish=finish)))
-            else:
-                last.says = replace(last.says, finish=finish)
+            parts[-1].says = replace(parts[-1].says, finish=finish)
         return parts
 
     def _part(self, like: Piece, found: Found, own: _Choice) -> _Part:
         count(self.stats, found)
         if isinstance(found, Call):
-            return _Part(replace(like, calls=(self._call(found, own),)), found)
+            return _Part(replace(like, calls=(self._call(found, own),), bare=True), found)
         if isinstance(found, Malformed):
             self.malformed.append(found)
         return _Part(replace(like, text=found.text), found)
@@ -231,37 +228,23 @@ class EmulatedStream:
             return CallPart(call.name, call.arguments, legacy=True)
         return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
 
-    def _sent_parts(self, parts: Sequence[_Part]) -> list[Piece]:
-        sent: list[Piece] = []
-        for part, following in zip_longest(parts, parts[1:]):
-            found = part.found
-            space = isinstance(found, Text) and found.text.isspace()
-            if isinstance(found, Malformed) or (
-                space and following and isinstance(following.found, Malformed)
-            ):
-                self._holding = True
-            if isinstance(found, Call):
-                written = call_text(found.name, found.arguments)
-                (self._tail_calls if self._holding else self._written).append(written)
-            if self._holding and found is not None:
-                self._tail_text.append(found.arguments if isinstance(found, Call) else found.text)
-                self._tail_size += len(self._tail_text[-1])
-            sent += self._sent(part.says)
-        return sent
+    def _sent(self, parts: Sequence[_Part]) -> list[Piece]:
+        """The parts that may go out, the others held back: from a call that can't be made and white space before it on."""
+        wrong = (at for at, part in enumerate(parts) if isinstance(part.found, Malformed))
+        at = 0 if self._tail else next(wrong, len(parts))
+        if self._failed:
+            at = len(parts)
+        elif 0 < at < len(parts) and parts[at - 1].text.isspace():
+            at -= 1
+        self._tail += parts[at:]
+        self._tail_size += sum(len(part.text) for part in parts[at:])
+        return [self._out(part) for part in parts[:at]]
 
-    def _sent(self, piece: Piece) -> list[Piece]:
-        if self._failed or not self._holding:
-            return [piece]
-        self._tail.append(piece)
-        return []
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """A piece of our own, and what was found that it says."""
-
-    says: Piece
-    found: Found | None = None
+    def _out(self, part: _Part) -> Piece:
+        """The piece that goes out."""
+        if isinstance(part.found, Call):
+            self._written.append(call_text(part.found.name, part.found.arguments))
+        return part.says
 
 
 def _without_half_calls(pieces: Iterable[Found]) -> list[Found]:

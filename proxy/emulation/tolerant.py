@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
+
+from proxy.emulation.cursor import Cursor
 
 DEEPEST = 64
 """Levels of nesting that are read."""
@@ -15,11 +18,10 @@ TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 CUT = "cut"
 """The reason of what ends in the middle of a string, where a value is missing, or where a number or a word may go on."""
 
-_SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_WORD = re.compile(r"[A-Za-z]+")
-_LITERALS = {"true": True, "false": False, "null": None}
-_PYTHON = {"True": True, "False": False, "None": None}
+_WORD = re.compile(r"[A-Za-z]*")
+_LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
+"""JSON's and Python's."""
 _LAST = re.compile(r"[\w.+-]+\s*\Z")
 """A number or a word that nothing follows."""
 _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f]*")}
@@ -43,112 +45,84 @@ def parse(text: str) -> tuple[Any, tuple[str, ...]]:
     """
     parser = _Parser(text)
     value = parser.value(0)
-    if parser.following():
+    if parser.run():
         raise parser.wrong("nothing after the end")
     return value, tuple(parser.repairs)
 
 
-class _Parser:
+class _Parser(Cursor):
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
+        super().__init__(text, ended=True)
         self.repairs: dict[str, None] = {}
 
-    def following(self) -> str:
-        """The next character that is no white space; empty at the end."""
-        self._run(_SPACE)
-        return self._text[self._at : self._at + 1]
-
-    def _run(self, pattern: re.Pattern[str]) -> str:
-        """Consume what matches; maybe nothing."""
-        match = pattern.match(self._text, self._at)
-        self._at = match.end() if match is not None else self._at
-        return match.group() if match is not None else ""
-
     def wrong(self, wanted: str) -> Unreadable:
-        near = self._text[self._at : self._at + _SHOWN]
+        near = self.text[self.at : self.at + _SHOWN]
         return Unreadable(f"it is not valid JSON: {wanted} was expected at {near!r}" if near else CUT)
 
     def value(self, depth: int) -> Any:
         if depth > DEEPEST:
             raise Unreadable(TOO_DEEP)
-        begins = self.following()
+        begins = self.run()
         if begins == "{":
-            return self._object(depth)
+            return {self._key(): self.value(depth + 1) for _ in self._members("}", depth)}
         if begins == "[":
-            return self._array(depth)
+            return [self.value(depth + 1) for _ in self._members("]", depth)]
         if begins in _PLAIN:
             return self._string()
-        if depth and _LAST.match(self._text, self._at):
+        if depth and _LAST.match(self.text, self.at):
             raise Unreadable(CUT)
         return self._scalar()
 
-    def _object(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        self._at += 1
-        while not self._closes("}", depth, first=not found):
-            if self.following() not in _PLAIN:
-                raise self.wrong("a name in double quotes")
-            key = self._string()
-            if self.following() != ":":
-                raise self.wrong('":"')
-            self._at += 1
-            found[key] = self.value(depth + 1)
-        return found
-
-    def _array(self, depth: int) -> list[Any]:
-        found: list[Any] = []
-        self._at += 1
-        while not self._closes("]", depth, first=not found):
-            found.append(self.value(depth + 1))
-        return found
-
-    def _closes(self, bracket: str, depth: int, *, first: bool) -> bool:
-        """Consume a comma, or the end, which may be missing at the end of the text or before an outer bracket."""
-        following = self.following()
-        comma = following == "," and not first
-        if comma:
-            self._at += 1
-            following = self.following()
+    def _members(self, bracket: str, depth: int) -> Iterator[None]:
+        """Stop before each member, up to the end, which may be missing at the end of the text or before an outer bracket."""
+        self.at += 1
+        first, comma = True, False
+        while (following := self.run()) not in ("", bracket) and not (following in "}]" and depth > 0):
+            if not (first or comma):
+                raise self.wrong(f'"," or "{bracket}"')
+            yield
+            first, comma = False, self.run() == ","
+            self.at += comma
         if following == bracket:
-            self._at += 1
-        elif not following or (following in "}]" and depth > 0):
-            self.repairs["missing_brackets"] = None
-        elif comma or first:
-            return False
+            self.at += 1
         else:
-            raise self.wrong(f'"," or "{bracket}"')
+            self.repairs["missing_brackets"] = None
         if comma:
             self.repairs["trailing_commas"] = None
-        return True
+
+    def _key(self) -> str:
+        if self.run() not in _PLAIN:
+            raise self.wrong("a name in double quotes")
+        key = self._string()
+        if self.run() != ":":
+            raise self.wrong('":"')
+        self.at += 1
+        return key
 
     def _scalar(self) -> Any:
-        if number := self._run(_NUMBER):
+        if number := self.now(_NUMBER):
             try:
                 return json.loads(number)
             except ValueError:  # Python refuses integers of thousands of digits
                 raise Unreadable("a number in it has too many digits") from None
-        word = _WORD.match(self._text, self._at)
-        name = word.group() if word is not None else ""
-        if name in _PYTHON:
-            self.repairs["python_literals"] = None
-        elif name not in _LITERALS:
+        word = self.now(_WORD)
+        if word not in _LITERALS:
+            self.at -= len(word)
             raise self.wrong("a value")
-        self._at += len(name)
-        return _PYTHON.get(name, _LITERALS.get(name))
+        if word.istitle():
+            self.repairs["python_literals"] = None
+        return _LITERALS[word]
 
     def _string(self) -> str:
-        quote = self._text[self._at]
+        quote = self.take(1)
         if quote == "'":
             self.repairs["single_quotes"] = None
-        self._at += 1
         pieces: list[str] = []
         while True:
-            pieces.append(self._run(_PLAIN[quote]))
-            character = self._text[self._at : self._at + 1]
+            pieces.append(self.now(_PLAIN[quote]))
+            character = self.take(1)
             if not character:
                 raise Unreadable(CUT)
-            self._at += 1
             if character == quote:
                 return "".join(pieces)
             if character == "\\":
@@ -158,11 +132,9 @@ class _Parser:
                 pieces.append(character)
 
     def _escaped(self) -> str:
-        if match := _ESCAPE.match(self._text, self._at):
-            self._at = match.end()
-            return str(json.loads(f'"\\{match.group()}"'))
-        if self._text.startswith("'", self._at):
-            self._at += 1
+        if escape := self.now(_ESCAPE):
+            return str(json.loads(f'"\\{escape}"'))
+        if self.literal("'"):
             return "'"
         self.repairs["bad_escapes"] = None
         return "\\"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.emulation.arguments import CUT
-from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import EXAMPLE
 from proxy.emulation.scanner import Malformed, Piece, Text
 
@@ -28,23 +27,6 @@ class FormCount:
 
 NO_CALL = Malformed("", "none", "no tool was called, and one has to be")
 """Stands at the end of an answer without the call that `tool_choice` demands."""
-
-
-def missing(offer: Offer, pieces: Sequence[Piece]) -> bool:
-    """Whether there is no call, right or wrong, although one has to be made."""
-    return offer.choice in ("required", "named") and all(isinstance(piece, Text) for piece in pieces)
-
-
-def has_ended(finish: str | None) -> bool:
-    """Whether a finish reason, by whatever name, says that the model came to an end of its own."""
-    return bool(finish) and finish not in UNFINISHED
-
-
-def ended_with(finish: str | None, offer: Offer) -> str | None:
-    """The finish reason of an answer that holds calls. Some backends have words of their own for `stop`."""
-    if not has_ended(finish):
-        return finish
-    return "function_call" if offer.legacy else "tool_calls"
 
 
 def count(stats: dict[str, FormCount], piece: Piece) -> None:

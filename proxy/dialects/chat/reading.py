@@ -99,13 +99,7 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
 def identity_of(chunk: dict[str, Any]) -> Identity:
     """Read off a chunk."""
     extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
-    made_by, model = chunk.get("id"), chunk.get("model")
-    return Identity(
-        made_by if isinstance(made_by, str) else "",
-        whole_number(chunk.get("created")),
-        model if isinstance(model, str) else "",
-        extra,
-    )
+    return Identity(text_of(chunk, "id"), whole_number(chunk.get("created")), text_of(chunk, "model"), extra)
 
 
 def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
@@ -119,7 +113,7 @@ def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
         piece.finish = finish
     delta = choice.get("delta")
     if isinstance(delta, dict):
-        piece.text, piece.thought = content_of(delta), thought_of(delta)
+        piece.text, piece.thought = text_of(delta, "content"), thought_of(delta)
         piece.role = bool(delta.get("role"))
         piece.calls = _calls(delta)
         said = [name for name, value in delta.items() if name != "role" and not says_nothing(value)]
@@ -134,16 +128,16 @@ def says_nothing(value: Any) -> bool:
     return value in (None, "", [])
 
 
-def content_of(delta: dict[str, Any]) -> str:
-    """The text of a delta; empty if it has none."""
-    content = delta.get("content")
-    return content if isinstance(content, str) else ""
+def text_of(value: dict[str, Any], name: str) -> str:
+    """A field that is text; empty if it is none."""
+    text = value.get(name)
+    return text if isinstance(text, str) else ""
 
 
 def thought_of(delta: dict[str, Any]) -> str:
     """The reasoning of a delta; empty if it has none."""
     for name in REASONING_FIELDS:
-        if (thought := delta.get(name)) and isinstance(thought, str):
+        if thought := text_of(delta, name):
             return thought
     return ""
 
@@ -154,7 +148,7 @@ def _calls(delta: dict[str, Any]) -> tuple[CallPart, ...]:
         return ()
     parts = [_call(call) for call in (calls if isinstance(calls, list) else ()) if isinstance(call, dict)]
     if isinstance(legacy, dict):
-        parts.append(CallPart(_text(legacy, "name"), _text(legacy, "arguments"), legacy=True))
+        parts.append(CallPart(text_of(legacy, "name"), text_of(legacy, "arguments"), legacy=True))
     return tuple(parts)
 
 
@@ -162,17 +156,12 @@ def _call(call: dict[str, Any]) -> CallPart:
     function, index = call.get("function"), call.get("index")
     function = function if isinstance(function, dict) else {}
     return CallPart(
-        _text(function, "name"),
-        _text(function, "arguments"),
-        id=_text(call, "id"),
+        text_of(function, "name"),
+        text_of(function, "arguments"),
+        id=text_of(call, "id"),
         index=index if isinstance(index, int) else None,
-        kind=_text(call, "type") or "function",
+        kind=text_of(call, "type") or "function",
     )
-
-
-def _text(value: dict[str, Any], name: str) -> str:
-    text = value.get(name)
-    return text if isinstance(text, str) else ""
 
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:

@@ -24,21 +24,10 @@ _GRAMMARS = (
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
 _BEGUN = ("continue_final_message", "add_generation_prompt")
 """How vLLM and llama.cpp are asked to go on with the last message."""
-_NOT_FOR_SUMMARIES = frozenset(
-    {
-        *(
-            *_BOUNDS,
-            _OTHER_BOUND,
-            "stream_options",
-            "response_format",
-            "stop",
-            "n",
-            "logprobs",
-            "top_logprobs",
-        ),
-        *("parallel_tool_calls", "prediction"),
-    }
-)
+_NOT_FOR_SUMMARIES = {
+    *(*_BOUNDS, _OTHER_BOUND, "stream_options", "response_format", "stop", "n"),
+    *("logprobs", "top_logprobs", "parallel_tool_calls", "prediction"),
+}
 _TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "think", "provider")
 
 _ASK_USAGE = b'"stream_options":{"include_usage":true}'

@@ -10,10 +10,10 @@ from proxy.dialects.chat.privileged import is_privileged
 from proxy.dialects.chat.reading import (
     DONE,
     REASONING_FIELDS,
-    content_of,
     encoded,
     object_of,
     says_nothing,
+    text_of,
     thought_of,
 )
 from proxy.neutral.dialect import WholeAnswer
@@ -64,14 +64,8 @@ class ChatWriter:
         if piece.thought:
             delta[REASONING_FIELDS[0]] = piece.thought
         choice = {"index": 0, "delta": delta, "finish_reason": piece.finish}
-        chunk = {
-            "id": identity.id,
-            "object": "chat.completion.chunk",
-            "created": identity.created,
-            "model": identity.model,
-            **identity.extra,
-            "choices": [] if piece.trailer else [choice],
-        }
+        chunk = _stamped({"id": identity.id, "object": "chat.completion.chunk"}, identity)
+        chunk["choices"] = [] if piece.trailer else [choice]
         if piece.usage is not None:
             chunk["usage"] = piece.usage
         if piece.event is not None:
@@ -137,7 +131,7 @@ def _delta(piece: Piece) -> dict[str, Any]:
         return delta
     if piece.bare:
         delta = {"role": "assistant"} if piece.role else {}
-    if piece.text != content_of(delta):
+    if piece.text != text_of(delta, "content"):
         delta = _without(delta, ("content",)) if not piece.text else {**delta, "content": piece.text}
     if piece.thought != thought_of(delta):
         named = [name for name in REASONING_FIELDS if name in delta] or REASONING_FIELDS[:1]

@@ -121,10 +121,8 @@ class Reading:
         if self._deaf and text.isspace():
             self._blank.append(text)
             return None
-        if self._blank:
-            text = "".join((*self._blank, text))
-            self._blank = []
-        self._input.push(text)
+        self._input.push("".join((*self._blank, text)))
+        self._blank.clear()
         self._input.ended = ended
         self._deaf = False
         found: bool | None = None

@@ -91,11 +91,9 @@ def _parameters(
         return not closed or close(cursor, *marks)
     if not cursor.literal(_PARAMETER):
         return False
-    start = cursor.at
-    if cursor.run(_NAME) != ">":
+    parameter = cursor.whole(_NAME)
+    if not cursor.literal(">"):
         return False
-    parameter = cursor.text[start : cursor.at]
-    cursor.at += 1
 
     def use(text: str) -> bool:
         # One that breaks off makes a call that is not closed, and can't be made.

@@ -38,9 +38,7 @@ def _behind(tag: bool, cursor: Cursor, reading: Reading) -> Body | bool:  # noqa
     if tag and cursor.literal(CLOSING):
         following = cursor.run()
     if following == "`":
-        start = cursor.at
-        cursor.run(_TICKS)
-        return cursor.at - start >= len(FENCE)
+        return len(cursor.whole(_TICKS)) >= len(FENCE)
     # Models stop behind the call and leave the block open.
     return following == "" or _next(cursor, reading)
 
