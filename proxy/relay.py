@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx
 
 from proxy.dialects import CHAT
-from proxy.errors import BadRequest, ClientError, ContextOverflow
+from proxy.errors import ClientError, ContextOverflow
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
@@ -41,6 +41,9 @@ from proxy.telemetry.events import Received, Routed
 from proxy.telemetry.journal import Journal, Journals
 from proxy.telemetry.outcome import CLIENT_LEFT
 from proxy.wire.jsontext import dumps
+
+_OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache-control")
+"""Headers that do not hold for an answer that is made a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,7 @@ class Relay:
             wire = await exchange.body(self.options.max_body)
             async with exchange.watched():
                 if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
-                    await pass_through(exchange, alone, wire)
+                    await pass_through(exchange, journal, *alone)
                     return
                 job = await self._read(exchange, journal, dialect, wire)
                 try:
@@ -95,8 +98,14 @@ class Relay:
             ClientError: no backend answered.
             BrokenOff: the backend broke off in the middle of the body.
         """
-        async with self._recorded(exchange, ""):
-            await pass_by_model(exchange, self.router)
+        async with self._recorded(exchange, "") as journal:
+            await pass_by_model(exchange, journal, self.router)
+
+    def turned_away(self, exchange: Exchange, error: ClientError) -> None:
+        """Write down a request that was not let in."""
+        journal = self.journals.open(exchange.id)
+        journal.failed(error.status, error.code or error.type)
+        journal.close(error.status)
 
     # -- from bytes to a job
 
@@ -119,7 +128,8 @@ class Relay:
             journal.failed(error.status, error.code or error.type)
             raise
         except asyncio.CancelledError:
-            journal.failed(CLIENT_LEFT, "client_left" if exchange.gone else "cancelled")
+            if not journal.delivered:
+                journal.failed(CLIENT_LEFT, "client_left" if exchange.gone else "cancelled")
             raise
         except Exception as error:  # it is reported where it is answered; here it is only written down
             journal.failed(exchange.status or 500, type(error).__name__)
@@ -149,8 +159,6 @@ class Relay:
             await client.close_notice()
             if job.cut:
                 await client.warn_of_cut()
-            if not job.journal.outcome.plain:
-                await client.sum_up(job.told())
             await client.end()
         except ClientError as error:
             if not job.exchange.started:
@@ -162,19 +170,20 @@ class Relay:
 
     async def _other_than_stream(self, job: Job, client: ClientStream, response: httpx.Response) -> None:
         """An answer of a backend that can't stream becomes one; an error stays as it came, if it still can."""
+        if client.writer.native:
+            client.head = [*client.head, *response_headers(response.headers.raw, drop=_OF_ONE_BODY)]
         whole = await answer_whole(job, response, self.driver)
         if (frames := as_stream(whole, client, show_usage=job.prompt.request.usage_wish is True)) is not None:
             await client.close_notice()
             await client.write(frames)
             await client.end()
-        elif not job.exchange.started:
-            await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
+            return
+        status = whole.error_status
+        job.journal.failed(status, "refused")
+        if not job.exchange.started:
+            await job.exchange.reply(status, [*whole.headers, *job.spillway_headers()], whole.body)
         else:
-            error = BadRequest(
-                f"The backend answered {whole.status}: {whole.body[:2000].decode('utf-8', 'replace')}"
-            )
-            job.journal.failed(whole.status, error.type)
-            await _end_with_error(client, error.body())
+            await _end_with_error(client, whole.error())
 
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")

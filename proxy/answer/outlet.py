@@ -12,7 +12,7 @@ from proxy.answer.seam import Joint, Seam, SpacedFilter, seam_for
 from proxy.answer.template import Template
 from proxy.answer.watch import Watch
 from proxy.neutral.dialect import Writer
-from proxy.neutral.piece import Piece
+from proxy.neutral.piece import NOBODY, Piece
 
 
 class Outlet:
@@ -147,7 +147,12 @@ class Outlet:
 
     def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None
-        return self._writer.relay(piece, identity, role_said=role_said)
+        sent = self._writer.relay(piece, identity, role_said=role_said)
+        return self._note() + sent if piece.done else sent
+
+    def _note(self) -> bytes:
+        note = self._watch.note()
+        return self._writer.own(Piece(comment=note), self._answer.identity or NOBODY) if note else b""
 
     def _part(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity
@@ -229,7 +234,7 @@ class Outlet:
         if self._watch.show_usage:
             usage = self._watch.noted(self._answer.usage())
             out.append(writer.own(Piece(trailer=True, usage=usage), identity))
-        return b"".join(out) + writer.end()
+        return b"".join((*out, self._note(), writer.end()))
 
     def failed(self, message: str) -> bytes:
         """The end of an answer that can't be gone on with, after what was held back."""

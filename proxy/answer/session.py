@@ -3,14 +3,7 @@
 The backend's frames are passed on as the bytes they came as. A frame that differs from an earlier one in
 nothing but a word is not even parsed; every token is counted all the same, so that a pause falls right at the
 pause point, between two chunks of text. After a pause the frames of the next attempt are rewritten to carry
-the first one's identity, so the client sees one answer. How the bytes were cut into reads makes no difference.
-
-    RELAYING --ChunkReceived--> RELAYING, or PAUSED at the pause point, on a refused prompt, or when a later
-                                attempt begins the answer anew; DONE when calls that came whole are enough
-    RELAYING --UpstreamEnded--> DONE, or PAUSED when the window filled up or a call has to be corrected
-    PAUSED   --Resumed, Corrected--> RELAYING
-    PAUSED   --ResumeFailed---> DONE, or PAUSED once more after what would have been corrected
-    any of them --UpstreamFailed--> DONE, after an error the client can read
+the first one's identity, so the client sees one answer. How the bytes were cut into reads makes no difference. `LEGAL` is the whole of it.
 
 A backend that breaks off after the finish reason has broken off nothing: that answer ends in good order.
 """
@@ -91,6 +84,8 @@ class StreamSession:
         self._inlet = Inlet(watch, answer, reader, calls)
         self._outlet = Outlet(watch, answer, writer)
         self._refusal: Piece | None = None
+        self.failed = False
+        """Whether it ended in an error that Spillway wrote."""
         self._done_seen = False
         self._due = False
         """The pause point is reached: the next word is not taken any more."""
@@ -100,6 +95,12 @@ class StreamSession:
         """The same for the running attempt, in case it adds nothing to the answer."""
         self._said_before = -1
         """Characters of the answer before the running attempt."""
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the client has got all of the answer; the backend may not have ended the body yet."""
+        waiting = self._outlet.ending or self._outlet.withholding or self._outlet.rewriting
+        return self.state is State.DONE or (self._done_seen and not waiting)
 
     def adopt(self, identity: Identity) -> None:
         """Put the answer under an identity that a notice has gone out with, after a chunk that said the role."""
@@ -325,8 +326,7 @@ class StreamSession:
         stop = stop or self._stop_at_end(out)
         if stop is not None:
             return sending([*out, b"\n\n"] if sse.is_open(out) else out, stop)
-        attempt = self.answer.attempt
-        answered = attempt.finish is not None or self._done_seen or attempt.errored
+        answered = self.answer.attempt.finish is not None or self._done_seen or self.answer.attempt.errored
         return self._complete(out, torn) if answered else self._failed(_EARLY, out)
 
     def _close(self, out: list[bytes]) -> Stop | None:
@@ -364,7 +364,7 @@ class StreamSession:
             return self._finish(out, self._outlet.final(attempt.finish or "stop"))
         outlet.finish(out)
         end = self._writer.relay(Piece(frame=torn), None, role_said=True)
-        if (unended or attempt.errored) and not self._done_seen:
+        if (unended or attempt.errored or not self._writer.native) and not self._done_seen:
             end += self._writer.end()
         return self._finish(out, end)
 
@@ -391,6 +391,7 @@ class StreamSession:
         return self._failed(message, out)
 
     def _failed(self, message: str, out: list[bytes]) -> Commands:
+        self.failed = True
         return self._finish(out, self._outlet.failed(message))
 
     def _finish(self, out: list[bytes], end: bytes) -> Commands:

@@ -36,6 +36,8 @@ class Watch:
     """The usage chunk was Spillway's wish: take it out again."""
     told: Callable[[], Mapping[str, Any] | None] = lambda: None
     """What the usage tells of the whole request besides; None: nothing."""
+    note: Callable[[], str] = lambda: ""
+    """A comment in front of the end mark; empty: none."""
     show_usage: bool = False
     """The client wants usage, so a joined answer ends with a usage chunk."""
     cancels: bool = True
@@ -111,6 +113,12 @@ class Watch:
             return True  # the bound that ended it was Spillway's, not the client's
         slack = _FULL_SLACK if attempt.usage else self.window // 16
         return attempt.prompt_tokens + attempt.completion_tokens >= self.window - slack
+
+    def ended_short(self, answer: Answer) -> bool:
+        """Whether the answer as a whole ended for want of room: not by the client's bound, and not gone on with."""
+        attempt = answer.attempt
+        full = self.window > 0 and attempt.used >= self.window - self.window // 16
+        return attempt.finish == "length" and full and self.tokens_left(answer) != 0
 
     def suspiciously_empty(self, answer: Answer) -> bool:
         """Whether an answer that said nothing at all is a refusal of the prompt."""

@@ -29,18 +29,31 @@ class Endpoint:
     """A plain ASGI endpoint: no dependency injection and no response model on the hot route."""
 
     def __init__(
-        self, handler: Handler, keys: Sequence[str], refusal: Callable[[ClientError], Any] = CHAT.refusal
+        self,
+        handler: Handler,
+        keys: Sequence[str],
+        *,
+        refusal: Callable[[ClientError], Any] = CHAT.refusal,
+        turned_away: Callable[[Exchange, ClientError], None] | None = None,
     ) -> None:
-        """`refusal` makes the body of an error, as the clients of this endpoint understand it."""
+        """Make it.
+
+        Args:
+            handler: answers a request.
+            keys: those that let one in; none: everyone may.
+            refusal: makes the body of an error, as the clients of this endpoint understand it.
+            turned_away: is told of a request that was not let in.
+        """
         self._handler = handler
         self._keys = keys
         self._refusal = refusal
+        self._turned_away = turned_away
 
     async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
         """Answer one request."""
         exchange = Exchange(scope, receive, send)
         try:
-            authorize(exchange, self._keys)
+            self._let_in(exchange)
             await self._handler(exchange)
         except asyncio.CancelledError:
             if not exchange.gone:
@@ -61,3 +74,11 @@ class Endpoint:
                 raise
             failed = InternalError("Spillway failed on this request; its log says more.")
             await exchange.refuse(failed, self._refusal(failed))
+
+    def _let_in(self, exchange: Exchange) -> None:
+        try:
+            authorize(exchange, self._keys)
+        except ClientError as error:
+            if self._turned_away is not None:
+                self._turned_away(exchange, error)
+            raise

@@ -47,12 +47,18 @@ class Application(FastAPI):
 
     def serve(self, surface: Surface) -> None:
         """Install all routes; the last takes everything else."""
+        relay, keys = surface.relay, surface.keys
         self.managed = {
-            path: Endpoint(partial(surface.relay.answer, dialect=dialect), surface.keys, dialect.refusal)
+            path: Endpoint(
+                partial(relay.answer, dialect=dialect),
+                keys,
+                refusal=dialect.refusal,
+                turned_away=relay.turned_away,
+            )
             for path, dialect in DIALECTS.items()
         }
         for router in own_routers(surface):
             self.include_router(router)
-        passed = Endpoint(surface.relay.passthrough, surface.keys)
+        passed = Endpoint(relay.passthrough, keys, turned_away=relay.turned_away)
         self.router.routes.append(Route("/{path:path}", passed, methods=None, include_in_schema=False))
         self.router.redirect_slashes = False

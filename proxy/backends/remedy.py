@@ -48,7 +48,6 @@ class Refusal:
 class Spent:
     """What one client's request has used up of its budget, over all its attempts, streamed or whole."""
 
-    sent: int = 0
     waits: int = 0
     shortened: int = 0
     """In a row: an attempt that says something begins anew."""
@@ -57,6 +56,11 @@ class Spent:
     """Whether the model was asked once more for a tool call that could not be made."""
     refused: set[Continuation] = field(default_factory=set)
     """Ways to go on that were refused."""
+
+    def corrects(self) -> bool:
+        """Whether the model may be asked once more for a call that could not be made; that is on the account then."""
+        first, self.corrected = not self.corrected, True
+        return first
 
     def answered(self) -> None:
         """The backend took the prompt and said something."""

@@ -25,23 +25,23 @@ async def buffered(response: httpx.Response) -> tuple[httpx.Response, bytes]:
     length = int(response.headers.get("content-length") or 0)
     if response.status_code >= 400 and length > ERROR_BYTES:
         return response, b""
+    body = await body_of(response)
+    copy = httpx.Response(response.status_code, headers=response.headers.raw, stream=httpx.ByteStream(body))
+    return copy, body
+
+
+async def body_of(response: httpx.Response) -> bytes:
+    """The body as it came, not decoded; the response is closed.
+
+    Raises:
+        UpstreamUnavailable, UpstreamTimeout: it broke off.
+    """
+    assert isinstance(response.stream, httpx.AsyncByteStream)
     try:
-        body = await raw_body(response)
+        return b"".join([part async for part in response.stream])
     except httpx.TimeoutException:
         raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
     except httpx.TransportError as error:
         raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
     finally:
         await response.aclose()
-    copy = httpx.Response(response.status_code, headers=response.headers.raw, stream=httpx.ByteStream(body))
-    return copy, body
-
-
-async def raw_body(response: httpx.Response) -> bytes:
-    """The body as it came, not decoded.
-
-    Raises:
-        httpx.TransportError: it broke off.
-    """
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return b"".join([part async for part in response.stream])

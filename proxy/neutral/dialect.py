@@ -47,7 +47,7 @@ class Writer(Protocol):
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
-        """A piece that was read: as it came, or under another identity."""
+        """A piece that was read: as it came, or under another identity. Of one that is `done`, the mark that ends."""
         ...
 
     def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:

@@ -18,6 +18,10 @@ class Identity:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+NOBODY = Identity("", 0, "")
+"""For what belongs to no answer, like a comment."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallPart:
     """A piece of a tool call, or a whole one."""

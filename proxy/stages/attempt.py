@@ -1,6 +1,6 @@
 """Attempts: every request that is sent to a backend on behalf of a client's, and what comes after a refusal.
 
-First sends, retries and resumes, streamed and whole: all are sent here, what a backend refuses is judged by one pure
+First sends, retries and resumes, streamed and whole: all are sent here (a summary is a request of Spillway's own), what a backend refuses is judged by one pure
 decision (`proxy.backends.remedy`) on one account per client request, and what was decided is carried out here.
 """
 
@@ -16,7 +16,7 @@ from proxy.backends.refusals import ToolRefusal, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
-from proxy.errors import ClientError, UpstreamUnavailable
+from proxy.errors import ClientError
 from proxy.exchange import decoded
 from proxy.net.headers import uncompressed
 from proxy.net.inflate import readable
@@ -25,9 +25,10 @@ from proxy.shortening.continuation import ContinuationRequest
 from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
+from proxy.stages.passing import failures_told
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
-from proxy.telemetry.events import BackendFailed, Refused, Sent
+from proxy.telemetry.events import Refused, Sent
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
 from proxy.wire.jsontext import dumps
@@ -74,7 +75,7 @@ class Attempts:
             response = await self._send(job, why)
             if is_event_stream(response):
                 return response
-            response, body = await buffered(response)
+            response, body = await self._read(job, response)
             refusal = self._judged(job, response.status_code, plain_body(response, body))
             if refusal is None:
                 return response
@@ -104,7 +105,7 @@ class Attempts:
         plain = readable(response) if is_event_stream(response) else None
         if plain is not None:
             return Attempted(plain, estimate, ask, min(bound.values(), default=None))
-        response, said = await buffered(response)
+        response, said = await self._read(job, response)
         await response.aclose()
         final = response.status_code >= 500 or response.status_code in _FINAL
         overflow = recognise(response.status_code, plain_body(response, said))
@@ -224,11 +225,12 @@ class Attempts:
         headers = uncompressed(job.exchange.headers) if stream else job.exchange.headers
         drop: frozenset[bytes] = frozenset() if encoded else _ENCODING
         job.journal.tell(Sent(why))
-        try:
+        with failures_told(job.journal):
             return await job.route.upstream.send("POST", _target(job), headers, body, drop=drop)
-        except UpstreamUnavailable as error:
-            job.journal.tell(BackendFailed(error.code or type(error).__name__))
-            raise
+
+    async def _read(self, job: Job, response: httpx.Response) -> tuple[httpx.Response, bytes]:
+        with failures_told(job.journal):
+            return await buffered(response)
 
 
 _ENCODING = frozenset({b"content-encoding"})

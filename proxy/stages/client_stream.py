@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
 from proxy.exchange import Exchange, Headers
 from proxy.net.tasks import spawn
 from proxy.neutral.dialect import Dialect, Writer
-from proxy.neutral.piece import Identity, Piece
+from proxy.neutral.piece import NOBODY, Identity, Piece
 from proxy.status import FORMS, Form, Notice, carries_chunks
-from proxy.wire.jsontext import dumps
 
 
 class Audience(Protocol):
@@ -21,6 +20,8 @@ class Audience(Protocol):
     """Under which notices were sent before the backend gave the answer one; None: none was."""
     writer: Writer
     """Writes all that it gets."""
+    sees_notices: bool
+    """Whether anything may be told beside the answer."""
 
     async def tell(self, notice: Notice) -> None:
         """Show a notice."""
@@ -35,6 +36,8 @@ class Nobody:
     """For answers that are sent whole: nothing is shown while they are made."""
 
     identity: Identity | None = None
+
+    sees_notices = False
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -81,6 +84,7 @@ class ClientStream:
         self.head: Headers = ((b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache"))
         """The backend's, once it has answered in the client's dialect."""
         self._forms = FORMS[form]
+        self.sees_notices = bool(self._forms)
         self._own = own if carries_chunks(form) else None
         self._own_headers = own_headers
         self._queued: list[Notice] = []
@@ -124,12 +128,6 @@ class ClientStream:
         if frames := self._written(Notice(done=True, cut=True), outside):
             await self.write(frames)
 
-    async def sum_up(self, told: Mapping[str, Any]) -> None:
-        """Say behind the answer what was done, in a comment: the headers may have gone out before it was known."""
-        if self._forms:
-            comment = Piece(comment=f"spillway {dumps(told).decode()}")
-            await self.write(self.writer.own(comment, Identity("", 0, "")))
-
     async def close_notice(self) -> None:
         """Close a notice that is still open, so that no client shows it as running for ever."""
         await self.tell(Notice(done=True, failed=True))
@@ -151,7 +149,7 @@ class ClientStream:
         return opening + self._written(notice, self._forms)
 
     def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
-        identity = self.identity or Identity("", 0, "")
+        identity = self.identity or NOBODY
         return b"".join(self.writer.own(form(notice), identity) for form in forms)
 
     def _introduce(self) -> None:
@@ -163,7 +161,7 @@ class ClientStream:
     async def _beat(self) -> None:
         # The answer may have ended, or something else may own the response, since the timer went off.
         if self._timer is not None:
-            await self.write(self.writer.own(Piece(comment="spillway"), Identity("", 0, "")))
+            await self.write(self.writer.own(Piece(comment="spillway"), NOBODY))
 
     def _tick(self) -> None:
         if not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9:

@@ -21,6 +21,7 @@ from proxy.telemetry.events import Measured
 from proxy.telemetry.journal import Journal
 from proxy.telemetry.outcome import COMPACTING
 from proxy.tokens.meter import Estimate
+from proxy.wire.jsontext import dumps
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,9 +152,19 @@ class Job:
             )
         )
 
-    def told(self) -> dict[str, Any]:
-        """What was done, as the client is told beside the answer. Token figures are prompt tokens."""
+    def summed_up(self) -> str:
+        """What was done, for a comment behind an answer whose headers may have gone out too early; empty if nothing was."""
+        outcome, told = self.journal.outcome, self.told()
+        return "" if not outcome.handled or told is None else f"spillway {dumps(told).decode()}"
+
+    def told(self) -> dict[str, Any] | None:
+        """What was done, for the usage of the answer; None: nothing, or none of it may be told there.
+
+        Token figures are prompt tokens.
+        """
         outcome = self.journal.outcome
+        if self.undisturbed or not (outcome.handled or self.prompt.saved):
+            return None
         told: dict[str, Any] = {
             "attempts": outcome.attempts,
             "action": outcome.action,

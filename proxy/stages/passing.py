@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import httpx
 
-from proxy.errors import BrokenOff
+from proxy.errors import BrokenOff, UpstreamUnavailable
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import Header, response_headers
-from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.stages.routing import Route, Router, is_managed
-from proxy.wire.jsontext import loads
+from proxy.telemetry.events import BackendFailed, FirstByte, Routed, Sent
+from proxy.telemetry.journal import Journal
+from proxy.wire.jsontext import dumps, loads
 
 PEEK = 8 * 2**20
 """Bytes of a JSON body that are read to see which model it names."""
 
 
-async def pass_through(exchange: Exchange, upstream: Upstream, body: bytes | AsyncIterable[bytes]) -> None:
+@contextmanager
+def failures_told(journal: Journal) -> Iterator[None]:
+    """Write down that a backend could not be reached, or broke off."""
+    try:
+        yield
+    except UpstreamUnavailable as error:
+        journal.tell(BackendFailed(error.code or type(error).__name__))
+        raise
+
+
+async def pass_through(
+    exchange: Exchange, journal: Journal, route: Route, body: bytes | AsyncIterable[bytes]
+) -> None:
     """Send the request as it is and the response as it comes.
 
     Raises:
         UpstreamUnavailable: the backend can't be reached, or broke off before anything was sent.
     """
-    await relay_response(
-        exchange, await upstream.send(exchange.method, exchange.target, exchange.headers, body)
-    )
+    upstream = route.upstream
+    journal.tell(Routed(upstream.name, route.model))
+    journal.tell(Sent("passed on"))
+    with failures_told(journal):
+        response = await upstream.send(exchange.method, exchange.target, exchange.headers, body)
+    journal.tell(FirstByte())
+    await relay_response(exchange, response)
 
 
 async def relay_response(exchange: Exchange, response: httpx.Response, own: Sequence[Header] = ()) -> None:
@@ -49,46 +68,53 @@ async def relay_response(exchange: Exchange, response: httpx.Response, own: Sequ
     await exchange.end()
 
 
-async def left_alone(exchange: Exchange, wire: bytes, router: Router, options: Options) -> Upstream | None:
-    """The backend of a chat request that the client or the user wants passed through; None if it is to be managed.
+async def left_alone(
+    exchange: Exchange, wire: bytes, router: Router, options: Options
+) -> tuple[Route, bytes] | None:
+    """Where a chat request goes that the client or the user wants passed through, and its body; None if it is managed.
+
+    The body is the client's own, but for a model that its backend knows by another id.
 
     Raises:
         BadRequest, BodyTooLarge: its content-encoding can't be undone.
     """
-    if exchange.header(b"x-spillway-bypass") == "1":
-        return await upstream_of(wire, router)
-    if options.manages_all and all(upstream.managed for upstream in router.upstreams):
+    bypassed = exchange.header(b"x-spillway-bypass") == "1"
+    if not bypassed and options.manages_all and all(upstream.managed for upstream in router.upstreams):
         return None
-    route = await _route_of(decoded(wire, exchange.header(b"content-encoding"), options.max_body), router)
-    return None if is_managed(route, options) else route.upstream
+    encoding = exchange.header(b"content-encoding")
+    parsed = _parsed(wire if bypassed and not encoding else decoded(wire, encoding, options.max_body))
+    route = await _route_of(parsed, router)
+    if not bypassed and is_managed(route, options):
+        return None
+    renamed = encoding is None and parsed.get("model", route.model) != route.model
+    return route, dumps({**parsed, "model": route.model}) if renamed else wire
 
 
-async def pass_by_model(exchange: Exchange, router: Router) -> None:
+async def pass_by_model(exchange: Exchange, journal: Journal, router: Router) -> None:
     """Pass a request to the backend of the model that its JSON body names, else to the first backend.
 
     Raises:
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
     if not _worth_reading(exchange):
-        await pass_through(exchange, router.upstreams[0], _upload(exchange))
+        await pass_through(exchange, journal, Route(router.upstreams[0], ""), _upload(exchange))
         return
     body = await exchange.body(PEEK)
     async with exchange.watched():
-        upstream = await upstream_of(body, router)
-        await pass_through(exchange, upstream, body)
+        await pass_through(exchange, journal, await _route_of(_parsed(body), router), body)
 
 
-async def upstream_of(body: bytes, router: Router) -> Upstream:
-    """The backend of the model that a JSON body names; the first one if it names none."""
-    return (await _route_of(body, router)).upstream
-
-
-async def _route_of(body: bytes, router: Router) -> Route:
+def _parsed(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body; empty for anything else."""
     try:
         parsed = loads(body)
     except ValueError:
-        parsed = None
-    model = parsed.get("model") if isinstance(parsed, dict) else None
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+async def _route_of(parsed: dict[str, Any], router: Router) -> Route:
+    model = parsed.get("model")
     return await router.route(model) if isinstance(model, str) else Route(router.upstreams[0], "")
 
 

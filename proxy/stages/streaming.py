@@ -92,7 +92,7 @@ class StreamDriver:
             )
             return readers[-1]
 
-        session = StreamSession(_watch(job), answer, UPSTREAM, to.writer, reader_of_calls)
+        session = StreamSession(_watch(job, to), answer, UPSTREAM, to.writer, reader_of_calls)
         if to.identity is not None:
             session.adopt(to.identity)
         return Run(
@@ -107,7 +107,11 @@ class StreamDriver:
     async def run(self, job: Job, response: httpx.Response, to: Audience) -> None:
         """Relay the answer to its end, over as many attempts as it takes."""
         run = self.begin(job, to)
-        await self.go_on(run, await self._pump(run, response))
+        try:
+            await self.go_on(run, await self._pump(run, response))
+        finally:
+            # Clients hang up at the end mark, and the backend may take its time to end the body.
+            self.over(run)
 
     async def go_on(self, run: Run, stopped: Stopped) -> None:
         """From a pause to the end of the answer; at once if it has ended."""
@@ -126,12 +130,23 @@ class StreamDriver:
             after = run.estimates[-1].tokens
             await to.tell(Notice(done=True, before=before, after=after, failed=response is None))
             if response is None:
-                run.job.journal.tell(events.ResumeFailed())
+                run.job.journal.tell(events.OutOfRoom())
                 stopped = await self._carry_out(run, ResumeFailed())
                 continue
             stopped = await self._pump(run, response)
-        run.job.journal.answered(run.session.answer.usage())
-        self._observe(run)
+
+    def over(self, run: Run) -> None:
+        """Write down what became of an answer, and learn from what the backend reported."""
+        session, journal = run.session, run.job.journal
+        answer = session.answer
+        journal.answered(answer.usage(), delivered=session.delivered)
+        if session.failed or answer.attempt.errored:
+            journal.failed(0, "upstream_failed")
+        elif session.watch.ended_short(answer) and not journal.outcome.unfinished:
+            journal.tell(events.OutOfRoom())
+        for attempt, estimate in zip(answer.attempts, run.estimates, strict=False):
+            if attempt.usage is not None:
+                self.counting.observe(run.job, estimate, attempt.usage, finish=attempt.finish)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
         """Open the next attempt; None if there can be none."""
@@ -169,10 +184,7 @@ class StreamDriver:
         """Have the model write its tool call once more, or deliver what it wrote as text."""
         job, session = run.job, run.session
         attempted = None
-        if (
-            not job.spent.corrected and job.prompt.request.choices == 1
-        ):  # of several none can be had again alone
-            job.spent.corrected = True
+        if job.prompt.request.choices == 1 and job.spent.corrects():  # of several none can be had again alone
             with suppress(UpstreamUnavailable):
                 attempted = await self._resumer.correct(job, session.answer, correction)
         self.ledger.outcome(job, correction.forms, retried=attempted is not None)
@@ -228,13 +240,8 @@ class StreamDriver:
         prober, model = job.route.upstream.prober, job.route.model
         spawn(prober.refresh_after_load(model), name="profile-refresh")
 
-    def _observe(self, run: Run) -> None:
-        for attempt, estimate in zip(run.session.answer.attempts, run.estimates, strict=False):
-            if attempt.usage is not None:
-                self.counting.observe(run.job, estimate, attempt.usage, finish=attempt.finish)
 
-
-def _watch(job: Job) -> Watch:
+def _watch(job: Job, to: Audience) -> Watch:
     """What this job's model and client allow."""
     budget, request = job.budget, job.prompt.request
     return Watch(
@@ -242,7 +249,8 @@ def _watch(job: Job) -> Watch:
         pause_point=budget.pause_point if budget is not None else 0,
         max_tokens=request.max_tokens,
         strip_usage=job.usage_asked and request.usage_wish is None,
-        told=lambda: None if job.undisturbed or job.journal.outcome.plain else job.told(),
+        told=job.told,
+        note=lambda: job.summed_up() if to.sees_notices else "",
         show_usage=request.usage_wish is True,
         cancels=job.cancels,
         calls_whole=job.prompt.offer is not None,

@@ -16,6 +16,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.shortening.compaction import SummaryAsk
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
+from proxy.telemetry.events import BackendFailed
 from proxy.wire import sse
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
             ),
         )
     except UpstreamUnavailable as error:
+        job.journal.tell(BackendFailed(error.code or type(error).__name__))
         _log.warning("summary by %s failed: %s", route.model, error.code)
         return ""
     try:
@@ -61,6 +63,7 @@ async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
             return ""
         return await _joined(response)
     except httpx.TransportError as error:
+        job.journal.tell(BackendFailed(type(error).__name__))
         _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
         return ""
     finally:

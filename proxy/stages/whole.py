@@ -12,8 +12,9 @@ import httpx
 from proxy.answer.events import Correct, Pause
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedMessage, complaint, emulated_message
+from proxy.errors import UpstreamUnavailable
 from proxy.net.headers import response_headers
-from proxy.net.responses import raw_body
+from proxy.net.responses import body_of
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Identity, Piece
 from proxy.stages.client_stream import Audience, Nobody
@@ -21,6 +22,7 @@ from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.telemetry.events import FirstByte
+from proxy.wire.jsontext import loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +36,33 @@ class Whole:
     """What an answer says, choice by choice."""
     usage: dict[str, Any] | None = None
 
+    @property
+    def error_status(self) -> int:
+        """The status of an error, also of one that came as 200 and names its own; no client takes that for a stream."""
+        if self.status >= 400:
+            return self.status
+        code = self.error()["error"].get("code")
+        return code if isinstance(code, int) and 400 <= code < 600 else 502
+
+    def error(self) -> dict[str, Any]:
+        """The error that the body holds, or one that quotes it."""
+        try:
+            parsed = loads(self.body)
+        except ValueError:
+            parsed = None
+        if isinstance(parsed, dict) and isinstance(parsed.get("error"), dict):
+            return parsed
+        said = self.body[:2000].decode("utf-8", "replace")
+        return UpstreamUnavailable(f"The backend answered {self.status}: {said}").body()
+
 
 async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver) -> Whole:
     """Read the response; if the window ended it, go on in streams that nobody sees, and join.
 
     Raises:
-        httpx.TransportError: the body broke off.
+        UpstreamUnavailable: the body broke off.
     """
-    try:
-        raw = await raw_body(response)
-    finally:
-        await response.aclose()
+    raw = await body_of(response)
     whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
     plain = _plain(raw, response.headers.get("content-encoding"))
     came = None if response.status_code != 200 or plain is None else UPSTREAM.whole(plain)
@@ -53,10 +71,6 @@ async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver)
         return whole if told is raw else _with_body(whole, told)
     job.journal.tell(FirstByte())
     driver.read_again(job)
-    if came.usage is not None:
-        job.journal.answered(came.usage)
-        finish = came.pieces[0].finish if came.pieces else None
-        driver.counting.observe(job, job.prompt.estimate, came.usage, finish=finish)
     offer, pieces = job.prompt.offer, list(came.pieces)
     read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
     if read:
@@ -70,13 +84,25 @@ async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver)
         for each in read:
             driver.ledger.add(job, each.stats)
     if run is None or stopped is None:
+        _learn(job, came, run, driver)
         return _made(job, whole, came, pieces, None)
     await driver.go_on(run, stopped)
+    driver.over(run)
     answer = run.session.answer
     finish = answer.attempt.finish or "length"
     said: dict[str, Any] = {"text": answer.text, "thought": answer.reasoning, "calls": answer.calls.whole}
     pieces[0] = replace(pieces[0], finish=finish, bare=True, **said)
     return _made(job, whole, came, pieces, run)
+
+
+def _learn(job: Job, came: WholeAnswer, run: Run | None, driver: StreamDriver) -> None:
+    """What the backend reported of an answer that came in one attempt."""
+    if run is not None:
+        driver.over(run)
+    elif came.usage is not None:
+        job.journal.answered(came.usage)
+        finish = came.pieces[0].finish if came.pieces else None
+        driver.counting.observe(job, job.prompt.estimate, came.usage, finish=finish)
 
 
 def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
@@ -142,10 +168,9 @@ def _made(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], ru
     What was done to the prompt is told in the usage.
     """
     usage = came.usage if run is None else run.session.answer.usage()
-    noted = job.prompt.saved and not job.undisturbed
-    if usage is not None and (noted or run is not None):
-        attempts = 1 if run is None else len(run.session.answer.attempts)
-        usage = {**usage, "spillway": {**job.told(), "attempts": attempts}}
+    told = job.told()
+    if usage is not None and told is not None:
+        usage = {**usage, "spillway": told}
     made = replace(whole, pieces=tuple(pieces), usage=usage)
     writer = job.dialect.writer()
     same = usage is came.usage and all(new is old for new, old in zip(pieces, came.pieces, strict=True))

@@ -144,7 +144,7 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeFailed:
+class OutOfRoom:
     """The answer ends here although there was more to say: no way to go on, or no more resumes."""
 
 
@@ -176,7 +176,7 @@ Event: TypeAlias = (
     | Called
     | Paused
     | Resumed
-    | ResumeFailed
+    | OutOfRoom
     | Finished
     | Failed
 )

@@ -78,9 +78,13 @@ class Journal:
         self._listeners = listeners
         self._since = clock()
         self._closed = False
+        self.delivered = False
+        """Whether the client has got all of the answer, so that it may leave."""
 
     def tell(self, event: Event) -> None:
-        """Something happened."""
+        """Something happened. What comes after the end is no part of the request any more, and told nobody."""
+        if self._closed:
+            return
         now = self.clock()
         self.outcome.note(event, now - self._since)
         if listeners := self._listeners.get(type(event)):
@@ -88,20 +92,21 @@ class Journal:
             for listener in listeners:
                 listener(told)
 
-    def answered(self, usage: Mapping[str, Any]) -> None:
-        """The tokens of the whole answer."""
+    def answered(self, usage: Mapping[str, Any], *, delivered: bool = True) -> None:
+        """The tokens of the whole answer, and whether the client got all of it."""
         self.outcome.usage = usage
+        self.delivered = delivered
 
     def failed(self, status: int, error: str) -> None:
-        """The client gets this status and this error code, or has left."""
+        """The client gets this status and this error code, or has left; 0: the status that went out before."""
         self.outcome.status, self.outcome.error = status, error
 
     def close(self, status: int) -> None:
         """The request is over; `status` is what the client got, if no failure was noted before. Once."""
         if self._closed:
             return
-        self._closed = True
         outcome = self.outcome
         outcome.status = outcome.status or status
         outcome.seconds = self.clock() - self._since
         self.tell(Finished() if outcome.error is None and outcome.status < 400 else Failed())
+        self._closed = True

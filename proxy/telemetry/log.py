@@ -61,7 +61,7 @@ class RequestLog:
         level = logging.DEBUG if outcome.plain else logging.INFO
         if _log.isEnabledFor(level):
             _log.log(level, "%s", line(outcome))
-        unknown = outcome.window is None and outcome.tokens_before is not None
+        unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
         if unknown and self._first("window", outcome):
             _unknown_window(outcome)
 

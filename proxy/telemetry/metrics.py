@@ -13,6 +13,9 @@ from proxy.telemetry.outcome import Outcome
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _NAMES = ("backend", "model")
+_MOST_MODELS = 256
+"""Models with series of their own; the rest count together."""
+_OTHER = "other"
 
 
 class Metrics:
@@ -45,6 +48,7 @@ class Metrics:
             "spillway_fill", "Prompt tokens as a fraction of the window.", _NAMES, buckets=_FILLS,
             registry=self._registry,
         )  # fmt: skip
+        self._models: dict[tuple[str, str], tuple[str, str]] = {}
         self._children: dict[tuple[object, ...], Counter] = {}
         self._fills: dict[tuple[str, str], Histogram] = {}
         self._counted: dict[type, Callable[[Outcome, Any], None]] = {
@@ -77,7 +81,7 @@ class Metrics:
     def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
         self._inc(self._requests, outcome, outcome.action, str(outcome.status))
         if (fill := outcome.fill) is not None:
-            key = (outcome.backend, outcome.model)
+            key = self._where(outcome)
             child = self._fills.get(key)
             if child is None:
                 child = self._fills[key] = self._fill.labels(*key)
@@ -100,8 +104,20 @@ class Metrics:
         return Counter(f"spillway_{name}", text, (*_NAMES, *labels), registry=self._registry)
 
     def _inc(self, counter: Counter, outcome: Outcome, *labels: str, by: float = 1) -> None:
-        key = (id(counter), outcome.backend, outcome.model, *labels)
+        where = self._where(outcome)
+        key = (id(counter), *where, *labels)
         child = self._children.get(key)
         if child is None:
-            child = self._children[key] = counter.labels(outcome.backend, outcome.model, *labels)
+            child = self._children[key] = counter.labels(*where, *labels)
         child.inc(by)
+
+    def _where(self, outcome: Outcome) -> tuple[str, str]:
+        """Backend and model as labels. Ids of models come from clients, so there must be an end."""
+        where = (outcome.backend, outcome.model)
+        labels = self._models.get(where)
+        if labels is None:
+            if len(self._models) >= _MOST_MODELS:
+                return (outcome.backend, _OTHER)
+            # Half of a surrogate pair can't be written.
+            labels = self._models[where] = (outcome.backend, outcome.model.encode(errors="replace").decode())
+        return labels

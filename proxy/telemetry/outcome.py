@@ -64,9 +64,14 @@ class Outcome:
         return self.tokens_after / self.window
 
     @property
+    def handled(self) -> bool:
+        """Whether more was done than to forward it."""
+        return bool(self.compactions or self.pauses or self.attempts > 1)
+
+    @property
     def plain(self) -> bool:
         """Whether it was forwarded, or passed on, and answered, and nothing else happened."""
-        eventful = self.compactions or self.pauses or self.refusals or self.attempts > 1 or self.unfinished
+        eventful = self.handled or self.refusals or self.unfinished
         return not eventful and self.error is None and self.status < 400
 
     def note(self, event: e.Event, elapsed: float) -> None:
@@ -89,7 +94,7 @@ class Outcome:
                 self._compacted(event)
             case e.FirstByte():
                 self.first_byte = elapsed if self.first_byte is None else self.first_byte
-            case e.ResumeFailed():
+            case e.OutOfRoom():
                 self.unfinished = True
             case _:
                 pass

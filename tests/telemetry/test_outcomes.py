@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from proxy.settings import BackendSetting
-from tests.fakes import LlamaCppFake, Reply, scripted
+from tests.fakes import LlamaCppFake, Reply, scripted, walk
 from tests.proxying import Proxy, read_stream, running_proxy
 
 USER = {"role": "user", "content": "hi"}
@@ -21,6 +24,38 @@ def metric(proxy: Proxy, name: str) -> dict[str, float]:
     """Lines of a metric: labels, and the value."""
     lines = [line for line in proxy.client.get("/metrics").text.split("\n") if line.startswith(f"{name}{{")]
     return {line[len(name) :].rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A backend that does this with every connection of a chat, and answers nothing else."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            first = connection.recv(4, socket.MSG_PEEK)
+            if first == b"POST":
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+            else:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                connection.close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Ask again as often as it takes; the test's own time limit ends it."""
+    while not done():
+        pass
 
 
 def requests_by_status(proxy: Proxy) -> Counter[str]:
@@ -130,3 +165,118 @@ def test_headers_that_go_out_while_the_history_is_shortened_say_so_and_the_end_t
         assert plain.comments == []
         assert plain.usage is not None
         assert "spillway" not in plain.usage, "where nothing was done, the backend's frames pass as they came"
+
+
+ONE = {"model": "fake-model", "messages": [USER]}
+ERROR_FRAME = b'data: {"error":{"message":"the GPU is gone","code":500}}\n\n'
+
+
+@pytest.mark.parametrize("broken", [[b"data: {"], [ERROR_FRAME]])
+def test_a_stream_that_breaks_is_no_success(broken: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+    brain = scripted([Reply(text="Well then.", raw=broken)])
+    with caplog.at_level(logging.INFO, logger="spillway"), LlamaCppFake(brain=brain) as fake:
+        with running_proxy(fake) as proxy:
+            proxy.chat({**ONE, "stream": True})
+        said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
+        assert len(said) == 1
+        assert "200 upstream_failed" in said[0]
+
+
+def test_who_hangs_up_at_the_end_mark_has_got_everything() -> None:
+    """Clients do, and the backend may take its time to end the body."""
+    ended = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        request = b""
+        while b"\r\n\r\n" not in request:
+            request += connection.recv(65536)
+        chunk = (
+            b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+        )
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + chunk + b"data: [DONE]\n\n"
+        )
+        ended.wait(20)
+        connection.close()
+
+    with listening(serve) as url:
+        backend = BackendSetting(url=url, name="slow", kind="generic")
+        with running_proxy(backend) as proxy:
+            with proxy.client.stream("POST", "/v1/chat/completions", json={**ONE, "stream": True}) as answer:
+                for line in answer.iter_lines():
+                    if line == "data: [DONE]":
+                        break
+            until(lambda: sum(requests_by_status(proxy).values()) >= 1)
+            assert requests_by_status(proxy) == {"200": 1}
+            ended.set()
+
+
+def test_a_whole_answer_that_breaks_off_counts_as_a_failure_of_the_backend() -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+        )
+        connection.close()
+
+    with listening(serve) as url, running_proxy(BackendSetting(url=url, name="b", kind="generic")) as proxy:
+        assert proxy.chat(ONE).status_code == 502
+        assert sum(metric(proxy, "spillway_upstream_failures_total").values()) == 1
+
+
+def test_a_long_error_that_breaks_off_is_told_as_the_backends() -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(
+            b"HTTP/1.1 500 Oh\r\ncontent-type: application/json\r\ncontent-length: 400000\r\n\r\n{"
+        )
+        connection.close()
+
+    with listening(serve) as url, running_proxy(BackendSetting(url=url, name="b", kind="generic")) as proxy:
+        answer = proxy.chat(ONE)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unavailable")
+
+
+def test_what_is_passed_on_or_turned_away_has_an_outcome_too() -> None:
+    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake, api_keys=("k",)) as proxy:
+        assert proxy.chat(ONE).status_code == 401
+        passed = proxy.chat(ONE, authorization="Bearer k", **{"x-spillway-bypass": "1"})
+        assert passed.status_code == 200
+        fake.stop()
+        assert proxy.chat(ONE, authorization="Bearer k", **{"x-spillway-bypass": "1"}).status_code == 502
+        assert requests_by_status(proxy) == {"401": 1, "200": 1, "502": 1}
+        (labels,) = metric(proxy, "spillway_upstream_failures_total")
+        assert 'backend="llamacpp",model="fake-model"' in labels
+
+
+def test_names_that_clients_make_up_do_not_make_series_without_end() -> None:
+    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+        fake.stop()
+        for number in range(300):
+            proxy.chat({**ONE, "model": f"made-up-{number}"})
+        half = json.dumps({**ONE, "model": "half \ud800"}).encode()
+        assert proxy.client.post("/v1/chat/completions", content=half).status_code == 502
+        counted = metric(proxy, "spillway_requests_total")
+        assert sum(counted.values()) == 301
+        assert len(counted) <= 258
+        assert any('model="other"' in labels for labels in counted)
+
+
+def test_an_error_that_comes_as_200_is_no_empty_stream() -> None:
+    """The SDKs read a JSON body as a stream without a single chunk."""
+    refusal = {"error": {"message": "no such endpoint", "code": 404}}
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        fake.fail_next(200, refusal, [("content-type", "application/json")])
+        answer = proxy.chat({**ONE, "stream": True})
+        assert (answer.status_code, answer.json()) == (404, refusal)
+
+
+def test_an_answer_that_ends_for_want_of_room_says_so_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, logger="spillway"),
+        LlamaCppFake(brain=walk(last=3000), window=600) as fake,
+    ):
+        with running_proxy(fake, max_resumes=0) as proxy:
+            seen = read_stream(proxy.chat({**ONE, "stream": True}).content)
+        assert seen.finishes == ["length"]
+        assert "ended for want of room" in caplog.text
