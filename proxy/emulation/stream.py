@@ -11,7 +11,7 @@ from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
 from proxy.emulation.scanner import Call, CallScanner, Malformed, Text, joined
 from proxy.emulation.scanner import Piece as Found
-from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint, count
+from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint
 from proxy.neutral.piece import CallPart, Piece
 
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
@@ -215,12 +215,16 @@ class EmulatedStream:
         return parts
 
     def _part(self, like: Piece, found: Found, own: _Choice) -> _Part:
-        count(self.stats, found)
-        if isinstance(found, Call):
-            return _Part(replace(like, calls=(self._call(found, own),), bare=True), found)
+        if isinstance(found, Text):
+            return _Part(replace(like, text=found.text), found)
+        counted = self.stats.setdefault(found.form, FormCount())
         if isinstance(found, Malformed):
+            counted.malformed += 1
             self.malformed.append(found)
-        return _Part(replace(like, text=found.text), found)
+            return _Part(replace(like, text=found.text), found)
+        counted.called += 1
+        counted.repaired += bool(found.repairs)
+        return _Part(replace(like, calls=(self._call(found, own),), bare=True), found)
 
     def _call(self, call: Call, own: _Choice) -> CallPart:
         index, own.calls = own.calls, own.calls + 1

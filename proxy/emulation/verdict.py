@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from proxy.emulation.arguments import CUT
 from proxy.emulation.protocol import EXAMPLE
-from proxy.emulation.scanner import Malformed, Piece, Text
+from proxy.emulation.scanner import Malformed
 
 UNFINISHED = ("length", "content_filter", "error")
 """Finish reasons of answers that the model did not end (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
@@ -27,18 +27,6 @@ class FormCount:
 
 NO_CALL = Malformed("", "none", "no tool was called, and one has to be")
 """Stands at the end of an answer without the call that `tool_choice` demands."""
-
-
-def count(stats: dict[str, FormCount], piece: Piece) -> None:
-    """Count a piece under its form."""
-    if isinstance(piece, Text):
-        return
-    own = stats.setdefault(piece.form, FormCount())
-    if isinstance(piece, Malformed):
-        own.malformed += 1
-    else:
-        own.called += 1
-        own.repaired += bool(piece.repairs)
 
 
 def complaint(malformed: Sequence[Malformed]) -> str:
