@@ -194,7 +194,7 @@ class StreamSession:
         if (sent := self._taken_far(frame, text)) is not None:
             out.append(sent)
             return None
-        if self._due and text[0].isspace() and (stop := self._word(text, out)) is not None:
+        if stop := self._word(text, out):
             return stop
         self._outlet.text_frame(frame, text, out)
         return self._pause_if_due(out)
@@ -210,8 +210,7 @@ class StreamSession:
             return None
         if piece.error is not None:
             return self._error(piece, out)
-        said = piece.text or piece.thought
-        if self._due and said[:1].isspace() and (stop := self._word(said, out)) is not None:
+        if stop := self._word(piece.text or piece.thought, out):
             return stop
         if piece.calls and self.watch.endangers(self.answer):
             self._outlet.withhold_call(out)
@@ -268,10 +267,12 @@ class StreamSession:
         return self._pause("pause point", out) if overdue else None
 
     def _word(self, text: str, out: list[bytes]) -> Pause | None:
-        """A word begins while a pause is due.
+        """If a word begins while a pause is due, the backend will say it again.
 
-        The backend will say it again; or, where it can't be stopped, a bound may cut it, and it is withheld.
+        Or, where it can't be stopped, a bound may cut it, and it is withheld.
         """
+        if not self._due or not text[:1].isspace():
+            return None
         if self.watch.cancels:
             self._gap = "" if self.answer.thinking else margin(text)
             return self._pause("pause point", out)
