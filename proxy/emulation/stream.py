@@ -116,7 +116,11 @@ class EmulatedStream:
             return [piece]
         if piece.done:
             return [*self._flush(cut=False), *self._sent([_Part(piece)])]
-        ended = self._fail() if piece.error else []
+        ended: list[Piece] = []
+        if piece.error:
+            ended = self._flush(cut=True, failed=True)
+            # What waits for the owner's decision goes on waiting; what comes from now on does not.
+            self._failed = True
         choices = (piece, *piece.beside)
         said = [self._said(choice) for choice in choices]
         if all(own is None for own in said):
@@ -149,17 +153,11 @@ class EmulatedStream:
         tail, self._tail, self._tail_size = self._tail, [], 0
         return [self._out(part) for part in tail]
 
-    def _fail(self) -> list[Piece]:
-        """The backend reports an error: what is held but no call that it cut off, which is no fault of the model's.
-
-        What waits for the owner's decision goes on waiting; what comes from now on does not.
-        """
-        sent = self._flush(cut=True, failed=True)
-        self._failed = True
-        return sent
-
     def _flush(self, *, cut: bool, failed: bool = False) -> list[Piece]:
-        """Say what is still held where the stream ends without a finish reason."""
+        """Say what is still held where the stream ends without a finish reason.
+
+        `failed`: with an error, so that a call that it cut off is no fault of the model's, and left out.
+        """
         parts: list[_Part] = []
         for own in self._choices.values():
             own.closed = True
