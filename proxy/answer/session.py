@@ -174,8 +174,10 @@ class StreamSession:
         if self.watch.far(self.answer, len(block)) and (texts := template.read_all(block)) is not None:
             self.answer.add_all(texts, thought=template.thought)
             return (Send(block),)
-        stops = (self._frame(frame, out) for frame in sse.frames(block))
-        return sending(out, next((stop for stop in stops if stop), None))
+        return sending(out, self._frames(sse.frames(block), out))
+
+    def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
+        return next((stop for frame in frames if (stop := self._frame(frame, out))), None)
 
     def _frame(self, frame: bytes, out: list[bytes]) -> Stop | None:
         text = self._outlet.template.read(frame)
@@ -317,10 +319,7 @@ class StreamSession:
     def _ended(self) -> Commands:
         out: list[bytes] = []
         frames, torn = self._inlet.rest()
-        stop: Stop | None = None
-        for frame in frames:
-            stop = stop or self._frame(frame, out)
-        return self._ends(out, stop or self._close(out), torn)
+        return self._ends(out, self._frames(frames, out) or self._close(out), torn)
 
     def _ends(self, out: list[bytes], stop: Stop | None, torn: bytes = b"") -> Commands:
         stop = stop or self._stop_at_end(out)
@@ -357,12 +356,12 @@ class StreamSession:
         attempt, outlet = self.answer.attempt, self._outlet
         if attempt.withheld and attempt.finish == "length" and self.watch.tokens_left(self.answer) != 0:
             outlet.take_back()  # half a call, and no more room for a whole one
-            return self._finish(out, self._outlet.final("length"))
+            return self._finish(out, outlet.final("length"))
         outlet.release(out)
         if self.watch.cut_after_calls(self.answer):
-            return self._finish(out, self._outlet.final(self.answer.calls.finish))
+            return self._finish(out, outlet.final(self.answer.calls.finish))
         if outlet.rewriting:
-            return self._finish(out, self._outlet.final(attempt.finish or "stop"))
+            return self._finish(out, outlet.final(attempt.finish or "stop"))
         outlet.finish(out)
         end = self._writer.relay(Piece(frame=torn), None, role_said=True)
         if (unended or attempt.errored) and not self._done_seen:
