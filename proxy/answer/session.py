@@ -175,8 +175,10 @@ class StreamSession:
         if self.watch.far(self.answer, len(block)) and (texts := template.read_all(block)) is not None:
             self.answer.add_all(texts, thought=template.thought)
             return (Send(block),)
-        stops = (self._frame(frame, out) for frame in sse.frames(block))
-        return sending(out, next((stop for stop in stops if stop), None))
+        return sending(out, self._frames(sse.frames(block), out))
+
+    def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
+        return next((stop for frame in frames if (stop := self._frame(frame, out))), None)
 
     def _frame(self, frame: bytes, out: list[bytes]) -> Stop | None:
         text = self._outlet.template.read(frame)
@@ -195,7 +197,7 @@ class StreamSession:
         if (sent := self._taken_far(frame, text)) is not None:
             out.append(sent)
             return None
-        if self._due and text[0].isspace() and (stop := self._word(text, out)) is not None:
+        if stop := self._word(text, out):
             return stop
         self._outlet.text_frame(frame, text, out)
         return self._pause_if_due(out)
@@ -211,8 +213,7 @@ class StreamSession:
             return None
         if piece.error is not None:
             return self._error(piece, out)
-        said = piece.text or piece.thought
-        if self._due and said[:1].isspace() and (stop := self._word(said, out)) is not None:
+        if stop := self._word(piece.text or piece.thought, out):
             return stop
         if piece.calls and self.watch.endangers(self.answer):
             self._outlet.withhold_call(out)
@@ -269,10 +270,12 @@ class StreamSession:
         return self._pause("pause point", out) if overdue else None
 
     def _word(self, text: str, out: list[bytes]) -> Pause | None:
-        """A word begins while a pause is due.
+        """If a word begins while a pause is due, the backend will say it again.
 
-        The backend will say it again; or, where it can't be stopped, a bound may cut it, and it is withheld.
+        Or, where it can't be stopped, a bound may cut it, and it is withheld.
         """
+        if not self._due or not text[:1].isspace():
+            return None
         if self.watch.cancels:
             self._gap = "" if self.answer.thinking else margin(text)
             return self._pause("pause point", out)
@@ -317,10 +320,7 @@ class StreamSession:
     def _ended(self) -> Commands:
         out: list[bytes] = []
         frames, torn = self._inlet.rest()
-        stop: Stop | None = None
-        for frame in frames:
-            stop = stop or self._frame(frame, out)
-        return self._ends(out, stop or self._close(out), torn)
+        return self._ends(out, self._frames(frames, out) or self._close(out), torn)
 
     def _ends(self, out: list[bytes], stop: Stop | None, torn: bytes = b"") -> Commands:
         stop = stop or self._stop_at_end(out)
@@ -356,12 +356,12 @@ class StreamSession:
         attempt, outlet = self.answer.attempt, self._outlet
         if attempt.withheld and attempt.finish == "length" and self.watch.tokens_left(self.answer) != 0:
             outlet.take_back()  # half a call, and no more room for a whole one
-            return self._finish(out, self._outlet.final("length"))
+            return self._finish(out, outlet.final("length"))
         outlet.release(out)
         if self.watch.cut_after_calls(self.answer):
-            return self._finish(out, self._outlet.final(self.answer.calls.finish))
+            return self._finish(out, outlet.final(self.answer.calls.finish))
         if outlet.rewriting:
-            return self._finish(out, self._outlet.final(attempt.finish or "stop"))
+            return self._finish(out, outlet.final(attempt.finish or "stop"))
         outlet.finish(out)
         end = self._writer.relay(Piece(frame=torn), None, role_said=True)
         if (unended or attempt.errored or not self._writer.native) and not self._done_seen:

@@ -11,8 +11,6 @@ from proxy.emulation.schema import Checker
 from proxy.emulation.tolerant import CUT, DEEPEST, TOO_DEEP, Unreadable, parse
 from proxy.wire.jsontext import dumps
 
-_NO_OBJECT = "the arguments must be one JSON object"
-
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -38,7 +36,7 @@ def read_arguments(text: str, checker: Checker) -> Arguments:
     if value is None:
         text, value = "{}", {}
     if not isinstance(value, dict):
-        raise Unreadable(_NO_OBJECT)
+        raise Unreadable("the arguments must be one JSON object")
     return _checked(value, checker, repairs, text)
 
 

@@ -13,7 +13,6 @@ from proxy.emulation.forms.base import Written
 from proxy.emulation.schema import Checker
 from proxy.emulation.tolerant import CUT
 
-_MISPLACED = 'its parameters must be put into an object under "arguments"'
 Choice = Literal["auto", "none", "required", "named"]
 
 
@@ -69,7 +68,7 @@ class Offer:
         if written.broken:
             raise Unreadable("it is not valid JSON")
         if written.misplaced:
-            raise Unreadable(_MISPLACED)
+            raise Unreadable('its parameters must be put into an object under "arguments"')
         if written.parameters is not None:
             if not written.closed:
                 raise Unreadable(CUT)

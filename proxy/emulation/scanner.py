@@ -1,8 +1,8 @@
 """Calls in the text of an answer, found while it arrives.
 
 Ordinary text goes on at once; what may be the beginning of a call is held only as long as it may still be one: up to its end
-once it names a tool or has arguments, for then it is buffered, and understood in one go. Text in a `<think>` block, in inline code and in code blocks of other languages is never a call,
-nor is a call of a tool that is not offered.
+once it names a tool or has arguments, for then it is buffered, and understood in one go. Text in a `<think>` block, in inline
+code and in code blocks of other languages is never a call, nor is a call of a tool that is not offered.
 
 White space before a call is held back too. It is sent when text follows the call, so that the texts stay apart, and left out if
 none does; white space behind a call is left out, but where there was none before it. So of an answer that holds nothing
@@ -169,8 +169,6 @@ class CallScanner:
                 self._state()
         except More:
             self._input.at = start
-        if not self._out:
-            return []
         found, self._out = joined(self._out), []
         return found
 

@@ -11,7 +11,7 @@ from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
 from proxy.emulation.scanner import Call, CallScanner, Malformed, Text, joined
 from proxy.emulation.scanner import Piece as Found
-from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint, count
+from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint
 from proxy.neutral.piece import CallPart, Piece
 
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
@@ -116,7 +116,11 @@ class EmulatedStream:
             return [piece]
         if piece.done:
             return [*self._flush(cut=False), *self._sent([_Part(piece)])]
-        ended = self._fail() if piece.error else []
+        ended: list[Piece] = []
+        if piece.error:
+            ended = self._flush(cut=True, failed=True)
+            # What waits for the owner's decision goes on waiting; what comes from now on does not.
+            self._failed = True
         choices = (piece, *piece.beside)
         said = [self._said(choice) for choice in choices]
         if all(own is None for own in said):
@@ -149,17 +153,11 @@ class EmulatedStream:
         tail, self._tail, self._tail_size = self._tail, [], 0
         return [self._out(part) for part in tail]
 
-    def _fail(self) -> list[Piece]:
-        """The backend reports an error: what is held but no call that it cut off, which is no fault of the model's.
-
-        What waits for the owner's decision goes on waiting; what comes from now on does not.
-        """
-        sent = self._flush(cut=True, failed=True)
-        self._failed = True
-        return sent
-
     def _flush(self, *, cut: bool, failed: bool = False) -> list[Piece]:
-        """Say what is still held where the stream ends without a finish reason."""
+        """Say what is still held where the stream ends without a finish reason.
+
+        `failed`: with an error, so that a call that it cut off is no fault of the model's, and left out.
+        """
         parts: list[_Part] = []
         for own in self._choices.values():
             own.closed = True
@@ -215,12 +213,16 @@ class EmulatedStream:
         return parts
 
     def _part(self, like: Piece, found: Found, own: _Choice) -> _Part:
-        count(self.stats, found)
-        if isinstance(found, Call):
-            return _Part(replace(like, calls=(self._call(found, own),), bare=True), found)
+        if isinstance(found, Text):
+            return _Part(replace(like, text=found.text), found)
+        counted = self.stats.setdefault(found.form, FormCount())
         if isinstance(found, Malformed):
+            counted.malformed += 1
             self.malformed.append(found)
-        return _Part(replace(like, text=found.text), found)
+            return _Part(replace(like, text=found.text), found)
+        counted.called += 1
+        counted.repaired += bool(found.repairs)
+        return _Part(replace(like, calls=(self._call(found, own),), bare=True), found)
 
     def _call(self, call: Call, own: _Choice) -> CallPart:
         index, own.calls = own.calls, own.calls + 1

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from proxy.emulation.arguments import CUT
 from proxy.emulation.protocol import EXAMPLE
-from proxy.emulation.scanner import Malformed, Piece, Text
+from proxy.emulation.scanner import Malformed
 
 UNFINISHED = ("length", "content_filter", "error")
 """Finish reasons of answers that the model did not end (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
+_CUT = "it was cut off before its end"
 _TOLD = 3
 _LONGEST = 400
 
@@ -29,27 +30,11 @@ NO_CALL = Malformed("", "none", "no tool was called, and one has to be")
 """Stands at the end of an answer without the call that `tool_choice` demands."""
 
 
-def count(stats: dict[str, FormCount], piece: Piece) -> None:
-    """Count a piece under its form."""
-    if isinstance(piece, Text):
-        return
-    own = stats.setdefault(piece.form, FormCount())
-    if isinstance(piece, Malformed):
-        own.malformed += 1
-    else:
-        own.called += 1
-        own.repaired += bool(piece.repairs)
-
-
 def complaint(malformed: Sequence[Malformed]) -> str:
     """What to tell the model as a user message, so that it writes its calls once more."""
-    reasons = dict.fromkeys(_reason(call) for call in malformed)
-    listed = "; ".join(list(reasons)[:_TOLD])
+    reasons = (_CUT if call.reason == CUT else call.reason[:_LONGEST] for call in malformed)
+    listed = "; ".join(list(dict.fromkeys(reasons))[:_TOLD])
     return (
         f"The tool call could not be made: {listed}. Write it again, complete and corrected, and nothing else:\n"
         f"{EXAMPLE}"
     )
-
-
-def _reason(call: Malformed) -> str:
-    return "it was cut off before its end" if call.reason == CUT else call.reason[:_LONGEST]

@@ -111,11 +111,8 @@ def written(
 ) -> bytes:
     """The body to send: as it came where nothing is changed, so that every byte of it stays.
 
-    Args:
-        request: what the client asked.
-        messages: those to send instead of its own; None: its own.
-        fields: options with other values than the client's.
-        ask_usage: the stream is to end with usage.
+    `messages` are sent instead of its own, `fields` are options with other values than the client's, and with `ask_usage`
+    the stream is to end with usage.
 
     Raises:
         BadRequest: nested too deeply to be written.
@@ -132,11 +129,8 @@ def going_on(
 ) -> dict[str, Any]:
     """The body of a request to go on with an answer, in a stream whose frames Spillway rewrites anyway.
 
-    Args:
-        body: the first request.
-        messages: with what was said so far.
-        flags: how this backend is told to go on with the last of them.
-        counts: options by which it counts while it generates.
+    `body` is that of the first one. `flags` tell this backend to go on with the last of the `messages`, `counts` to count
+    while it generates.
     """
     kept = {name: value for name, value in body.items() if name not in (*_OF_ONE_STREAM, *_BEGUN)}
     counts = dict(counts)

@@ -15,7 +15,6 @@ _PARAMETER_END = "</parameter>"
 _FUNCTION_END = "</function>"
 _NAME = re.compile(r"[^<>\n]{0,256}+")
 _BETWEEN = re.compile(r"[\s,}\]]*+")
-_EXTRA_BRACKETS = ("extra_brackets",)
 
 
 def calls(cursor: Cursor, reading: Reading, then: Step, *, marked: bool = True) -> Body | bool:
@@ -50,7 +49,7 @@ def between(cursor: Cursor, reading: Reading) -> tuple[int, str]:
     following = cursor.run(_BETWEEN)
     end = max(start, *(cursor.text.rfind(bracket, start, cursor.at) + 1 for bracket in "}]"))
     if end > start:
-        reading.calls[-1].repairs = _EXTRA_BRACKETS
+        reading.calls[-1].repairs = ("extra_brackets",)
     return end, following
 
 
