@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -298,8 +299,14 @@ def proxy_for(url: str) -> str | None:
 
 
 def _is_here(host: str) -> bool:
-    # Docker's name for the machine that the container runs on.
-    return host in {"localhost", "::1", "host.docker.internal"} or host.startswith("127.")
+    """Whether a host is this machine, or the one that a container runs on by Docker's name for it."""
+    host = host.removesuffix(".")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host in {"localhost", "host.docker.internal"} or host.endswith(".localhost")
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback or (mapped or address).is_unspecified
 
 
 def _in_order(target: float, trigger: float, pause: float, where: str) -> None:

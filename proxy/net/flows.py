@@ -25,7 +25,7 @@ _FAILED = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, O
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class Traced(Generic[T]):
     """What a flow returned; whether anything answered at all; whether every probe had a reply that counts."""
 
     value: T
@@ -64,7 +64,7 @@ class FlowRunner:
         """Run a flow to its end and give its result. A probe that fails is answered with status 0."""
         return (await self.trace(flow)).value
 
-    async def trace(self, flow: Flow[T]) -> Outcome[T]:
+    async def trace(self, flow: Flow[T]) -> Traced[T]:
         """Run a flow to its end, and tell how far its result can be relied on.
 
         After the first failed connection the rest is answered with status 0 without trying: a dead host must
@@ -77,7 +77,7 @@ class FlowRunner:
                 probe = next(flow) if reply is None else flow.send(reply)
             except StopIteration as stop:
                 value: T = stop.value
-                return Outcome(value, any(statuses), NOT_NOW.isdisjoint(statuses))
+                return Traced(value, any(statuses), NOT_NOW.isdisjoint(statuses))
             reply = Reply(0) if 0 in statuses else await self.exchange(probe)
             statuses.append(reply.status)
 

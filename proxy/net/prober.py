@@ -15,7 +15,7 @@ from proxy.backends.base import Backend, Listed
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
-from proxy.net.flows import FlowRunner, Outcome
+from proxy.net.flows import FlowRunner, Traced
 from proxy.net.lessons import LESSON_TTL, Lessons
 from proxy.net.tasks import spawn
 from proxy.net.windows import LearnedWindows
@@ -308,7 +308,7 @@ class Prober:
         self._kept[model] = kept
         return kept
 
-    def _judged(self, model: str, outcome: Outcome[ModelProfile], *, fixed: bool) -> _Kept:
+    def _judged(self, model: str, outcome: Traced[ModelProfile], *, fixed: bool) -> _Kept:
         profile = outcome.value
         if outcome.complete:
             self._weigh(model, profile)

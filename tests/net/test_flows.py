@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from proxy.backends.base import Flow, Probe, Reply
 from proxy.net import flows
-from proxy.net.flows import FlowRunner, Outcome
+from proxy.net.flows import FlowRunner, Traced
 from tests.net.fake_server import FakeServer
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def test_replies_reach_the_flow_and_its_result_the_caller() -> None:
 
 async def test_a_flow_that_asks_nothing_needs_no_server() -> None:
     server = FakeServer({})
-    assert await FlowRunner(server.transport, "http://h").trace(ask()) == Outcome(
+    assert await FlowRunner(server.transport, "http://h").trace(ask()) == Traced(
         [], reached=False, complete=True
     )
     assert server.requests == []
@@ -90,7 +90,7 @@ async def test_a_dead_server_is_tried_once_per_flow(failure: type[httpx.Transpor
     server = FakeServer({})
     server.failure = failure
     outcome = await FlowRunner(server.transport, "http://h").trace(ask("/a", "/b", "/c"))
-    assert outcome == Outcome([Reply(0)] * 3, reached=False, complete=False)
+    assert outcome == Traced([Reply(0)] * 3, reached=False, complete=False)
     assert server.asked == ["/a"]
 
 
