@@ -19,15 +19,11 @@ class EmulatedMessage:
 
     piece: Piece
     """The same object if nothing was found in it. What can't be made stays in the text, where the model wrote it."""
+    before: str
+    """The text up to a call that can't be made; all of it where there is none."""
     malformed: list[Malformed] = field(default_factory=list)
     """Calls that can't be made."""
     stats: dict[str, FormCount] = field(default_factory=dict)
-
-    @property
-    def before(self) -> str:
-        """The text up to a call that can't be made; all of it where there is none."""
-        text, wrong = self.piece.text, self.malformed[0].text if self.malformed else ""
-        return text[: text.find(wrong)].rstrip() if wrong else text
 
     @property
     def instead(self) -> str:
@@ -44,12 +40,15 @@ class EmulatedMessage:
 def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> EmulatedMessage:
     """Read the calls in a choice's text, as in a stream of one piece."""
     if piece.calls and not piece.text:
-        return EmulatedMessage(piece)
+        return EmulatedMessage(piece, "")
     stream = EmulatedStream(offer, make_id, len)
-    said = stream.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
-    said += [*stream.feed(Piece(done=True)), *stream.give_up()]
+    sent = stream.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
+    sent += stream.feed(Piece(done=True))
+    said = [*sent, *stream.give_up()]
     if calls := tuple(call for each in said for call in each.calls):
         text = "".join(each.text for each in said)
         finish = next((each.finish for each in said if each.finish), None)
         piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
-    return EmulatedMessage(piece, stream.malformed, stream.stats)
+    wrong = any(each.text for each in stream.malformed)
+    before = "".join(each.text for each in sent).rstrip() if wrong else piece.text
+    return EmulatedMessage(piece, before, stream.malformed, stream.stats)

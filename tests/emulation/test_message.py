@@ -7,6 +7,7 @@ import pytest
 
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.emulation import CallScanner, FormCount, Malformed, Offer, complaint, emulated_message, offer_of
+from proxy.neutral.piece import Piece
 from proxy.wire.jsontext import dumps, loads
 from tests.emulation.outputs import FUNCTIONS, TAGGED, P, offer
 
@@ -84,6 +85,14 @@ def test_what_is_malformed_stays_in_the_content() -> None:
     assert (made, finish) == ({"content": text}, "stop")
     assert [m.text for m in malformed] == [text]
     assert stats["bare"].malformed == 1
+
+
+def test_what_comes_before_a_malformed_call_may_quote_it() -> None:
+    wrong = '{"name": "get_weather"}'
+    read = emulated_message(
+        Piece(text=f"Like `{wrong}`:\n{wrong}\nB", finish="stop", choice=True), OFFER, str
+    )
+    assert (read.before, read.instead) == (f"Like `{wrong}`:", f"\n{wrong}\nB")
 
 
 def test_the_complaint_says_each_reason_once_and_shows_the_form() -> None:
