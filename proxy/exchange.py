@@ -109,9 +109,10 @@ class Exchange:
         """Send status and headers, and the request's id: a backend's own goes on as `x-upstream-request-id`."""
         self.started = True
         self.status = status
-        told = [
-            (b"x-upstream-request-id" if name == b"x-request-id" else name, value) for name, value in headers
-        ]
+        told = list(headers)
+        for index, (name, value) in enumerate(told):
+            if name == b"x-request-id":
+                told[index] = (b"x-upstream-request-id", value)
         told.append((b"x-request-id", self.id.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": told})
 

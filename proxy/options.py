@@ -104,7 +104,7 @@ class Options:
 
     def budget(self, window: int) -> ContextBudget:
         """The budget for a window of so many tokens."""
-        return ContextBudget(window=window, trigger=self.trigger, target=self.target, pause=self.pause)
+        return _budget(window, self.trigger, self.target, self.pause)
 
     def _matching(self, model: str) -> list[Mapping[str, Any]]:
         return [fields for glob, fields in self.overrides if fnmatchcase(model, glob)]
@@ -113,3 +113,8 @@ class Options:
 @lru_cache(maxsize=256)
 def _policy_cap(policy: Policy, window: int) -> int | None:
     return limits_for(policy, window).answer_cap
+
+
+@lru_cache(maxsize=256)
+def _budget(window: int, trigger: float, target: float, pause: float) -> ContextBudget:
+    return ContextBudget(window=window, trigger=trigger, target=target, pause=pause)

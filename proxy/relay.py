@@ -7,9 +7,9 @@ read → route → profile, clean history, checkpoint, count → compact if due 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +20,6 @@ from proxy.errors import ClientError, ContextOverflow
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
-from proxy.net.responses import is_event_stream
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import Identity
 from proxy.options import Options
@@ -67,17 +66,7 @@ class Relay:
         Raises:
             ClientError: it can't be served; nothing was sent yet.
         """
-        async with self._recorded(exchange, dialect.name) as journal:
-            wire = await exchange.body(self.options.max_body)
-            async with exchange.watched():
-                if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
-                    await pass_through(exchange, journal, *alone)
-                    return
-                job = await self._read(exchange, journal, dialect, wire)
-                try:
-                    await (self._stream(job) if job.prompt.request.stream else self._whole(job))
-                finally:
-                    leave(job)
+        await self._recorded(exchange, dialect.name, partial(self._answer, exchange, dialect))
 
     async def explain(self, exchange: Exchange) -> None:
         """Tell what would happen to a request for chat completions, without asking a model.
@@ -98,14 +87,25 @@ class Relay:
             ClientError: no backend answered.
             BrokenOff: the backend broke off in the middle of the body.
         """
-        async with self._recorded(exchange, "") as journal:
-            await pass_by_model(exchange, journal, self.router)
+        await self._recorded(exchange, "", lambda journal: pass_by_model(exchange, journal, self.router))
 
     def turned_away(self, exchange: Exchange, error: ClientError) -> None:
         """Write down a request that was not let in."""
         journal = self.journals.open(exchange.id)
         journal.failed(error.status, error.code or error.type)
         journal.close(error.status)
+
+    async def _answer(self, exchange: Exchange, dialect: Dialect, journal: Journal) -> None:
+        wire = await exchange.body(self.options.max_body)
+        async with exchange.watched():
+            if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
+                await pass_through(exchange, journal, *alone)
+                return
+            job = await self._read(exchange, journal, dialect, wire)
+            try:
+                await (self._stream(job) if job.prompt.request.stream else self._whole(job))
+            finally:
+                leave(job)
 
     # -- from bytes to a job
 
@@ -117,13 +117,14 @@ class Relay:
         journal.tell(Routed(route.upstream.name, route.model))
         return await self.preparer.prepare(exchange, journal, dialect, request, route)
 
-    @asynccontextmanager
-    async def _recorded(self, exchange: Exchange, dialect: str) -> AsyncIterator[Journal]:
-        """Keep the request's journal, and close it whatever happens."""
+    async def _recorded(
+        self, exchange: Exchange, dialect: str, served: Callable[[Journal], Awaitable[None]]
+    ) -> None:
+        """Have a request served, keep its journal, and close that whatever happens."""
         journal = self.journals.open(exchange.id)
         journal.tell(Received(dialect, tenant(exchange)))
         try:
-            yield journal
+            await served(journal)
         except ClientError as error:
             journal.failed(error.status, error.code or error.type)
             raise
@@ -143,10 +144,10 @@ class Relay:
         client = self._client_stream(job)
         try:
             await self._make_room(job, client)
-            response = await self.attempts.open(job)
-            if not is_event_stream(response):
+            response, body = await self.attempts.open(job)
+            if body is not None:
                 client.stop()
-                await self._other_than_stream(job, client, response)
+                await self._other_than_stream(job, client, response, body)
                 return
             plain = readable(response)
             if plain is None:
@@ -168,11 +169,13 @@ class Relay:
         finally:
             client.stop()
 
-    async def _other_than_stream(self, job: Job, client: ClientStream, response: httpx.Response) -> None:
+    async def _other_than_stream(
+        self, job: Job, client: ClientStream, response: httpx.Response, body: bytes
+    ) -> None:
         """An answer of a backend that can't stream becomes one; an error stays as it came, if it still can."""
         if client.writer.native:
             client.head = [*client.head, *response_headers(response.headers.raw, drop=_OF_ONE_BODY)]
-        whole = await answer_whole(job, response, self.driver)
+        whole = await answer_whole(job, response, body, self.driver)
         if (frames := as_stream(whole, client, show_usage=job.prompt.request.usage_wish is True)) is not None:
             await client.close_notice()
             await client.write(frames)
@@ -203,7 +206,9 @@ class Relay:
 
     async def _whole(self, job: Job) -> None:
         await self._make_room(job, None)
-        whole = await answer_whole(job, await self.attempts.open(job), self.driver)
+        response, body = await self.attempts.open(job)
+        assert body is not None  # nobody asked for a stream
+        whole = await answer_whole(job, response, body, self.driver)
         await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
 
     # -- room

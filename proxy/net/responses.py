@@ -7,27 +7,13 @@ import httpx
 from proxy.errors import UpstreamTimeout, UpstreamUnavailable
 
 ERROR_BYTES = 256 * 1024
-"""An error that is announced as larger is passed on unread."""
+"""An error is looked at up to here."""
 
 
 def is_event_stream(response: httpx.Response) -> bool:
     """Whether the backend streams an answer, rather than telling an error."""
     kind = str(response.headers.get("content-type", ""))
     return response.status_code == 200 and kind.startswith("text/event-stream")
-
-
-async def buffered(response: httpx.Response) -> tuple[httpx.Response, bytes]:
-    """The same response with its body read, and that body; a very long error stays unread.
-
-    Raises:
-        UpstreamUnavailable, UpstreamTimeout: the body broke off.
-    """
-    length = int(response.headers.get("content-length") or 0)
-    if response.status_code >= 400 and length > ERROR_BYTES:
-        return response, b""
-    body = await body_of(response)
-    copy = httpx.Response(response.status_code, headers=response.headers.raw, stream=httpx.ByteStream(body))
-    return copy, body
 
 
 async def body_of(response: httpx.Response) -> bytes:

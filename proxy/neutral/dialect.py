@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from proxy.errors import ClientError
@@ -11,17 +12,24 @@ from proxy.neutral.piece import Identity, Piece
 from proxy.neutral.request import Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WholeAnswer:
     """An answer that came whole."""
 
     form: Any
     """The body as its dialect parsed it."""
-    pieces: tuple[Piece, ...]
-    """What each choice says, all of it in one piece, with its finish reason and the identity."""
+    read: Callable[[], tuple[Piece, ...]]
+    """Reads `pieces`; most answers pass without."""
+    finish: str | None
+    """Of the first choice."""
     usage: dict[str, Any] | None
     refused: bool
     """Whether it is an error instead of an answer."""
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What each choice says, all of it in one piece, with its finish reason and the identity."""
+        return self.read()
 
 
 class Reader(Protocol):

@@ -16,16 +16,16 @@ from proxy.backends.refusals import ToolRefusal, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
-from proxy.errors import ClientError
+from proxy.errors import ClientError, UpstreamUnavailable
 from proxy.exchange import decoded
 from proxy.net.headers import uncompressed
 from proxy.net.inflate import readable
-from proxy.net.responses import ERROR_BYTES, buffered, is_event_stream
+from proxy.net.responses import ERROR_BYTES, body_of, is_event_stream
 from proxy.shortening.continuation import ContinuationRequest
 from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
-from proxy.stages.passing import failures_told
+from proxy.stages.passing import failure
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.telemetry.events import Refused, Sent
@@ -61,10 +61,10 @@ class Attempts:
         self._pool = pool
         self._meter = meter
 
-    async def open(self, job: Job) -> httpx.Response:
+    async def open(self, job: Job) -> tuple[httpx.Response, bytes | None]:
         """Send the job, again as often as something can be done about a refusal; the last response, whatever it says.
 
-        It is a stream, or its body has been read. Close it when done.
+        It is a stream to be read and closed, and then there is no body; or its body has been read, not decoded.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, or broke off.
@@ -73,15 +73,15 @@ class Attempts:
         why = "first"
         while True:
             response = await self._send(job, why)
-            if is_event_stream(response):
-                return response
-            response, body = await self._read(job, response)
-            refusal = self._judged(job, response.status_code, plain_body(response, body))
+            if job.prompt.request.stream and is_event_stream(response):
+                return response, None
+            body = await self._read(job, response)
+            refusal = self._judged(job, response, body)
             if refusal is None:
-                return response
+                return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
-                return response
+                return response, body
             why = done.value
 
     async def go_on(
@@ -105,8 +105,7 @@ class Attempts:
         plain = readable(response) if is_event_stream(response) else None
         if plain is not None:
             return Attempted(plain, estimate, ask, min(bound.values(), default=None))
-        response, said = await self._read(job, response)
-        await response.aclose()
+        said = await self._read(job, response)
         final = response.status_code >= 500 or response.status_code in _FINAL
         overflow = recognise(response.status_code, plain_body(response, said))
         return self._refusal(job, overflow, None, how=how, final=final)
@@ -140,8 +139,9 @@ class Attempts:
 
     # -- judging
 
-    def _judged(self, job: Job, status: int, body: bytes) -> Refusal | None:
+    def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
         """What a response that is no stream refuses; None: it is an answer, or an error that nothing helps against."""
+        status, body = response.status_code, plain_body(response, body)
         if status < 400 and status != 0 and not is_refusal(body):
             return None
         overflow = recognise(status, body)
@@ -225,19 +225,29 @@ class Attempts:
         headers = uncompressed(job.exchange.headers) if stream else job.exchange.headers
         drop: frozenset[bytes] = frozenset() if encoded else _ENCODING
         job.journal.tell(Sent(why))
-        with failures_told(job.journal):
+        try:
             return await job.route.upstream.send("POST", _target(job), headers, body, drop=drop)
+        except UpstreamUnavailable as error:
+            job.journal.tell(failure(error))
+            raise
 
-    async def _read(self, job: Job, response: httpx.Response) -> tuple[httpx.Response, bytes]:
-        with failures_told(job.journal):
-            return await buffered(response)
+    async def _read(self, job: Job, response: httpx.Response) -> bytes:
+        try:
+            return await body_of(response)
+        except UpstreamUnavailable as error:
+            job.journal.tell(failure(error))
+            raise
 
 
+_PLAIN = (b"{", b"[")
+"""What JSON begins with, and no content-encoding does."""
 _ENCODING = frozenset({b"content-encoding"})
 
 
 def plain_body(response: httpx.Response, body: bytes) -> bytes:
     """The body of an error without its content-encoding; as it came if that can't be undone."""
+    if body[:1] in _PLAIN:
+        return body
     try:
         return decoded(body, response.headers.get("content-encoding"), ERROR_BYTES)
     except ClientError:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, Sequence
 from typing import Any
 
 import httpx
@@ -21,14 +20,9 @@ PEEK = 8 * 2**20
 """Bytes of a JSON body that are read to see which model it names."""
 
 
-@contextmanager
-def failures_told(journal: Journal) -> Iterator[None]:
-    """Write down that a backend could not be reached, or broke off."""
-    try:
-        yield
-    except UpstreamUnavailable as error:
-        journal.tell(BackendFailed(error.code or type(error).__name__))
-        raise
+def failure(error: UpstreamUnavailable) -> BackendFailed:
+    """A backend that could not be reached, or broke off, as an event."""
+    return BackendFailed(error.code or type(error).__name__)
 
 
 async def pass_through(
@@ -42,8 +36,11 @@ async def pass_through(
     upstream = route.upstream
     journal.tell(Routed(upstream.name, route.model))
     journal.tell(Sent("passed on"))
-    with failures_told(journal):
+    try:
         response = await upstream.send(exchange.method, exchange.target, exchange.headers, body)
+    except UpstreamUnavailable as error:
+        journal.tell(failure(error))
+        raise
     journal.tell(FirstByte())
     await relay_response(exchange, response)
 

@@ -44,7 +44,9 @@ class Preparer:
             route=route,
             options=self._options.for_model(route.model),
             profile=await route.upstream.prober.profile(route.model),
-            scope="|".join((tenant(exchange), route.upstream.name, route.model)),
+            scope="|".join(
+                (journal.outcome.credential or tenant(exchange), route.upstream.name, route.model)
+            ),
         )
         await self._prepare(job, emulate=False)
         return job

@@ -27,7 +27,6 @@ from proxy.backends.remedy import Remedy
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream
 from proxy.errors import UpstreamUnavailable
-from proxy.net.responses import is_event_stream
 from proxy.net.tasks import spawn
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.client_stream import Audience, Nobody
@@ -172,9 +171,8 @@ class StreamDriver:
         refusal = self._attempts.refused(job, stopped.overflow, stopped.refusal)
         if await self._attempts.mend(job, refusal) is Remedy.GIVE_UP:
             return None
-        response = await self._attempts.open(job)
-        if not is_event_stream(response):
-            await response.aclose()
+        response, body = await self._attempts.open(job)
+        if body is not None:
             return None
         run.estimates.append(job.prompt.estimate)
         run.session.handle(Resumed(job.prompt.estimate.tokens, bound=job.prompt.answer_bound))

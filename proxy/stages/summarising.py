@@ -15,6 +15,7 @@ from proxy.dialects.chat.request import summarising
 from proxy.errors import UpstreamUnavailable
 from proxy.shortening.compaction import SummaryAsk
 from proxy.stages.job import Job
+from proxy.stages.passing import failure
 from proxy.stages.routing import Route
 from proxy.telemetry.events import BackendFailed
 from proxy.wire import sse
@@ -54,7 +55,7 @@ async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
             ),
         )
     except UpstreamUnavailable as error:
-        job.journal.tell(BackendFailed(error.code or type(error).__name__))
+        job.journal.tell(failure(error))
         _log.warning("summary by %s failed: %s", route.model, error.code)
         return ""
     try:

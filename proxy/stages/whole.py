@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any
 
 import httpx
@@ -14,7 +15,6 @@ from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedMessage, complaint, emulated_message
 from proxy.errors import UpstreamUnavailable
 from proxy.net.headers import response_headers
-from proxy.net.responses import body_of
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Identity, Piece
 from proxy.stages.client_stream import Audience, Nobody
@@ -56,22 +56,22 @@ class Whole:
         return UpstreamUnavailable(f"The backend answered {self.status}: {said}").body()
 
 
-async def answer_whole(job: Job, response: httpx.Response, driver: StreamDriver) -> Whole:
-    """Read the response; if the window ended it, go on in streams that nobody sees, and join.
-
-    Raises:
-        UpstreamUnavailable: the body broke off.
-    """
-    raw = await body_of(response)
+async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: StreamDriver) -> Whole:
+    """What a response with this body comes to; if the window ended it, go on in streams that nobody sees, and join."""
     whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
-    plain = _plain(raw, response.headers.get("content-encoding"))
+    plain = raw if raw[:1] == b"{" else _plain(raw, response.headers.get("content-encoding"))
     came = None if response.status_code != 200 or plain is None else UPSTREAM.whole(plain)
     if came is None or came.refused:
         told = job.dialect.refused(raw)
         return whole if told is raw else _with_body(whole, told)
     job.journal.tell(FirstByte())
     driver.read_again(job)
-    offer, pieces = job.prompt.offer, list(came.pieces)
+    offer = job.prompt.offer
+    if offer is None and came.finish != "length":
+        # Complete as it is, as most answers are.
+        _learn(job, came, None, driver)
+        return _made(job, whole, came, None, None)
+    pieces = list(came.pieces)
     read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
     if read:
         pieces = [each.piece for each in read]
@@ -101,8 +101,7 @@ def _learn(job: Job, came: WholeAnswer, run: Run | None, driver: StreamDriver) -
         driver.over(run)
     elif came.usage is not None:
         job.journal.answered(came.usage)
-        finish = came.pieces[0].finish if came.pieces else None
-        driver.counting.observe(job, job.prompt.estimate, came.usage, finish=finish)
+        driver.counting.observe(job, job.prompt.estimate, came.usage, finish=came.finish)
 
 
 def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
@@ -162,8 +161,10 @@ def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
     return Correct(wrong.written, complaint(wrong.malformed), forms)
 
 
-def _made(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], run: Run | None) -> Whole:
-    """The response with what the choices say now; as it came where nothing is to be changed or told.
+def _made(
+    job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece] | None, run: Run | None
+) -> Whole:
+    """The response with what the choices say now (None: what they said); as it came where nothing is changed or told.
 
     What was done to the prompt is told in the usage.
     """
@@ -171,12 +172,12 @@ def _made(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], ru
     told = job.told()
     if usage is not None and told is not None:
         usage = {**usage, "spillway": told}
-    made = replace(whole, pieces=tuple(pieces), usage=usage)
     writer = job.dialect.writer()
-    same = usage is came.usage and all(new is old for new, old in zip(pieces, came.pieces, strict=True))
-    if same and writer.native:
-        return made
-    return _with_body(made, writer.whole(came, pieces, usage))
+    same = usage is came.usage and (pieces is None or all(map(is_, pieces, came.pieces)))
+    if same and writer.native and not job.prompt.request.stream:
+        return whole
+    made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
+    return made if same and writer.native else _with_body(made, writer.whole(came, made.pieces, usage))
 
 
 def _with_body(whole: Whole, body: bytes) -> Whole:

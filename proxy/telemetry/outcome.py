@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,28 +76,27 @@ class Outcome:
 
     def note(self, event: e.Event, elapsed: float) -> None:
         """Take in an event, `elapsed` seconds after the request was received."""
-        if (count := _COUNTS.get(type(event))) is not None:
+        kind = type(event)
+        if (noted := _NOTED.get(kind)) is not None:
+            noted(self, event)
+        elif (count := _COUNTS.get(kind)) is not None:
             setattr(self, count, getattr(self, count) + 1)
-            return
-        match event:
-            case e.Received(dialect, credential):
-                self.dialect, self.credential = dialect, credential
-            case e.Routed(backend, model):
-                self.backend, self.model = backend, model
-            case e.Measured(tokens, window, tools):
-                self.window, self.tokens_after, self.tools = window, tokens, tools
-                if self.tokens_before is None:
-                    self.tokens_before, self.action = tokens, FORWARDED
-            case e.Compacting():
-                self.action = COMPACTING
-            case e.Compacted():
-                self._compacted(event)
-            case e.FirstByte():
-                self.first_byte = elapsed if self.first_byte is None else self.first_byte
-            case e.OutOfRoom():
-                self.unfinished = True
-            case _:
-                pass
+        elif kind is e.FirstByte and self.first_byte is None:
+            self.first_byte = elapsed
+
+    def _received(self, event: e.Received) -> None:
+        self.dialect, self.credential = event.dialect, event.credential
+
+    def _routed(self, event: e.Routed) -> None:
+        self.backend, self.model = event.backend, event.model
+
+    def _measured(self, event: e.Measured) -> None:
+        self.window, self.tokens_after, self.tools = event.window, event.tokens, event.tools
+        if self.tokens_before is None:
+            self.tokens_before, self.action = event.tokens, FORWARDED
+
+    def _compacting(self, _: e.Compacting) -> None:
+        self.action = COMPACTING
 
     def _compacted(self, event: e.Compacted) -> None:
         if event.gained:
@@ -106,7 +105,19 @@ class Outcome:
         self.action = self.kind or FORWARDED
         self.compaction_seconds += event.seconds
 
+    def _out_of_room(self, _: e.OutOfRoom) -> None:
+        self.unfinished = True
 
+
+_NOTED: dict[type, Callable[[Outcome, Any], None]] = {
+    e.Received: Outcome._received,  # noqa: SLF001 - the table of this very class
+    e.Routed: Outcome._routed,  # noqa: SLF001 - as above
+    e.Measured: Outcome._measured,  # noqa: SLF001 - as above
+    e.Compacting: Outcome._compacting,  # noqa: SLF001 - as above
+    e.Compacted: Outcome._compacted,  # noqa: SLF001 - as above
+    e.OutOfRoom: Outcome._out_of_room,  # noqa: SLF001 - as above
+}
+"""What is kept of an event."""
 _COUNTS: dict[type, str] = {
     e.Summarised: "summaries",
     e.Sent: "attempts",

@@ -6,6 +6,8 @@ OpenRouter add to it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from proxy.dialects.chat.privileged import smuggles, unprivileged
@@ -55,17 +57,21 @@ class ChatReader:
         if parsed is None:
             return None
         choices, usage = parsed.get("choices"), parsed.get("usage")
-        head = {**unprivileged(parsed), "object": "chat.completion.chunk"}
         listed = [
             choice for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict)
         ]
-        chunks = ({**head, "choices": [_as_delta(choice)]} for choice in listed)
         return WholeAnswer(
             form=parsed,
-            pieces=tuple(piece_of(chunk, b"") for chunk in chunks),
+            read=partial(_pieces, parsed, listed),
+            finish=(text_of(listed[0], "finish_reason") or None) if listed else None,
             usage=usage if isinstance(usage, dict) else None,
             refused="error" in parsed and not choices,
         )
+
+
+def _pieces(parsed: dict[str, Any], choices: Sequence[dict[str, Any]]) -> tuple[Piece, ...]:
+    head = {**unprivileged(parsed), "object": "chat.completion.chunk"}
+    return tuple(piece_of({**head, "choices": [_as_delta(choice)]}, b"") for choice in choices)
 
 
 def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:

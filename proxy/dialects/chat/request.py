@@ -17,9 +17,11 @@ _BOUNDS = ("max_completion_tokens", "max_tokens")
 """The newer name first, which wins."""
 _OTHER_BOUND = "n_predict"
 """llama.cpp's own; -1 is its word for none."""
-_GRAMMARS = (
-    *("grammar", "json_schema"),  # llama.cpp
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),  # vLLM
+_GRAMMARS = frozenset(
+    {
+        *("grammar", "json_schema"),  # llama.cpp
+        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),  # vLLM
+    }
 )
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
 _BEGUN = ("continue_final_message", "add_generation_prompt")
@@ -51,17 +53,18 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         raise BadRequest("The request body must be a JSON object.")
     _check(body.get("messages"))
     model, choices = body.get("model"), body.get("n")
-    max_tokens = next((body[name] for name in _BOUNDS if _positive(body.get(name))), None)
+    bounds = tuple(filter(body.__contains__, _BOUNDS))
+    max_tokens = next((body[name] for name in bounds if _positive(body[name])), None)
     return Request(
         body=body,
         model=model if isinstance(model, str) else "",
         stream=body.get("stream") is True,
         max_tokens=max_tokens,
-        bounds=tuple(name for name in _BOUNDS if name in body) or _BOUNDS[1:],
+        bounds=bounds or _BOUNDS[1:],
         usage_wish=_usage_wish(body.get("stream_options")),
         choices=choices if isinstance(choices, int) else 1,
         structured=_is_structured(body),
-        capped=max_tokens is not None or _positive(body.get(_OTHER_BOUND)),
+        capped=max_tokens is not None or (_OTHER_BOUND in body and _positive(body[_OTHER_BOUND])),
         continues=body.get(_BEGUN[0]) is True,
         raw=raw,
         wire=raw if wire is None else wire,
@@ -95,7 +98,7 @@ def _is_structured(body: Mapping[str, Any]) -> bool:
     wanted = body.get("response_format")
     if isinstance(wanted, dict) and wanted.get("type") not in (None, "text"):
         return True
-    return any(body.get(name) is not None for name in _GRAMMARS)
+    return not _GRAMMARS.isdisjoint(body) and any(body.get(name) is not None for name in _GRAMMARS)
 
 
 # -- what goes upstream
