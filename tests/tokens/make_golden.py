@@ -1,6 +1,6 @@
 """Make golden.json: counts of the probe texts by the vocabularies' own libraries.
 
-Needs, besides the project: `mistral-common sentencepiece` and the files that `proxy.tokens.data.build` takes its
+Needs, besides the project: `mistral-common sentencepiece` and the files that `tests.tokens.make_vocabularies` takes its
 data from, unpacked: `python -m tests.tokens.make_golden LITELLM_TOKENIZERS QWEN_TIKTOKEN MISTRAL_DATA`.
 """
 

@@ -1,1 +1,1 @@
-"""Packed vocabularies; `build.py` makes them, THIRD_PARTY.md says whose they are."""
+"""Packed vocabularies; `tests/tokens/make_vocabularies.py` makes them, THIRD_PARTY.md says whose they are."""

