@@ -22,28 +22,23 @@ from proxy.dialects import DIALECTS
 
 
 class Application(FastAPI):
-    """FastAPI, with the managed routes, one for each dialect, in front of its middleware.
+    """FastAPI, with the managed routes, one for each dialect, in front of all that it does.
 
-    The middleware has nothing to do for those and costs a sixth of a short request's CPU.
+    It has nothing to do for those, and costs a fifth of a short request's CPU.
     """
 
     managed: Mapping[str, ASGIApp]
+    spelled: Mapping[tuple[str, str], str]
 
     @override
-    def build_middleware_stack(self) -> ASGIApp:
-        stack, managed = super().build_middleware_stack(), self.managed
-        spelled = canonical(managed)
-
-        async def front(scope: Scope, receive: Receive, send: Send) -> None:
-            path = spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-            if path is None:
-                await stack(scope, receive, send)
-                return
-            # From here on nobody need know how it was spelled, least of all the backend.
-            scope["path"], scope["raw_path"] = path, path.encode()
-            await managed.get(path, stack)(scope, receive, send)
-
-        return front
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = self.spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if path is None:
+            await super().__call__(scope, receive, send)
+            return
+        # From here on nobody need know how it was spelled, least of all the backend.
+        scope["path"], scope["raw_path"] = path, path.encode()
+        await self.managed.get(path, super().__call__)(scope, receive, send)
 
     def serve(self, surface: Surface) -> None:
         """Install all routes; the last takes everything else."""
@@ -57,6 +52,7 @@ class Application(FastAPI):
             )
             for path, dialect in DIALECTS.items()
         }
+        self.spelled = canonical(self.managed)
         for router in own_routers(surface):
             self.include_router(router)
         passed = Endpoint(relay.passthrough, keys, turned_away=relay.turned_away)
