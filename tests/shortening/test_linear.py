@@ -26,6 +26,8 @@ from proxy.shortening.policy import LOCAL
 from proxy.shortening.summary import block, digest, transcript
 from tests.histories import assistant, call, reduction_of, tool, user
 
+pytestmark = pytest.mark.slow
+
 STRICT = RepairRules(alternate=True, one_system=True)
 SIZE = 300
 WRITTEN = '<tool_call>{"name": "x", "arguments": {}}</tool_call>'

@@ -15,6 +15,8 @@ from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, qa, summaris
 from tests.fakes.tokens import FakeTokenizer
 from tests.proxying import Proxy, running_proxy
 
+pytestmark = pytest.mark.slow
+
 HELLO = [
     {"role": "system", "content": "You are a helpful assistant. " * 20},
     {"role": "user", "content": "hi"},

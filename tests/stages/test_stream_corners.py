@@ -39,6 +39,8 @@ from tests.proxying import read_stream, running_proxy
 from tests.stages.test_resuming import history, joined_calls
 from tests.stages.test_tools import ASK, CALL, EMULATED, WEATHER, says
 
+pytestmark = pytest.mark.slow
+
 GO = [{"role": "user", "content": "go"}]
 
 

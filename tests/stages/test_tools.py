@@ -23,6 +23,8 @@ from tests.fakes import (
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.test_resuming import history, joined_calls
 
+pytestmark = pytest.mark.slow
+
 WEATHER = {
     "type": "function",
     "function": {

@@ -24,6 +24,8 @@ from tests.proxying import read_stream, running_proxy
 from tests.stages.test_resuming import history, joined_calls
 from tests.stages.test_tools import ASK, CALL, EMULATED, PARIS, WEATHER, calls_of, loop_turn, says
 
+pytestmark = pytest.mark.slow
+
 BROKEN = CALL.replace('"city": "Paris"', '"town": "Rome"')
 TIME = {
     "type": "function",
