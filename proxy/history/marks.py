@@ -28,7 +28,6 @@ INSTRUCTION = "[Instruction from the system, in the middle of the conversation]"
 _MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, GOES_ON, INSTRUCTION)
 _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
 _HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
-_OUR_BLOCKS = (OPEN, CLOSE)
 _RULE = "- "
 
 
@@ -40,7 +39,7 @@ def defanged(text: str) -> str:
 
 def forges_block(text: str) -> bool:
     """Whether a text has a mark of a summary in it."""
-    return any(mark in text for mark in _OUR_BLOCKS)
+    return OPEN in text or CLOSE in text
 
 
 def is_summary(message: Message) -> bool:

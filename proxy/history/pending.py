@@ -20,6 +20,9 @@ class Pending(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self._values.values())
 
+    def __bool__(self) -> bool:
+        return self._added > 0
+
     def add(self, key: Any, value: T) -> None:
         """Put a value behind those there are."""
         self._values[self._added] = value

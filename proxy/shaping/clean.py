@@ -27,6 +27,8 @@ def _clean(message: Message) -> Message:
     changed: Message = {}
     for name in _FIELDS:
         value = message.get(name)
+        if not value:
+            continue
         clean = _clean_parts(value) if isinstance(value, list) else _clean_text(value)
         if clean != value:
             changed[name] = clean

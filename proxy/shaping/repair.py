@@ -148,6 +148,8 @@ class _Mending:
 
     def _close(self) -> None:
         """End the batch: calls without a result get one, results without a call are told."""
+        if not (self._batch or self._late):
+            return
         for call_id, name, role in self._batch:
             self.kinds.add("orphaned_call")
             key = {"name": name} if role == "function" else {"tool_call_id": call_id}
