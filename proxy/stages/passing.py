@@ -83,7 +83,8 @@ async def left_alone(
     route = await _route_of(parsed, router)
     if not bypassed and is_managed(route, options):
         return None
-    renamed = encoding is None and parsed.get("model", route.model) != route.model
+    model = parsed.get("model")
+    renamed = encoding is None and isinstance(model, str) and model != route.model
     return route, dumps({**parsed, "model": route.model}) if renamed else wire
 
 

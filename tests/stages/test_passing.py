@@ -267,3 +267,11 @@ def test_a_key_that_only_clients_have_is_used_to_probe() -> None:
         assert first.status_code == 200
         assert "x-spillway-window" not in first.headers
         assert proxy.chat(body, authorization="Bearer theirs").headers["x-spillway-window"] == "4096"
+
+
+@pytest.mark.parametrize("model", [b"null", b"5", b'"any"'])
+def test_a_bypassed_request_keeps_a_model_that_names_none(model: bytes) -> None:
+    raw = b'{"model":  ' + model + b', "messages": [{"role": "user", "content": "hi"}]}'
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        proxy.client.post("/v1/chat/completions", content=raw, headers={"x-spillway-bypass": "1"})
+        assert [request.body for request in fake.chats()] == [raw]
