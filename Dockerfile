@@ -1,5 +1,7 @@
 # Spillway in a container: docker build -t spillway . && docker run -p 127.0.0.1:8484:8484 -e SPILLWAY_ALLOW_OPEN=1 spillway
-FROM python:3.13-slim AS build
+# The base image by its digest, of all platforms: a tag can be moved. `make pin` looks it up anew.
+ARG PYTHON=python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
+FROM ${PYTHON} AS build
 WORKDIR /src
 RUN python -m venv /opt/spillway
 # The packages it was tested with, each checked against its digest; `make lock` writes the list anew.
@@ -9,7 +11,7 @@ COPY pyproject.toml README.md LICENSE THIRD_PARTY.md ./
 COPY proxy ./proxy
 RUN /opt/spillway/bin/pip install --no-cache-dir --no-deps .
 
-FROM python:3.13-slim
+FROM ${PYTHON}
 COPY --from=build /opt/spillway /opt/spillway
 RUN useradd --system --uid 10001 --no-create-home spillway && install --directory --owner 10001 --mode 0700 /data
 # Checkpoints live on the volume. All addresses, because a port is published to the container's own address; the start

@@ -16,10 +16,13 @@ OLDEST_TESTS := $(filter-out $(addprefix tests/,e2e engine benchmarks openwebui 
 	$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py tests/test_*.py)))
 LITELLM := benchmarks/.venv-litellm
 WEBUI := .venv-openwebui
+AUDIT := .venv-audit
+SBOM := build/sbom.cdx.json
+PINNED := Dockerfile docker-compose.yml
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz oldest lock docs bench e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz oldest lock pin audit sbom docs bench e2e-openwebui clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +59,22 @@ lock: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY) ## write config/require
 	$(UV_TOO) pip compile --quiet --universal --python-version 3.11 --extra redis --generate-hashes --no-annotate --no-header \
 		--upgrade $< -o config/requirements.lock
 
+pin: ## look up the digests of the images that Dockerfile and docker-compose.yml name, and write them there (needs docker)
+	@for image in $$(sed -nE 's,^[^#]*(image: |=)([a-z0-9./-]+:[A-Za-z0-9._-]+)(@.*)?$$,\2,p' $(PINNED) | sort -u); do \
+		digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' $$image) && \
+		sed -i.bak -E "s,$$image(@sha256:[0-9a-f]+)?$$,$$image@$$digest," $(PINNED) && echo $$image@$$digest || exit 1; done
+	@rm -f $(PINNED:%=%.bak)
+
+# An audit that could not ask has not passed, and says so.
+audit: $(AUDIT)/.ready ## look for known vulnerabilities in what the image installs (asks pypi.org)
+	@$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(ARGS) -r config/requirements.lock 2> $(AUDIT)/said \
+		|| { tail -n 1 $(AUDIT)/said; echo "not passed: either a table above has what is known, or an error says why pypi.org could not be asked, and then nothing was audited"; exit 1; } >&2
+
+sbom: $(AUDIT)/.ready ## write build/sbom.cdx.json: what the image installs, as a CycloneDX bill of materials
+	@mkdir -p $(dir $(SBOM))
+	@$(AUDIT)/bin/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible --output-file $(SBOM) config/requirements.lock
+	@echo $(SBOM)
+
 docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
 	$(PY) -m tests.diagrams
 
@@ -70,7 +89,7 @@ e2e-openwebui: $(VENV)/.browser ## use a real Open WebUI in a real browser (need
 	@$(PY) -m tests.openwebui $(ARGS)
 
 clean: ## remove the environment and what tests left
-	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(WEBUI) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(WEBUI) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 # The environment. uv where it is installed, else the standard library's venv and pip.
 $(PY):
@@ -118,6 +137,17 @@ else
 	@$(PY) -m venv --clear $(LITELLM) && $(LITELLM)/bin/python -m pip install --quiet -r $< \
 		&& touch $@ || echo "LiteLLM could not be installed, so it is left out"
 endif
+
+# For `make audit` and `make sbom` only: neither is part of the project.
+$(AUDIT)/.ready: | $(PY)
+ifdef UV
+	@$(UV) venv --quiet --clear --python $(PY) $(AUDIT)
+	@$(UV) pip install --quiet --python $(AUDIT)/bin/python 'pip-audit>=2.10' 'cyclonedx-bom>=7'
+else
+	@$(PY) -m venv --clear $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet 'pip-audit>=2.10' 'cyclonedx-bom>=7'
+endif
+	@touch $@
 
 # Open WebUI and what drives a browser, for `make e2e-openwebui` only. With pip alone it would take a quarter of an hour.
 $(VENV)/.browser: $(VENV)/.dev
