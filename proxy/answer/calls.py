@@ -8,6 +8,7 @@ from typing import Protocol
 
 from proxy.answer.events import Correct
 from proxy.neutral.piece import CallPart, Piece
+from proxy.wire.jsontext import loads
 
 
 class CallReader(Protocol):
@@ -72,6 +73,21 @@ class CallCollector:
         return "tool_calls" if self.count else "function_call"
 
     @property
+    def callable(self) -> bool:
+        """Whether each of them has a name, and arguments that are whole: JSON, or none at all."""
+        return all(
+            call.name and (not call.arguments.strip() or _is_json(call.arguments)) for call in self._calls
+        )
+
+    @property
     def whole(self) -> tuple[CallPart, ...]:
         """The calls, put together; one of the older form only where it is alone."""
         return tuple(call for call in self._calls if not call.legacy) or tuple(self._calls)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text)
+    except ValueError:
+        return False
+    return True

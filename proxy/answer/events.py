@@ -72,6 +72,18 @@ class ResumeFailed:
 StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Resumed | Corrected | ResumeFailed
 
 
+LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
+    (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
+    (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
+    (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
+    (State.PAUSED, Resumed): frozenset({State.RELAYING}),
+    (State.PAUSED, Corrected): frozenset({State.RELAYING}),
+    (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
+    (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
+}
+"""Every legal event and the states it may lead to; anything else is a mistake of the driver."""
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
     """Send bytes to the client."""

@@ -42,11 +42,10 @@ class Inlet:
         self._answer.attempt.unseen = self.calls.unseen
         return ready
 
-    def rest(self) -> tuple[list[bytes], bytes]:
-        """The frames that are left at the end of the body, and the last one if it was cut off in the middle."""
+    def rest(self) -> list[bytes]:
+        """The frames that are left at the end of the body, but for one that was cut off in the middle."""
         frames = sse.frames(self.splitter.flush())
-        torn = frames.pop() if frames and self._reader.torn(frames[-1]) else b""
-        return frames, torn
+        return frames[:-1] if frames and self._reader.torn(frames[-1]) else frames
 
     def close(self) -> Sequence[Piece]:
         """What is left to say at the end of an attempt, but for what has to be corrected."""

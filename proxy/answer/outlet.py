@@ -38,6 +38,8 @@ class Outlet:
         self._seam: Seam = Joint()
         self._thought: str | None = ""
         """What goes before the reasoning of a later attempt; None: it is left out, the answer has begun."""
+        self._usage_said = False
+        """Whether usage that came before an end went out."""
 
     def next_attempt(self, resumed: Resumed, gap: str) -> None:
         """Get ready for the frames of another attempt; `gap` is the white space that was not taken."""
@@ -102,6 +104,7 @@ class Outlet:
         if piece.usage is not None and (piece.trailer or piece.finish):
             usage = watch.noted(piece.usage)
             piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
+            self._usage_said = not self._ending
         cut = piece.finish == "length"
         ends = watch.strip_usage and answer.attempt.finish is not None
         # The end of the first choice does not hold up others.
@@ -231,7 +234,7 @@ class Outlet:
         out: list[bytes] = []
         self.flush(out)
         out.append(writer.own(Piece(finish=finish), identity))
-        if self._watch.show_usage:
+        if self._watch.show_usage and not self._usage_said:
             usage = self._watch.noted(self._answer.usage())
             out.append(writer.own(Piece(trailer=True, usage=usage), identity))
         return b"".join((*out, self._note(), writer.end()))

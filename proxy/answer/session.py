@@ -15,7 +15,9 @@ from typing import assert_never
 
 from proxy.answer.answer import Answer, Attempt
 from proxy.answer.calls import CallReader
+from proxy.answer.ending import Ending
 from proxy.answer.events import (
+    LEGAL,
     ChunkReceived,
     Commands,
     Correct,
@@ -46,22 +48,12 @@ from proxy.wire import sse
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
 
 
-LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
-    (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
-    (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
-    (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
-    (State.PAUSED, Resumed): frozenset({State.RELAYING}),
-    (State.PAUSED, Corrected): frozenset({State.RELAYING}),
-    (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
-    (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
-}
-"""Every legal event and the states it may lead to; anything else is a mistake of the driver."""
-
 _SILENT = 3
 """Attempts that are refused inside the stream before they said a word, until the answer is ended."""
 _BETWEEN, _AHEAD = 16, 64
 """Frames between two whose running counts are read while the pause point is not so many tokens ahead."""
 _EARLY = "The backend ended the answer early."
+_NOTHING = "The backend ended its answer without having said anything."
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 
 
@@ -83,6 +75,7 @@ class StreamSession:
         self._writer = writer
         self._inlet = Inlet(watch, answer, reader, calls)
         self._outlet = Outlet(watch, answer, writer)
+        self._ending = Ending(watch, answer, writer, self._outlet)
         self._refusal: Piece | None = None
         self.failed = False
         """Whether it ended in an error that Spillway wrote."""
@@ -204,8 +197,7 @@ class StreamSession:
 
     def _piece(self, piece: Piece, out: list[bytes]) -> Stop | None:
         if piece.form is None:
-            self._beside(piece, out)
-            return None
+            return self._beside(piece, out)
         if self._done_seen:
             # No part of the answer any more.
             if not self._outlet.rewriting:
@@ -224,8 +216,11 @@ class StreamSession:
             self._outlet.release(out)
         return self._pause_if_due(out)
 
-    def _beside(self, piece: Piece, out: list[bytes]) -> None:
+    def _beside(self, piece: Piece, out: list[bytes]) -> Stop | None:
         """A frame that is none of the answer's own."""
+        if piece.done and self._ending.lacking:
+            self._done_seen = True
+            return self._unfinished(out)
         if piece.aside or not self._outlet.rewriting:
             self._outlet.other(piece, out)
         if piece.done:
@@ -234,6 +229,7 @@ class StreamSession:
             cut = self.answer.attempt.finish == "length" and self.watch.may_be_full(self.answer)
             if not (cut or self._outlet.rewriting or self._outlet.withholding):
                 self._outlet.finish(out)
+        return None
 
     def _error(self, piece: Piece, out: list[bytes]) -> Stop | None:
         data = sse.data_of(piece.frame) or b""
@@ -319,15 +315,13 @@ class StreamSession:
 
     def _ended(self) -> Commands:
         out: list[bytes] = []
-        frames, torn = self._inlet.rest()
-        return self._ends(out, self._frames(frames, out) or self._close(out), torn)
+        return self._ends(out, self._frames(self._inlet.rest(), out) or self._close(out))
 
-    def _ends(self, out: list[bytes], stop: Stop | None, torn: bytes = b"") -> Commands:
-        stop = stop or self._stop_at_end(out)
+    def _ends(self, out: list[bytes], stop: Stop | None) -> Commands:
+        stop = stop or (self._unfinished(out) if self._ending.lacking else self._stop_at_end(out))
         if stop is not None:
             return sending([*out, b"\n\n"] if sse.is_open(out) else out, stop)
-        answered = self.answer.attempt.finish is not None or self._done_seen or self.answer.attempt.errored
-        return self._complete(out, torn) if answered else self._failed(_EARLY, out)
+        return self._finish(out, self._ending.complete(out, marked=self._done_seen))
 
     def _close(self, out: list[bytes]) -> Stop | None:
         """The reader of calls lets go of what it kept."""
@@ -339,34 +333,30 @@ class StreamSession:
         self.state = State.PAUSED
         return rest
 
+    def _unfinished(self, out: list[bytes]) -> Stop:
+        """The attempt is over, by its end mark or with its body, and no frame said why."""
+        understood = self._ending.understood(marked=self._done_seen)
+        if (stop := self._stop_at_end(out)) is not None:
+            return stop
+        if understood:
+            end = self._ending.complete(out, marked=self._done_seen)
+        else:
+            self.failed = True
+            end = self._outlet.failed(_EARLY if self.answer.begun else _NOTHING)
+        self._last(out, end)
+        return Finish()
+
     def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | None:
-        outlet = self._outlet
-        if (outlet.ending or outlet.rewriting) and self.answer.attempt.finish == "length":
-            if self.watch.is_full(self.answer):
-                if not outlet.withholding:
-                    outlet.said_at_end(out)
-                return self._pause("window full", out)
-        elif not self._done_seen and self.watch.suspiciously_empty(self.answer):
+        outlet, attempt = self._outlet, self.answer.attempt
+        waits = outlet.ending or outlet.rewriting or self._ending.supplied
+        if waits and attempt.finish == "length" and self.watch.is_full(self.answer):
+            if not outlet.withholding:
+                outlet.said_at_end(out)
+            return self._pause("window full", out)
+        if self._ending.lacking and self.watch.suspiciously_empty(self.answer):
             self.state = State.PAUSED
             return Retry(Overflow(None, None, "empty stream"))
         return None
-
-    def _complete(self, out: list[bytes], torn: bytes = b"", *, unended: bool = False) -> Commands:
-        """The attempt has ended in good order, or with an error that was passed on; maybe without an end mark."""
-        attempt, outlet = self.answer.attempt, self._outlet
-        if attempt.withheld and attempt.finish == "length" and self.watch.tokens_left(self.answer) != 0:
-            outlet.take_back()  # half a call, and no more room for a whole one
-            return self._finish(out, outlet.final("length"))
-        outlet.release(out)
-        if self.watch.cut_after_calls(self.answer):
-            return self._finish(out, outlet.final(self.answer.calls.finish))
-        if outlet.rewriting:
-            return self._finish(out, outlet.final(attempt.finish or "stop"))
-        outlet.finish(out)
-        end = self._writer.relay(Piece(frame=torn), None, role_said=True)
-        if (unended or attempt.errored or not self._writer.native) and not self._done_seen:
-            end += self._writer.end()
-        return self._finish(out, end)
 
     def _not_resumed(self) -> Commands:
         out: list[bytes] = []
@@ -381,13 +371,13 @@ class StreamSession:
         return self._finish(out, self._outlet.final("length"))
 
     def _broke_off(self, message: str) -> Commands:
-        attempt, out = self.answer.attempt, list[bytes]()
+        out = list[bytes]()
         if self.state is State.RELAYING:
             # Nothing is corrected any more, nor gone on with.
             if isinstance(stop := self._pieces(self._inlet.close(), out), Finish):
                 return sending(out, stop)
-            if attempt.finish or self._done_seen or attempt.errored:
-                return self._complete(out, unended=True)
+            if not self._ending.lacking:
+                return self._finish(out, self._ending.complete(out, marked=self._done_seen))
         return self._failed(message, out)
 
     def _failed(self, message: str, out: list[bytes]) -> Commands:
@@ -395,6 +385,11 @@ class StreamSession:
         return self._finish(out, self._outlet.failed(message))
 
     def _finish(self, out: list[bytes], end: bytes) -> Commands:
+        self._last(out, end)
+        return (*sending(out), Finish())
+
+    def _last(self, out: list[bytes], end: bytes) -> None:
+        """Send this, and nothing after it."""
         self.state = State.DONE
         gap = b"\n\n" if end and sse.is_open(out) else b""
-        return (*sending([*out, gap, end]), Finish())
+        out += (gap, end)

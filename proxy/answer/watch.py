@@ -108,11 +108,15 @@ class Watch:
         """Whether an attempt that ended for its length is to be gone on with."""
         if not self.may_be_full(answer):
             return False
-        attempt = answer.attempt
-        if attempt.bound is not None:
-            return True  # the bound that ended it was Spillway's, not the client's
+        # A bound that ended it was Spillway's, not the client's.
+        return answer.attempt.bound is not None or self.outgrown(answer)
+
+    def outgrown(self, answer: Answer) -> bool:
+        """Whether the running attempt has filled the window, as far as was counted."""
+        attempt = answer.attempts[-1]
         slack = _FULL_SLACK if attempt.usage else self.window // 16
-        return attempt.prompt_tokens + attempt.completion_tokens >= self.window - slack
+        full = attempt.prompt_tokens + attempt.completion_tokens >= self.window - slack
+        return self.window > 0 and attempt.spoke and full
 
     def ended_short(self, answer: Answer) -> bool:
         """Whether the answer as a whole ended for want of room: not by the client's bound, and not gone on with."""

@@ -57,21 +57,29 @@ class Whole:
 
 
 async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: StreamDriver) -> Whole:
-    """What a response with this body comes to; if the window ended it, go on in streams that nobody sees, and join."""
+    """What a response with this body comes to; if the window ended it, go on in streams that nobody sees, and join.
+
+    Raises:
+        UpstreamUnavailable: the body is said to be JSON, and is not.
+    """
     whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
     plain = raw if raw[:1] == b"{" else _plain(raw, response.headers.get("content-encoding"))
     came = None if response.status_code != 200 or plain is None else UPSTREAM.whole(plain)
+    if came is None and response.status_code == 200 and "json" in response.headers.get("content-type", ""):
+        raise UpstreamUnavailable("The backend's answer is no whole JSON object; it may have been cut off.")
     if came is None or came.refused:
         told = job.dialect.refused(raw)
         return whole if told is raw else _with_body(whole, told)
     job.journal.tell(FirstByte())
     driver.read_again(job)
     offer = job.prompt.offer
-    if offer is None and came.finish != "length":
+    if offer is None and came.finish not in (None, "length"):
         # Complete as it is, as most answers are.
         _learn(job, came, None, driver)
         return _made(job, whole, came, None, None)
     pieces = list(came.pieces)
+    if came.finish is None and pieces:
+        pieces[0] = _ended(pieces[0])
     read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
     if read:
         pieces = [each.piece for each in read]
@@ -123,6 +131,13 @@ def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
     if show_usage and whole.usage is not None:
         frames.append(writer.own(Piece(trailer=True, usage=whole.usage), made_by))
     return b"".join(frames) + writer.end()
+
+
+def _ended(piece: Piece) -> Piece:
+    """A choice that came without a finish reason, with the one that a whole body stands for."""
+    if piece.calls:
+        return replace(piece, finish="function_call" if piece.calls[0].legacy else "tool_calls", bare=True)
+    return replace(piece, finish="stop", bare=True) if piece.text or piece.thought else piece
 
 
 def _cut_after_calls(job: Job, piece: Piece) -> bool:

@@ -36,6 +36,7 @@ from tests.answer.support import (
     cut,
     ending,
     frame,
+    lines,
     odd_chunks,
     one_answer,
     opening,
@@ -72,14 +73,17 @@ def plain_chunks() -> st.SearchStrategy[dict[str, Any]]:
 # -- bytes and reads
 
 
-@given(bodies(plain_chunks()))
+whole_frames = st.lists(lines(plain_chunks()), max_size=12).map(b"".join)
+
+
+@given(whole_frames)
 def test_what_needs_nothing_passes_byte_for_byte(body: bytes) -> None:
     body = opening() + body + ending() + DONE
     for watch in (Watch(), FAR):
         assert relayed(watch, body) == body
 
 
-@given(bodies(plain_chunks()), sizes)
+@given(whole_frames, sizes)
 @example(stream(["a\u2028b", "\x85", "字", "😀", '"', "\\", "\n"]), [1])
 def test_how_the_bytes_are_read_makes_no_difference_to_identity(body: bytes, sizes: list[int]) -> None:
     body = opening() + body + ending() + DONE
@@ -329,7 +333,7 @@ def test_what_the_last_chunk_says_is_sent_before_the_pause(sizes: list[int]) -> 
 def test_an_end_that_was_not_the_windows_comes_as_it_was(end: bytes, sizes: list[int]) -> None:
     watch = replace(CLOSE, pause_point=10_000)
     body = opening() + said(TEXT) + ending("length") + usage(50, 10) + end
-    assert relayed(watch, body, sizes) == body
+    assert relayed(watch, body, sizes) == body + (b"" if end else DONE)
 
 
 def test_without_usage_the_count_has_to_come_near() -> None:
@@ -521,15 +525,72 @@ def test_an_answer_that_just_stops_is_told_as_an_error(tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", DONE, b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n\r\n"])
-def test_a_finish_reason_or_an_end_mark_is_enough(end: bytes) -> None:
+def test_a_finish_reason_is_an_end_whatever_follows_it(end: bytes) -> None:
     body = opening() + said("a") + ending() + end
-    assert relayed(FAR, body) == body
-    assert relayed(FAR, opening() + said("a") + DONE) == opening() + said("a") + DONE
+    assert relayed(FAR, body) == body + (b"" if end else DONE)
+
+
+@pytest.mark.parametrize("torn", [b'data: {"choices":[{"delta":{"cont', b"data: [DO", b"dat", b": comm"])
+@pytest.mark.parametrize("watch", [FAR, replace(FAR, strip_usage=True)])
+def test_what_is_torn_behind_a_finish_reason_is_left_out(torn: bytes, watch: Watch) -> None:
+    body = opening() + said("a") + ending()
+    client = read(relayed(watch, body + torn))
+    one_answer(client, "a")
+
+
+def calls(*arguments: str) -> bytes:
+    """One tool call, its arguments piece by piece."""
+    first = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
+    more = [{"index": 0, "function": {"arguments": piece}} for piece in arguments]
+    return b"".join(frame(chunk({"tool_calls": [part]})) for part in (first, *more))
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [64]])
+@pytest.mark.parametrize(
+    ("body", "finish"),
+    [
+        (said("a"), "stop"),
+        (frame(chunk({"reasoning_content": "a"})), "stop"),
+        (said("a") + usage(5, 1), "stop"),
+        (calls('{"x":', "1}"), "tool_calls"),
+        (calls(), "tool_calls"),
+        (calls('{"x":'), None),
+        (b"", None),
+        (usage(5, 0), None),
+    ],
+)
+def test_an_end_mark_without_a_finish_reason_is_given_the_one_that_it_stands_for(
+    body: bytes, finish: str | None, sizes: list[int]
+) -> None:
+    """Half a call, or nothing at all, is no answer: that is an error."""
+    of = session(replace(FAR, show_usage=True))
+    client = read(sent(commands(of, opening() + body + DONE, sizes)))
+    assert (client.done, client.finishes) == (1, [finish] if finish else [])
+    assert [error["code"] for error in client.errors] == ([] if finish else ["upstream_failed"])
+    assert of.failed is (finish is None)
+    assert len(client.usages) <= 1
+
+
+@pytest.mark.parametrize("mark", [b"", DONE])
+def test_a_full_window_that_no_finish_reason_tells_of_is_gone_on_with(mark: bytes) -> None:
+    watch = replace(CLOSE, pause_point=10_000)
+    first = opening() + said(HEAD) + usage(190, 10) + mark
+    client = read(conversation(session(watch), first, Attempt(stream(words(REST), name="two"))))
+    one_answer(client, TEXT)
+    one_answer(read(conversation(session(watch), first)), HEAD, "length")
+
+
+@pytest.mark.parametrize(("mark", "error"), [(b"", 1), (DONE, 0)])
+def test_a_later_attempt_without_a_finish_reason_ends_like_a_first_one(mark: bytes, error: int) -> None:
+    more = opening(name="two") + b"".join(said(word, name="two") for word in words(REST)) + mark
+    client = read(conversation(session(CLOSE), stream(words(TEXT)), Attempt(more)))
+    assert client.text == TEXT
+    assert (client.done, len(client.errors), len(client.finishes)) == (1, error, 1 - error)
 
 
 def test_a_last_frame_without_its_line_end_is_read() -> None:
     body = opening() + said("a") + ending().rstrip()
-    assert relayed(FAR, body) == body
+    assert relayed(FAR, body) == body + b"\n\n" + DONE
     paused = opening() + b"".join(map(said, words(TEXT)[:21])).rstrip()
     client = read(conversation(session(CLOSE), paused, Attempt(stream(words(REST), name="two"))))
     one_answer(client, TEXT)
@@ -610,7 +671,7 @@ def test_they_can_not_be_smuggled_in_as_one_line_of_several(after: bytes) -> Non
     ]
     for smuggled in frames:
         body = opening() + said("a") + ending() + after + smuggled
-        assert relayed(FAR, body) == opening() + said("a") + ending() + after
+        assert relayed(FAR, body) == opening() + said("a") + ending() + DONE
 
 
 def test_a_harmless_event_of_several_lines_passes() -> None:

@@ -186,7 +186,7 @@ def test_a_word_that_a_bound_cuts_is_said_by_the_next_attempt(pieces: list[int])
 
 def test_a_word_that_is_whole_after_all_is_sent() -> None:
     pieces = words(TEXT)
-    for end in (ending() + DONE, DONE, ending("length") + usage(100, len(pieces)) + DONE):
+    for end in (ending() + DONE, ending("length") + usage(100, len(pieces)) + DONE):
         of = session(replace(BILLED, max_tokens=len(pieces)))
         of.answer.attempt.bound = len(pieces)
         body = opening() + b"".join(map(said, pieces)) + end

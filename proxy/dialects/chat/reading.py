@@ -41,10 +41,12 @@ class ChatReader:
         return piece_of(rest, frame if rest is chunk else encoded(rest))
 
     def torn(self, frame: bytes) -> bool:
-        """Whether the last frame of a stream was cut off in the middle of its JSON."""
+        """Whether the last frame of a stream was cut off in the middle of its JSON, or before it."""
         data = sse.data_of(frame)
-        if data is None or sse.is_closed(frame) or is_done(data):
+        if sse.is_closed(frame) or is_done(data):
             return False
+        if data is None:
+            return bool(frame.strip()) and b":" not in frame
         try:
             loads(data)
         except ValueError:

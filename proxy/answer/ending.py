@@ -1,0 +1,54 @@
+"""How an answer ends for its client: as the backend ended it, or in Spillway's words where it said nothing of its end."""
+
+from __future__ import annotations
+
+from proxy.answer.answer import Answer
+from proxy.answer.outlet import Outlet
+from proxy.answer.watch import Watch
+from proxy.neutral.dialect import Writer
+
+
+class Ending:
+    """Judges the end of an attempt that nothing comes after.
+
+    A finish reason is the end whatever follows it. Without one an end mark is believed, because a server that breaks down
+    does not write it; a body that just ends is not, unless the window is full.
+    """
+
+    def __init__(self, watch: Watch, answer: Answer, writer: Writer, outlet: Outlet) -> None:
+        self._watch = watch
+        self._answer = answer
+        self._writer = writer
+        self._outlet = outlet
+        self.supplied = False
+        """Whether the finish reason is Spillway's own, because the backend gave none."""
+
+    @property
+    def lacking(self) -> bool:
+        """Whether nothing has told yet why the running attempt ends."""
+        attempt = self._answer.attempts[-1]
+        return attempt.finish is None and not attempt.errored
+
+    def understood(self, *, marked: bool) -> bool:
+        """Supply the finish reason that is lacking, if it can be told; `marked`: an end mark came."""
+        answer, attempt = self._answer, self._answer.attempt
+        if self._watch.outgrown(answer):
+            attempt.finish = "length"
+        elif marked and attempt.spoke and (not attempt.calling or answer.calls.callable):
+            attempt.finish = answer.calls.finish if attempt.calling else "stop"
+        self.supplied = attempt.finish is not None
+        return self.supplied
+
+    def complete(self, out: list[bytes], *, marked: bool) -> bytes:
+        """What is left to send of an attempt that has ended, in good order or with an error that was passed on."""
+        attempt, outlet = self._answer.attempt, self._outlet
+        if attempt.withheld and attempt.finish == "length" and self._watch.tokens_left(self._answer) != 0:
+            outlet.take_back()  # half a call, and no more room for a whole one
+            return outlet.final("length")
+        outlet.release(out)
+        if self._watch.cut_after_calls(self._answer):
+            return outlet.final(self._answer.calls.finish)
+        if outlet.rewriting or self.supplied:
+            return outlet.final(attempt.finish or "stop")
+        outlet.finish(out)
+        return b"" if marked else self._writer.end()
