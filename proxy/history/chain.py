@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
+from proxy.history.prefixes import LEAST, Prefixes
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
 
@@ -21,13 +22,30 @@ def message_digest(message: Message) -> bytes:
     return blake2b(dumps(_canonical(message)), digest_size=DIGEST_BYTES).digest()
 
 
-def chain(messages: Sequence[Message]) -> list[bytes]:
-    """Digest of every prefix: the n-th (from 0) stands for the first n+1 messages."""
-    link, links = b"", []
-    for message in messages:
+def chain(messages: Sequence[Message], begun: Sequence[bytes] = ()) -> list[bytes]:
+    """Digest of every prefix: the n-th (from 0) stands for the first n+1 messages. `begun` are the first ones, if known."""
+    links = list(begun)
+    link = links[-1] if links else b""
+    for message in messages[len(links) :]:
         link = blake2b(link + message_digest(message), digest_size=DIGEST_BYTES).digest()
         links.append(link)
     return links
+
+
+class Chains:
+    """The chains of histories, of which those seen lately are only gone on with. `limit`: bytes that are remembered, about."""
+
+    def __init__(self, limit: int) -> None:
+        self._known: Prefixes[list[bytes]] = Prefixes(limit)
+
+    def of(self, messages: Sequence[Message]) -> list[bytes]:
+        """The chain of a history."""
+        if len(messages) < LEAST:
+            return chain(messages)
+        found = self._known.longest((), messages)
+        links = chain(messages, (found.value or [])[: found.common])
+        self._known.keep(found, links)
+        return links
 
 
 def _canonical(message: Message) -> list[Any]:

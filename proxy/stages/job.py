@@ -163,7 +163,7 @@ class Job:
         Token figures are prompt tokens.
         """
         outcome = self.journal.outcome
-        if self.undisturbed or not (outcome.handled or self.prompt.saved):
+        if not (outcome.handled or self.prompt.saved) or self.undisturbed:
             return None
         told: dict[str, Any] = {
             "attempts": outcome.attempts,

@@ -8,20 +8,23 @@ from hashlib import blake2b
 
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
-from proxy.history.chain import chain
+from proxy.history.chain import Chains
 from proxy.history.checkpoint import Checkpoints
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.options import Options
-from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import shape
+from proxy.shaping.tidy import Tidier
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Job, Prompt
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Mended
 from proxy.telemetry.journal import Journal
+
+_REMEMBERED = 32 * 2**20
+"""Bytes of histories of which is remembered what was made of them; their texts are the meter's, too."""
 
 
 class Preparer:
@@ -31,6 +34,8 @@ class Preparer:
         self._counting = counting
         self._store = store
         self._options = options
+        self._tidier = Tidier(_REMEMBERED)
+        self._chains = Chains(_REMEMBERED)
 
     async def prepare(
         self, exchange: Exchange, journal: Journal, dialect: Dialect, asked: Request, route: Route
@@ -60,7 +65,7 @@ class Preparer:
         request, offer, messages = self._in_form(job, emulate=emulate)
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]
-        links = chain(sent)
+        links = self._chains.of(sent)
         # The newest message is never covered, not even where the same loop has been run before.
         checkpoint = await self._store.find(job.scope, links[-2::-1]) if links else None
         history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
@@ -87,32 +92,24 @@ class Preparer:
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
-        messages = _without_status(request.messages)
+        # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
+        messages, kinds = self._tidier.tidy(request.messages, rules if offer is None else RepairRules())
+        _tell(job.journal, kinds)
         if offer is not None:
-            # Calls and results are mended while they can be told apart, roles once they are text.
-            messages = _mended(job.journal, messages, RepairRules())
             request = emulated(request, offer, messages, system=not rules.alternate)
-            messages = request.messages
-        return request, offer, _mended(job.journal, messages, rules)
+            messages, kinds = repair(request.messages, rules)
+            _tell(job.journal, kinds)
+        return request, offer, messages
 
 
-def _mended(journal: Journal, messages: Sequence[Message], rules: RepairRules) -> Sequence[Message]:
-    """The messages as backends take them; the same list where there is nothing to mend."""
-    mended, kinds = repair(messages, rules)
+def _tell(journal: Journal, kinds: Sequence[str]) -> None:
     if kinds:
         journal.tell(Mended(tuple(kinds)))
-    return mended
 
 
 def _rules(model: str, request: Request) -> RepairRules:
     """What has to be mended for this model; an answer that the client wants continued stays, though it be empty."""
     return replace(rules_for(model), keep_last=True) if request.continues else rules_for(model)
-
-
-def _without_status(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages without status text; the client's own list where there is none."""
-    clean = clean_history(messages)
-    return messages if all(a is b for a, b in zip(messages, clean, strict=True)) else clean
 
 
 def tenant(exchange: Exchange) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
 from proxy.telemetry.events import Event, Failed, Finished
-from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.outcome import NOTED, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class Journal:
         if self._closed:
             return
         now = self.clock()
-        self.outcome.note(event, now - self._since)
+        if noted := NOTED.get(type(event)):
+            noted(self.outcome, event, now - self._since)
         if listeners := self._listeners.get(type(event)):
             told = Told(self.outcome.id, now, event, self.outcome)
             for listener in listeners:

@@ -74,55 +74,74 @@ class Outcome:
         eventful = self.handled or self.refusals or self.unfinished
         return not eventful and self.error is None and self.status < 400
 
-    def note(self, event: e.Event, elapsed: float) -> None:
-        """Take in an event, `elapsed` seconds after the request was received."""
-        kind = type(event)
-        if (noted := _NOTED.get(kind)) is not None:
-            noted(self, event)
-        elif (count := _COUNTS.get(kind)) is not None:
-            setattr(self, count, getattr(self, count) + 1)
-        elif kind is e.FirstByte and self.first_byte is None:
-            self.first_byte = elapsed
 
-    def _received(self, event: e.Received) -> None:
-        self.dialect, self.credential = event.dialect, event.credential
-
-    def _routed(self, event: e.Routed) -> None:
-        self.backend, self.model = event.backend, event.model
-
-    def _measured(self, event: e.Measured) -> None:
-        self.window, self.tokens_after, self.tools = event.window, event.tokens, event.tools
-        if self.tokens_before is None:
-            self.tokens_before, self.action = event.tokens, FORWARDED
-
-    def _compacting(self, _: e.Compacting) -> None:
-        self.action = COMPACTING
-
-    def _compacted(self, event: e.Compacted) -> None:
-        if event.gained:
-            self.kind = event.kind
-            self.compactions += 1
-        self.action = self.kind or FORWARDED
-        self.compaction_seconds += event.seconds
-
-    def _out_of_room(self, _: e.OutOfRoom) -> None:
-        self.unfinished = True
+def _received(outcome: Outcome, event: e.Received, _: float) -> None:
+    outcome.dialect, outcome.credential = event.dialect, event.credential
 
 
-_NOTED: dict[type, Callable[[Outcome, Any], None]] = {
-    e.Received: Outcome._received,  # noqa: SLF001 - the table of this very class
-    e.Routed: Outcome._routed,  # noqa: SLF001 - as above
-    e.Measured: Outcome._measured,  # noqa: SLF001 - as above
-    e.Compacting: Outcome._compacting,  # noqa: SLF001 - as above
-    e.Compacted: Outcome._compacted,  # noqa: SLF001 - as above
-    e.OutOfRoom: Outcome._out_of_room,  # noqa: SLF001 - as above
+def _routed(outcome: Outcome, event: e.Routed, _: float) -> None:
+    outcome.backend, outcome.model = event.backend, event.model
+
+
+def _measured(outcome: Outcome, event: e.Measured, _: float) -> None:
+    outcome.window, outcome.tokens_after, outcome.tools = event.window, event.tokens, event.tools
+    if outcome.tokens_before is None:
+        outcome.tokens_before, outcome.action = event.tokens, FORWARDED
+
+
+def _compacting(outcome: Outcome, _: e.Compacting, __: float) -> None:
+    outcome.action = COMPACTING
+
+
+def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
+    if event.gained:
+        outcome.kind = event.kind
+        outcome.compactions += 1
+    outcome.action = outcome.kind or FORWARDED
+    outcome.compaction_seconds += event.seconds
+
+
+def _out_of_room(outcome: Outcome, _: e.OutOfRoom, __: float) -> None:
+    outcome.unfinished = True
+
+
+def _first_byte(outcome: Outcome, _: e.FirstByte, elapsed: float) -> None:
+    if outcome.first_byte is None:
+        outcome.first_byte = elapsed
+
+
+def _sent(outcome: Outcome, _: e.Sent, __: float) -> None:
+    outcome.attempts += 1
+
+
+def _summarised(outcome: Outcome, _: e.Summarised, __: float) -> None:
+    outcome.summaries += 1
+
+
+def _refused(outcome: Outcome, _: e.Refused, __: float) -> None:
+    outcome.refusals += 1
+
+
+def _paused(outcome: Outcome, _: e.Paused, __: float) -> None:
+    outcome.pauses += 1
+
+
+def _resumed(outcome: Outcome, _: e.Resumed, __: float) -> None:
+    outcome.resumes += 1
+
+
+NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
+    e.Received: _received,
+    e.Routed: _routed,
+    e.Measured: _measured,
+    e.Compacting: _compacting,
+    e.Compacted: _compacted,
+    e.OutOfRoom: _out_of_room,
+    e.FirstByte: _first_byte,
+    e.Sent: _sent,
+    e.Summarised: _summarised,
+    e.Refused: _refused,
+    e.Paused: _paused,
+    e.Resumed: _resumed,
 }
-"""What is kept of an event."""
-_COUNTS: dict[type, str] = {
-    e.Summarised: "summaries",
-    e.Sent: "attempts",
-    e.Refused: "refusals",
-    e.Paused: "pauses",
-    e.Resumed: "resumes",
-}
-"""Events of which only the number is kept, and the field that keeps it."""
+"""How an outcome takes in an event, told so many seconds after the request was received."""

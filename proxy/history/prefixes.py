@@ -1,0 +1,140 @@
+"""What was made of histories before, found again by how they begin: clients send the whole of them with every turn.
+
+Messages are compared with those of the last time, not hashed: a history of 400 kB in 0.1 ms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from proxy.wire.jsontext import dumps
+
+T = TypeVar("T")
+
+LEAST = 12
+"""Messages from which a history is remembered: it costs as much as going through so many."""
+BRANCHES = 4
+"""Histories kept of those that begin with the same message."""
+_WHOLE_KEY = 4096
+"""Characters up to which a text stands for itself in a key."""
+_PER_MESSAGE = 500
+"""Bytes that a message takes beside its texts, about."""
+_DEPTH = 12
+"""Levels of nesting up to which messages are compared."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known(Generic[T]):
+    """A history, and what was made of it."""
+
+    messages: Sequence[Any]
+    value: T
+    odd: Mapping[int, bytes]
+    """The JSON of those messages in which there is more than text: to Python 1 is the same as true."""
+    size: float
+    """Bytes, about."""
+
+    def common(self, messages: Sequence[Any]) -> int:
+        """How many of `messages` begin as this history does."""
+        same = min(len(self.messages), len(messages))
+        if self.messages[:same] != messages[:same]:
+            pairs = zip(self.messages, messages, strict=False)
+            same = next(at for at, (mine, theirs) in enumerate(pairs) if mine != theirs)
+        return next((at for at, odd in self.odd.items() if at < same and dumps(messages[at]) != odd), same)
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """A history, and the one known that has most messages in common with it."""
+
+    group: Hashable
+    messages: Sequence[Any]
+    known: Known[T] | None
+    common: int
+
+    @property
+    def value(self) -> T | None:
+        """What was made of the one that is known."""
+        return None if self.known is None else self.known.value
+
+    @property
+    def shared(self) -> Sequence[Any]:
+        """The messages that are known, as the very objects that came first."""
+        return () if self.known is None else self.known.messages[: self.common]
+
+
+class Prefixes(Generic[T]):
+    """Values by histories, bounded in bytes; the least recently used go first. What is kept must not be changed in place."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0.0
+        self._groups: OrderedDict[Hashable, list[Known[T]]] = OrderedDict()
+
+    def longest(self, scope: Hashable, messages: Sequence[Any]) -> Found[T]:
+        """Find what is known of a history; `scope` is all else that the values depend on."""
+        group = (scope, _head(messages[0])) if messages else ()
+        found, most = None, 0
+        for known in self._groups.get(group, ()):
+            if (common := known.common(messages)) > most:
+                found, most = known, common
+            if common == len(messages):
+                break
+        return Found(group, messages, found, most)
+
+    def keep(self, found: Found[T], value: T) -> None:
+        """Remember what was made of a history, in place of the one that it goes on with."""
+        if not found.messages:
+            return
+        known, common = found.known, found.common
+        new = found.messages[common:]
+        size = sum(map(_size, new)) + _PER_MESSAGE * len(new)
+        size += known.size * common / len(known.messages) if known is not None else 0
+        if size > self._limit:
+            return
+        odd = {at: data for at, data in known.odd.items() if at < common} if known is not None else {}
+        odd |= {at: dumps(message) for at, message in enumerate(new, common) if not _is_text(message)}
+        branches = self._groups.setdefault(found.group, [])
+        self._groups.move_to_end(found.group)
+        if known in branches and known is not None and common == len(known.messages):
+            branches.remove(known)
+            self._bytes -= known.size
+        branches.insert(0, Known([*found.shared, *new], value, odd, size))
+        self._bytes += size
+        if len(branches) > BRANCHES:
+            self._bytes -= branches.pop().size
+        while self._bytes > self._limit:
+            _, dropped = self._groups.popitem(last=False)
+            self._bytes -= sum(branch.size for branch in dropped)
+
+
+def _size(value: Any, depth: int = _DEPTH) -> float:
+    """Characters of its strings; without end if it is nested too deeply."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list):
+        return 8
+    return 16 + sum(_size(part, depth - 1) for part in value) if depth else math.inf
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it holds nothing but texts, of which the same are the same."""
+    if isinstance(value, Mapping):
+        return all(map(_is_text, value.values()))
+    return all(map(_is_text, value)) if isinstance(value, list) else value is None or isinstance(value, str)
+
+
+def _head(message: Any) -> Hashable:
+    """Something that histories of one conversation have in common, and others rarely."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, str):
+        return _size(message)
+    if len(content) <= _WHOLE_KEY:
+        return content
+    return len(content), content[:256], content[-256:]
