@@ -17,7 +17,7 @@ from proxy.api.routes import Application
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, StoreAdmin
-from proxy.net.flows import FlowRunner
+from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.proxied import ProxiedTransport
 from proxy.net.readiness import Readiness
@@ -227,7 +227,9 @@ def upstream_of(
     """One backend with its prober."""
     headers = {} if backend.api_key is None else {"authorization": f"Bearer {backend.api_key}"}
     prober = Prober(
-        FlowRunner(transport, backend.url, headers=headers),
+        FlowRunner(
+            transport, backend.url, headers=headers, timeout=min(PROBE_TIMEOUT, settings.read_timeout)
+        ),
         kind=backend.kind,
         ttl=settings.profile_ttl,
         overrides=options.profile_for,

@@ -29,6 +29,8 @@ class Proxy:
     url: str
     client: httpx.Client
     app: FastAPI
+    loop: asyncio.AbstractEventLoop
+    """In which it runs, in another thread."""
 
     def chat(self, body: dict[str, Any], **headers: str) -> httpx.Response:
         """Post a chat request."""
@@ -37,10 +39,11 @@ class Proxy:
 
 @contextmanager
 def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> Iterator[Proxy]:
-    """Run Spillway in front of these backends; settings by their names in `proxy.settings`."""
+    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, and a `transport`."""
+    transport = settings.pop("transport", None)
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{"store": "memory://", "port": 0, "grace": 30.0, **settings, "backends": given})
-    app = create_app(chosen)
+    app = create_app(chosen, transport=transport)
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
@@ -61,7 +64,7 @@ def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> I
     url = f"http://127.0.0.1:{port}"
     try:
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-            yield Proxy(url, client, app)
+            yield Proxy(url, client, app, server.loop)
     finally:
         server.should_exit = True
         thread.join(20)
@@ -73,9 +76,11 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = threading.Event()
+        self.loop: asyncio.AbstractEventLoop
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.ready.set()
 

@@ -16,7 +16,17 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 50
-OTHER_TESTS = {"benchmarks", "contracts", "e2e", "engine", "fakes", "fixtures", "openwebui", "properties"}
+OTHER_TESTS = {
+    "benchmarks",
+    "contracts",
+    "e2e",
+    "engine",
+    "fakes",
+    "faults",
+    "fixtures",
+    "openwebui",
+    "properties",
+}
 """Test folders that mirror no folder of the source: they look at the whole, or help the others."""
 
 WIRE_WORDS = ("choices", "delta", "finish_reason")

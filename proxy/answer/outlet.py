@@ -89,9 +89,10 @@ class Outlet:
             out.append(self._relayed(piece, role_said=True))
 
     def error(self, piece: Piece, out: list[bytes]) -> None:
-        """An error that is the client's to see: what was held back comes first."""
+        """An error that is the client's to see: what was held back comes first, and nothing after it."""
         self.settle(out)
         self.other(piece, out)
+        self.template.forget()
 
     def _relay(self, piece: Piece, out: list[bytes], *, role_said: bool) -> None:
         """A piece of the first attempt, as it came."""

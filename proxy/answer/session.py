@@ -198,9 +198,9 @@ class StreamSession:
     def _piece(self, piece: Piece, out: list[bytes]) -> Stop | None:
         if piece.form is None:
             return self._beside(piece, out)
-        if self._done_seen:
+        if self._done_seen or self.answer.attempt.errored:
             # No part of the answer any more.
-            if not self._outlet.rewriting:
+            if self._done_seen and not self._outlet.rewriting:
                 self._outlet.other(piece, out)
             return None
         if piece.error is not None:

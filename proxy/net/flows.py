@@ -17,6 +17,9 @@ T = TypeVar("T")
 LARGEST_REPLY = 32 * 2**20
 """Bytes of a reply that are read; the token list of a very long prompt is a quarter of that."""
 
+PROBE_TIMEOUT = 5.0
+"""Seconds for one probe, unless a backend is given up sooner."""
+
 NOT_NOW = frozenset({0, 408, 425, 429, 502, 503, 504, 529})
 """Statuses that say nothing about the model: no connection, loading, overloaded."""
 
@@ -49,7 +52,7 @@ class FlowRunner:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 5.0,
+        timeout: float = PROBE_TIMEOUT,
     ) -> None:
         self.url = url.rstrip("/")
         self._transport = transport

@@ -24,6 +24,8 @@ from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
+IN_VAIN = 2
+"""Summaries in a row that nobody wrote, after which no more of them is asked for on behalf of a request."""
 COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened is not tried again."""
 
@@ -186,8 +188,11 @@ class Compactor:
         )
 
     async def ask(self, job: Job, ask: SummaryAsk) -> str:
-        """Have the summarising model write a summary; empty when it failed."""
+        """Have the summarising model write a summary; empty when it failed, and for a job for which it does."""
+        if job.unsummarised >= IN_VAIN:
+            return ""
         text = await ask_model(job, await self._summary_route(job), ask)
+        job.unsummarised = 0 if text else job.unsummarised + 1
         job.journal.tell(Summarised(ok=acceptable(text)))
         return text
 

@@ -79,6 +79,8 @@ class Job:
     """Whether the backend was found to have cut this prompt in silence."""
     spent: Spent = field(default_factory=Spent)
     """The account of its attempts."""
+    unsummarised: int = 0
+    """Summaries in a row that were asked for and not written."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
 

@@ -60,13 +60,13 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     """What a response with this body comes to; if the window ended it, go on in streams that nobody sees, and join.
 
     Raises:
-        UpstreamUnavailable: the body is said to be JSON, and is not.
+        UpstreamUnavailable: it is no answer, nor an error.
     """
     whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
     plain = raw if raw[:1] == b"{" else _plain(raw, response.headers.get("content-encoding"))
     came = None if response.status_code != 200 or plain is None else UPSTREAM.whole(plain)
-    if came is None and response.status_code == 200 and "json" in response.headers.get("content-type", ""):
-        raise UpstreamUnavailable("The backend's answer is no whole JSON object; it may have been cut off.")
+    if came is None and response.status_code == 200 and _is_readable(response):
+        raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if came is None or came.refused:
         told = job.dialect.refused(raw)
         return whole if told is raw else _with_body(whole, told)
@@ -198,6 +198,11 @@ def _made(
 def _with_body(whole: Whole, body: bytes) -> Whole:
     headers = [(n, v) for n, v in whole.headers if n not in (b"content-length", b"content-encoding")]
     return replace(whole, headers=[*headers, (b"content-length", str(len(body)).encode())], body=body)
+
+
+def _is_readable(response: httpx.Response) -> bool:
+    """Whether its body is in an encoding that is known here; one that the client asked for may be another."""
+    return response.headers.get("content-encoding", "identity") in ("identity", "gzip", "deflate")
 
 
 def _plain(raw: bytes, encoding: str | None) -> bytes | None:

@@ -263,14 +263,16 @@ def lines(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> bytes:
         return b": ping" + end + end
     data = dumps(draw(values))
     if kind == 1:
-        at = draw(st.integers(0, len(data)))
+        at = draw(st.sampled_from([0, 1, len(data) - 1, len(data)]))  # no line end in a string
         return b"data: " + data[:at] + end + b"data:" + data[at:] + end + end
     if kind == 2:
         return b"event: error" + end + b"data: " + data + end + end
     if kind == 3:
         return b"id: 7" + end + b"retry: 10" + end + end + end
     if kind == 4:
-        return b"data:" + data + end + draw(ends) + draw(st.sampled_from([b"", b"\n", b"\r\n\n"]))
+        blank = draw(ends)
+        blank = end if end + blank == b"\r\n" else blank  # else it is one line end, and the frame goes on
+        return b"data:" + data + end + blank + draw(st.sampled_from([b"", b"\n", b"\r\n\n"]))
     return b"data: " + data + b"\n\n"
 
 

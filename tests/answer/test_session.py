@@ -177,6 +177,15 @@ def test_zeros_are_no_report() -> None:
     assert of.answer.attempt.usage is None
 
 
+GARBLED = [b'data: {"choices": [{"delta"\n\n', b"data: x\n\n", b'data: {"a": \xff}\n\n']
+
+
+@pytest.mark.parametrize("garbled", GARBLED)
+def test_what_no_client_can_read_is_one_error_and_the_end_of_the_answer(garbled: bytes) -> None:
+    client = read(conversation(session(), opening() + said("a") + garbled + said("b") + ending() + DONE))
+    assert (client.text, client.finishes, len(client.errors), client.done) == ("a", [], 1, 1)
+
+
 def test_an_answer_that_its_own_bound_ends_before_the_window_is_left_alone() -> None:
     body = stream(words(TEXT), "length")
     assert relayed(replace(CLOSE, max_tokens=25), body) == body

@@ -257,7 +257,6 @@ def test_other_fields_of_a_delta_pass_when_its_text_is_held() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        b"data: x\n\n",
         b"data: []\n\n",
         b'data: {"choices": 5}\n\n',
         b'data: {"choices": [5, {"index": "a"}, {"delta": 1}]}\n\n',

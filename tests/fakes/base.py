@@ -110,6 +110,10 @@ class HttpFake:
         """Headers of every response."""
         return []
 
+    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
+        """The way to answer one request."""
+        return Exchange(scope, receive, send)
+
     async def unknown(self, exchange: Exchange) -> None:
         """Answer a path nobody serves."""
         await exchange.answer(404, self.error(404, "Not Found"))
@@ -172,7 +176,7 @@ class HttpFake:
     # One request
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = self.exchange(scope, receive, send)
         exchange.zip_json, exchange.zip_stream = self.gzip, self.gzip_streams
         exchange.headers = self.common_headers()
         task = asyncio.current_task()

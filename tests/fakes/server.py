@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, cast
@@ -58,11 +59,11 @@ class BackgroundServer:
         self.stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._halt: asyncio.Event | None = None
+        self._state = ServerState()
+        self._listening: asyncio.Server | None = None
 
     def start(self) -> None:
         """Serve; returns once connections are accepted."""
-        if self._socket.fileno() < 0:
-            self._socket = socket.create_server(("127.0.0.1", self.port), backlog=1024)
         self._ready.clear()
         self.stopping = False
         self._thread = threading.Thread(target=self._run, name=f"fake-{self.port}", daemon=True)
@@ -81,6 +82,33 @@ class BackgroundServer:
         self._thread.join(START_TIMEOUT)
         self._thread = None
 
+    def call(self, action: Callable[[], None]) -> None:
+        """Do it where the app runs; returns when it is done. Not to be called by the app."""
+
+        async def done() -> None:
+            action()
+
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(done(), self._loop).result(START_TIMEOUT)
+
+    def refuse(self) -> None:
+        """Let nobody in any more, and drop whoever is: as if the program were gone. To be called by the app."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+        self.drop()
+
+    def drop(self) -> None:
+        """Reset every connection. To be called by the app."""
+        for connection in list(self._state.connections):
+            if connection.transport is not None:
+                reset(connection.transport)
+
+    def accept(self) -> None:
+        """Let in again after `refuse`; returns once connections are accepted. Not to be called by the app."""
+        if self._loop is not None and self._listening is None:
+            asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_TIMEOUT)
+
     def __del__(self) -> None:
         self._socket.close()  # of a fake that was only made to count
 
@@ -89,17 +117,17 @@ class BackgroundServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._halt = asyncio.Event()
         if not self._config.loaded:
             self._config.load()
-        state = ServerState()
-        server = await loop.create_server(
-            lambda: _Protocol(self._config, state, {}, _loop=loop), sock=self._socket, backlog=1024
-        )
+        state = self._state = ServerState()
+        await self._listen()
         self._ready.set()
         await self._halt.wait()
-        server.close()
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
         for connection in list(state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
@@ -110,3 +138,19 @@ class BackgroundServer:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
         self._loop = None
+
+    async def _listen(self) -> None:
+        loop, state = asyncio.get_running_loop(), self._state
+        if self._socket.fileno() < 0:
+            self._socket = socket.create_server(("127.0.0.1", self.port), backlog=1024)
+        self._listening = await loop.create_server(
+            lambda: _Protocol(self._config, state, {}, _loop=loop), sock=self._socket, backlog=1024
+        )
+
+
+def reset(transport: asyncio.BaseTransport) -> None:
+    """Drop a connection with a TCP reset, so that the other side sees no end but an error."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    cast("asyncio.Transport", transport).abort()

@@ -19,6 +19,15 @@ from proxy.wire.jsontext import loads
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 DONE = b"data: [DONE]\n\n"
 """The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
+_GARBLED = {
+    "error": {
+        "message": "The backend sent data that can't be read, in which a part of the answer may be lost.",
+        "type": "upstream_error",
+        "code": "upstream_failed",
+        "param": None,
+    }
+}
+"""What takes the place of data that is no JSON: no client could read it either."""
 _TEXT_FIELDS = ("content", *REASONING_FIELDS)
 _TALLIES = {"usage": (b'"usage":', b'"completion_tokens":'), "timings": (b'"timings":', b'"predicted_n":')}
 """Where vLLM (`continuous_usage_stats`) and llama-server (`timings_per_token`) count while they generate."""
@@ -36,7 +45,9 @@ class ChatReader:
         if smuggles(frame):
             return Piece()
         if chunk is None:
-            return Piece(frame=frame, done=is_done(data))
+            done = is_done(data)
+            lost = data and not done and _is_garbled(data)
+            return piece_of(_GARBLED, sse.encode(_GARBLED)) if lost else Piece(frame=frame, done=done)
         rest = unprivileged(chunk)
         return piece_of(rest, frame if rest is chunk else encoded(rest))
 
@@ -47,11 +58,7 @@ class ChatReader:
             return False
         if data is None:
             return bool(frame.strip()) and b":" not in frame
-        try:
-            loads(data)
-        except ValueError:
-            return True
-        return False
+        return _is_garbled(data)
 
     def whole(self, body: bytes) -> WholeAnswer | None:
         """What a body says: each choice as the chunk that would say it."""
@@ -102,6 +109,15 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
         piece.alone = ""
     piece.trailer = bool(usage) and not choices
     return piece
+
+
+def _is_garbled(data: bytes) -> bool:
+    """Whether it is no JSON."""
+    try:
+        loads(data)
+    except ValueError:
+        return True
+    return False
 
 
 def identity_of(chunk: dict[str, Any]) -> Identity:

@@ -1,0 +1,1 @@
+"""Everything that can go wrong with a backend, at every point of a request, over real sockets."""

@@ -1,0 +1,78 @@
+"""Each fault at each point, streamed and whole: a whole answer or one clear error, nothing left, and the next request works."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults.stage import BOUND, on_stage, planned
+from tests.faults.table import RETRY_AFTER, STATUSES, Fault, Point
+
+STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+MENDED = frozenset({Fault.DRIPPING})
+"""Faults that cost time and nothing else."""
+UNHEARD = frozenset({Point.PROBING, Point.COMPACTING})
+"""Where nothing is lost that the answer needs: it must come whole, but for what lasts until the answer itself is due."""
+LASTING = frozenset({Fault.REFUSED, Fault.UNLOADED})
+
+
+@STREAMED
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
+@pytest.mark.parametrize("point", Point, ids=lambda point: point.value)
+def test_a_fault_is_survived(point: Point, fault: Fault, stream: bool) -> None:
+    with on_stage() as stage:
+        if point is not Point.PROBING:
+            assert stage.ask(Point.BEFORE, stream=stream).kind == "whole"
+        stage.fake.plans = planned(point, fault)
+        begun = time.monotonic()
+        outcome = stage.ask(point, stream=stream)
+        assert time.monotonic() - begun < BOUND
+        assert stage.fake.struck, "the fault never struck"
+        if fault in MENDED or (point in UNHEARD and fault not in LASTING):
+            assert outcome.kind == "whole"
+        assert stage.settled() == []
+        stage.fake.heal()
+        assert stage.ask(Point.BEFORE, stream=stream).kind == "whole"
+        assert stage.settled() == []
+        assert stage.fake.doubled == []
+
+
+@STREAMED
+@pytest.mark.parametrize("fault", STATUSES, ids=lambda fault: fault.value)
+def test_who_is_busy_is_not_asked_again_and_says_when(fault: Fault, stream: bool) -> None:
+    with on_stage() as stage:
+        stage.fake.plans = planned(Point.BEFORE, fault)
+        response = stage.post(Point.BEFORE, stream=stream)
+        assert response.status_code == STATUSES[fault]
+        assert response.headers.get("retry-after") == RETRY_AFTER.get(fault)
+        assert stage.fake.struck.total() == 1
+
+
+@pytest.mark.parametrize("fault", STATUSES, ids=lambda fault: fault.value)
+def test_who_is_busy_is_asked_twice_for_a_summary_at_most(fault: Fault) -> None:
+    with on_stage() as stage:
+        stage.fake.plans = planned(Point.COMPACTING, fault)
+        assert stage.ask(Point.COMPACTING, stream=True).kind == "whole"
+        assert stage.fake.struck.total() <= 2
+
+
+@pytest.mark.parametrize("fault", STATUSES, ids=lambda fault: fault.value)
+def test_who_is_busy_is_asked_to_go_on_once(fault: Fault) -> None:
+    with on_stage() as stage:
+        stage.fake.plans = planned(Point.RESUMING, fault)
+        assert stage.ask(Point.RESUMING, stream=True).kind in {"short", "error"}
+        assert stage.fake.struck.total() == 1
+
+
+@STREAMED
+def test_who_is_gone_is_a_clear_error_until_there_is_one_again(stream: bool) -> None:
+    """The connection itself is refused, where the faults above strike in one that was taken."""
+    with on_stage() as stage:
+        assert stage.ask(Point.BEFORE, stream=stream).kind == "whole"
+        stage.fake.go_down()
+        outcome = stage.ask(Point.BEFORE, stream=stream)
+        assert (outcome.kind, outcome.status) == ("error", 502)
+        assert stage.settled() == []
+        stage.fake.heal()
+        assert stage.ask(Point.BEFORE, stream=stream).kind == "whole"
