@@ -13,10 +13,12 @@ import httpx
 from fastapi import FastAPI
 
 from proxy import __version__
+from proxy.api.door import Door
 from proxy.api.routes import Application
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, StoreAdmin
+from proxy.net.credentials import OwnKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.proxied import ProxiedTransport
@@ -174,7 +176,14 @@ def _surface(
         metrics=metrics,
         meter=meter,
         ledger=ledger,
-        keys=settings.api_keys,
+        door=Door(
+            settings.api_keys,
+            hosts=settings.allowed_hosts,
+            name=settings.host,
+            origins=settings.cors,
+            admin=settings.allow_admin,
+        ),
+        metrics_open=settings.metrics_open,
         readiness=Readiness(router.upstreams),
         store_healthy=lambda: store.healthy,
     )
@@ -225,7 +234,8 @@ def upstream_of(
     backend: BackendSetting, settings: Settings, options: Options, transport: httpx.AsyncBaseTransport
 ) -> Upstream:
     """One backend with its prober."""
-    headers = {} if backend.api_key is None else {"authorization": f"Bearer {backend.api_key}"}
+    authorization = backend.authorization
+    headers = {} if authorization is None else {"authorization": authorization}
     prober = Prober(
         FlowRunner(
             transport, backend.url, headers=headers, timeout=min(PROBE_TIMEOUT, settings.read_timeout)
@@ -237,8 +247,8 @@ def upstream_of(
     return Upstream(
         name=backend.name,
         url=backend.url,
-        api_key=backend.api_key,
-        own_keys=frozenset(settings.api_keys),
+        authorization=None if authorization is None else authorization.encode(),
+        own_keys=OwnKeys(settings.api_keys),
         transport=transport,
         prober=prober,
         managed=backend.managed,

@@ -12,6 +12,7 @@ from proxy import __version__
 from proxy.commands.check import check
 from proxy.commands.serve import serve
 from proxy.commands.store import store
+from proxy.environment import without_user
 from proxy.errors import SettingError
 from proxy.settings import BackendSetting, Settings, load_settings
 
@@ -44,7 +45,8 @@ def _backend(url: str) -> BackendSetting:
     try:
         return BackendSetting(url=url)
     except ValueError:
-        raise SettingError(f"--backend={url!r}: must start with http:// or https://") from None
+        shown = without_user(repr(url))
+        raise SettingError(f"--backend={shown}: must start with http:// or https://") from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ SpillwayError
     ├── BadRequest        400, malformed
     ├── BodyTooLarge      413
     ├── Unauthorized      401
+    ├── Forbidden         403, not from there, not under that name, or not without a key
     ├── ModelNotFound     404
     ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
     └── UpstreamUnavailable  502/504, no backend answered
@@ -59,6 +60,13 @@ class Unauthorized(ClientError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
+
+
+class Forbidden(ClientError):
+    """It may not be done, from there, under that name, or without a key; the text says which setting allows it."""
+
+    status = 403
+    type = "permission_error"
 
 
 class ModelNotFound(ClientError):

@@ -45,6 +45,13 @@ class Exchange:
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self.id = _id_in(self.headers)
         """The client's own `x-request-id` if it sent a sane one, else one of ours; every answer carries it."""
+        self.version: str = scope.get("http_version", "1.1")
+        self.tenant = ""
+        """A digest of whom it came from: histories of different ones never meet."""
+        self.trusted = False
+        """Whether it came from somebody who may know all: by a key, or because none is asked for."""
+        self.added: Headers = ()
+        """Headers that its answer has, whatever it is."""
         self.status = 0
         """What the client was answered; 0: nothing yet."""
         self.started = False
@@ -109,7 +116,7 @@ class Exchange:
         """Send status and headers, and the request's id: a backend's own goes on as `x-upstream-request-id`."""
         self.started = True
         self.status = status
-        told = list(headers)
+        told = [*headers, *self.added]
         for index, (name, value) in enumerate(told):
             if name == b"x-request-id":
                 told[index] = (b"x-upstream-request-id", value)

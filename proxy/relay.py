@@ -31,7 +31,7 @@ from proxy.stages.explaining import explain
 from proxy.stages.job import Job
 from proxy.stages.passing import left_alone, pass_by_model, pass_through, relay_response
 from proxy.stages.pooling import leave
-from proxy.stages.preparing import Preparer, tenant
+from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import answer_whole, as_stream
@@ -122,7 +122,7 @@ class Relay:
     ) -> None:
         """Have a request served, keep its journal, and close that whatever happens."""
         journal = self.journals.open(exchange.id)
-        journal.tell(Received(dialect, tenant(exchange)))
+        journal.tell(Received(dialect, exchange.tenant))
         try:
             await served(journal)
         except ClientError as error:

@@ -5,20 +5,22 @@ The only module that reads the environment.
 
 from __future__ import annotations
 
-import json
 import os
 import re
+from base64 import b64encode
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     ValidationError,
     field_validator,
@@ -35,7 +37,7 @@ from pydantic_settings import (
 )
 from typing_extensions import override
 
-from proxy.environment import is_injected, misspelt
+from proxy.environment import host_glob, is_injected, listed, misspelt, numbered, origin_glob, without_user
 from proxy.errors import SettingError
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
@@ -45,28 +47,13 @@ Key = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
-def _listed(value: Any) -> Any:
-    """A list as people type it: JSON, or words with commas between them."""
-    if not isinstance(value, str):
-        return value
-    if not value.lstrip().startswith("["):
-        return [word.strip() for word in value.split(",") if word.strip()]
-    try:
-        return json.loads(value)
-    except ValueError:
-        raise ValueError(
-            'must be a list: JSON, such as ["a", "b"], or words with commas between them'
-        ) from None
-
-
-def _numbered(value: Any) -> Any:
-    """A list as the environment spells it with `__0__`, `__1__` …, which arrives as a table of numbers."""
-    if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
-        return [value[key] for key in sorted(value, key=int)]
-    return value
-
-
-Words = Annotated[tuple[Key, ...], NoDecode, BeforeValidator(_listed)]
+Words = Annotated[tuple[Key, ...], NoDecode, BeforeValidator(listed)]
+HostGlobs = Annotated[
+    tuple[Annotated[Key, AfterValidator(host_glob)], ...], NoDecode, BeforeValidator(listed)
+]
+OriginGlobs = Annotated[
+    tuple[Annotated[Key, AfterValidator(origin_glob)], ...], NoDecode, BeforeValidator(listed)
+]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -84,6 +71,7 @@ class BackendSetting(BaseModel):
     kind: BackendKind = "auto"
     api_key: Key | None = Field(default=None, repr=False)
     managed: bool = True
+    _basic: str | None = PrivateAttr(None)
 
     @field_validator("url")
     @classmethod
@@ -104,12 +92,26 @@ class BackendSetting(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _default_name(self) -> BackendSetting:
+    def _user_and_name(self) -> BackendSetting:
+        """Take user and password out of the URL, which is shown in many places, and give it a name."""
+        parts = urlsplit(self.url)
+        before, at, place = parts.netloc.rpartition("@")
+        if at:
+            if self.api_key is not None:
+                raise ValueError("has both an api_key and a user in its url; only one of them can be sent")
+            user, _, password = before.partition(":")
+            told = f"{unquote(user)}:{unquote(password)}".encode()
+            self._basic = f"Basic {b64encode(told).decode()}"
+            object.__setattr__(self, "url", parts._replace(netloc=place).geturl())
         if not self.name:
-            parts = urlsplit(self.url)
             place = f"{parts.hostname}-{parts.port}" if parts.port else f"{parts.hostname}"
             object.__setattr__(self, "name", re.sub(r"[^\w.@-]", "-", place, flags=re.ASCII))
         return self
+
+    @property
+    def authorization(self) -> str | None:
+        """What the backend is told in `Authorization`: its key, or user and password; None: what the client tells."""
+        return self._basic if self.api_key is None else f"Bearer {self.api_key}"
 
 
 class ModelSetting(BaseModel):
@@ -147,7 +149,7 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(_numbered)] = Field(
+    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(numbered)] = Field(
         (), description="JSON list of `{name, kind, url, api_key, managed}`; empty: look on the usual ports."
     )
     discover: Words = Field(
@@ -156,6 +158,17 @@ class Settings(BaseSettings):
     api_keys: Words = Field(
         (), repr=False, description="Keys that clients must present; empty: open, on loopback only."
     )
+    allowed_hosts: HostGlobs = Field(
+        (),
+        description="Names under which clients may call without keys, or globs; own names and IP addresses always.",
+    )
+    cors: OriginGlobs = Field(
+        (), description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all."
+    )
+    allow_admin: bool = Field(
+        False, description="Pass on, without keys, what loads, changes or deletes models of a backend."
+    )
+    metrics_open: bool = Field(False, description="Give `/metrics` without a key, where there are keys.")
     allow_open: bool = Field(False, description="Allow an address other than loopback without keys.")
     store: str = Field(
         "sqlite:///spillway.sqlite3", description="`sqlite:///PATH`, `memory://` or `redis://…`."
@@ -337,13 +350,15 @@ def _one_line(error: ValidationError) -> str:
     value = repr(first.get("input"))
     if "KEY" in name or isinstance(first.get("input"), dict | list | tuple):
         value = "(hidden)"
-    return f"{name}={value}: {message[0].lower()}{message[1:]}"
+    return f"{name}={without_user(value)}: {message[0].lower()}{message[1:]}"
 
 
 _NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelSetting}
 _EXAMPLES = {
     "SPILLWAY_BACKENDS": '[{"url": "http://127.0.0.1:1234"}]',
     "SPILLWAY_API_KEYS": '["a-key"]',
+    "SPILLWAY_ALLOWED_HOSTS": '["spillway"]',
+    "SPILLWAY_CORS": '["https://chat.example.com"]',
     "SPILLWAY_TOOLS_ALLOWED": '["read_*"]',
     "SPILLWAY_MODELS": '{"qwen*": {"window": 8192}}',
 }

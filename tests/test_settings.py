@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.cli import main
 from proxy.errors import SettingError
 from proxy.settings import Settings, load_settings, proxy_for
 
@@ -57,7 +58,8 @@ def test_command_line_over_environment_over_file(tmp_path: Path, monkeypatch: py
         ("http://localhost:1234/v1/", "http://localhost:1234", "localhost-1234"),
         ("https://openrouter.ai/api/v1", "https://openrouter.ai/api", "openrouter.ai"),
         ("http://[::1]:80/", "http://[::1]:80", "--1-80"),
-        ("http://me:secret@host:1", "http://me:secret@host:1", "host-1"),
+        ("http://me:secret@host:1", "http://host:1", "host-1"),
+        ("http://me:s@host/a@b/v1/", "http://host/a@b", "host"),
     ],
 )
 def test_a_backend_is_its_root_and_named_for_its_place(
@@ -204,7 +206,9 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     broken = refusal(toml(tmp_path, "port = = 1"))
     assert "spillway.toml" in broken
     assert "line 1" in broken
-    assert "SPILLWAY_NOSUCH: no such setting; allowed are allow_open" in refusal(toml(tmp_path, "nosuch = 1"))
+    assert "SPILLWAY_NOSUCH: no such setting; allowed are allow_admin, allow_open" in refusal(
+        toml(tmp_path, "nosuch = 1")
+    )
 
 
 def test_the_command_line_is_checked_alike() -> None:
@@ -255,3 +259,50 @@ def test_a_backend_elsewhere_is_reached_through_the_proxy_of_the_environment(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert proxy_for(url) == proxy
+
+
+@pytest.mark.parametrize("value", [",", " , ,", '[""]', '["a", " "]'])
+def test_an_empty_key_is_refused_and_opens_nothing(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_API_KEYS", value)
+    assert "SPILLWAY_API_KEYS" in refusal()
+
+
+def test_names_and_origins_are_taken_as_people_type_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_ALLOWED_HOSTS", "Spillway, *.Example.com., *")
+    monkeypatch.setenv("SPILLWAY_CORS", "https://Chat.example.com/, http://localhost:*, app://x.y, null, *")
+    settings = load_settings()
+    assert settings.allowed_hosts == ("spillway", "*.example.com", "*")
+    assert settings.cors == ("https://chat.example.com", "http://localhost:*", "app://x.y", "null", "*")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("ALLOWED_HOSTS", "http://a"), ("ALLOWED_HOSTS", "a:8484"), ("ALLOWED_HOSTS", "a/b")),
+        *(("CORS", "chat.example.com"), ("CORS", "https://a/b"), ("CORS", "https://me@a")),
+    ],
+)
+def test_what_is_no_name_or_origin_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"SPILLWAY_{name}", value)
+    message = refusal()
+    assert f"SPILLWAY_{name}" in message
+    assert "such as" in message
+
+
+def test_a_backends_user_and_password_are_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPILLWAY_BACKENDS", '[{"url": "http://me:s3cr%3At@host:1/v1"}]')
+    (backend,) = load_settings().backends
+    assert backend.authorization == "Basic bWU6czNjcjp0"
+    assert "s3cr" not in repr(backend) + backend.model_dump_json()
+    for wrong in ("ftp://me:s3cret@host", "http://me:s3cret@", "http://me:s3cret@host:0", "me:s3cret@host"):
+        monkeypatch.setenv("SPILLWAY_BACKENDS__0__URL", wrong)
+        monkeypatch.delenv("SPILLWAY_BACKENDS", raising=False)
+        assert "s3cret" not in refusal()
+        monkeypatch.delenv("SPILLWAY_BACKENDS__0__URL")
+        assert main(["check", "--backend", wrong]) == 2
+        assert "s3cret" not in capsys.readouterr().err
+    monkeypatch.setenv("SPILLWAY_BACKENDS", '[{"url": "http://me:s3cret@host", "api_key": "k"}]')
+    assert "only one of them can be sent" in (told := refusal())
+    assert "s3cret" not in told

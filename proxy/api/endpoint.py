@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from proxy.api.keys import authorize
+from proxy.api.door import Door
 from proxy.dialects import CHAT
 from proxy.errors import BrokenOff, ClientError
 from proxy.exchange import Exchange, Receive, Scope, SendMessage
@@ -31,8 +31,9 @@ class Endpoint:
     def __init__(
         self,
         handler: Handler,
-        keys: Sequence[str],
+        door: Door,
         *,
+        keyless: bool = False,
         refusal: Callable[[ClientError], Any] = CHAT.refusal,
         turned_away: Callable[[Exchange, ClientError], None] | None = None,
     ) -> None:
@@ -40,12 +41,14 @@ class Endpoint:
 
         Args:
             handler: answers a request.
-            keys: those that let one in; none: everyone may.
+            door: decides who is let in.
+            keyless: whether the requests need no key, though others do.
             refusal: makes the body of an error, as the clients of this endpoint understand it.
             turned_away: is told of a request that was not let in.
         """
         self._handler = handler
-        self._keys = keys
+        self._door = door
+        self._keyless = keyless
         self._refusal = refusal
         self._turned_away = turned_away
 
@@ -53,8 +56,10 @@ class Endpoint:
         """Answer one request."""
         exchange = Exchange(scope, receive, send)
         try:
-            self._let_in(exchange)
-            await self._handler(exchange)
+            if self._let_in(exchange):
+                await self._handler(exchange)
+            else:
+                await exchange.reply(204, (), b"")
         except asyncio.CancelledError:
             if not exchange.gone:
                 raise
@@ -75,9 +80,9 @@ class Endpoint:
             failed = InternalError("Spillway failed on this request; its log says more.")
             await exchange.refuse(failed, self._refusal(failed))
 
-    def _let_in(self, exchange: Exchange) -> None:
+    def _let_in(self, exchange: Exchange) -> bool:
         try:
-            authorize(exchange, self._keys)
+            return self._door.let_in(exchange, keyless=self._keyless)
         except ClientError as error:
             if self._turned_away is not None:
                 self._turned_away(exchange, error)

@@ -1,29 +1,53 @@
-"""Inbound keys: who may use this proxy."""
+"""Inbound keys: who may use this proxy, and whose the histories are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from hmac import compare_digest
 
-from proxy.errors import Unauthorized
-from proxy.exchange import Exchange
-from proxy.net.headers import credential
+from proxy.exchange import Headers
+from proxy.net.credentials import credential, is_credential, written
+
+_PRESENTED = (b"authorization", b"x-api-key")
+"""Where a key of ours is looked for."""
 
 
-def authorize(exchange: Exchange, keys: Sequence[str]) -> None:
-    """Let the request in if no keys are set or it presents one of them.
+class Keys:
+    """Spillway's own keys. They are compared by their digests, so that time tells neither their length nor their text."""
 
-    Raises:
-        Unauthorized: it presents none, or another.
-    """
-    if not keys:
-        return
-    presented = [credential(v) for name, v in exchange.headers if name in (b"authorization", b"x-api-key")]
-    for given in presented:
-        if any(compare_digest(given.encode(), key.encode()) for key in keys):
-            return
-    raise Unauthorized(
-        "This proxy needs one of its own keys: send `Authorization: Bearer KEY` with a key from SPILLWAY_API_KEYS."
-        if not presented
-        else "The key is not one of this proxy's own keys (SPILLWAY_API_KEYS)."
-    )
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._known = tuple((_digest(form), _tenant([key.encode()])) for key in keys for form in written(key))
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def holder(self, headers: Headers) -> str | None:
+        """The tenant whose key the request presents; None if it presents none of them."""
+        found: str | None = None
+        for name, value in headers:
+            if name in _PRESENTED:
+                given = _digest(credential(value))
+                for known, holder in self._known:
+                    if compare_digest(given, known):
+                        found = found or holder
+        return found
+
+
+def presented(headers: Headers) -> bool:
+    """Whether a request has a header in which a key is looked for."""
+    return any(name in _PRESENTED for name, _ in headers)
+
+
+def sender(headers: Headers) -> str:
+    """The tenant of a request that needs no key: whoever has the same credentials, for whichever backend they are."""
+    return _tenant(sorted(value for name, value in headers if is_credential(name)))
+
+
+def _tenant(credentials: Sequence[bytes]) -> str:
+    """A digest: histories of different ones never meet."""
+    return blake2b(b"\n".join(credentials), digest_size=12, person=b"spillway-tenant").hexdigest()
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=32).digest()

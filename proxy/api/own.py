@@ -6,7 +6,6 @@ that only `/openapi.json` is of use. The chat route and pass-through are none of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -16,6 +15,7 @@ from fastapi.security import HTTPBearer
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
 from proxy.api.models import model_list, one_model, profiles
 from proxy.api.paths import MODELS
@@ -36,12 +36,12 @@ _CHAT_BODY = {
 
 
 def own_routers(surface: Surface) -> tuple[APIRouter, ...]:
-    """All of them; those for orchestrators need no key."""
-    return _health(surface), _models(surface), _documents(surface.keys)
+    """All of them; those for orchestrators need no key, and tell only those all who have one."""
+    return _health(surface), _metrics(surface), _models(surface), _documents(surface.door)
 
 
 def _health(on: Surface) -> APIRouter:
-    router = APIRouter(route_class=_route_class(()), tags=["health"])
+    router = APIRouter(route_class=_route_class(on.door, keyless=True), tags=["health"])
 
     @router.get("/healthz")
     @router.head("/healthz", include_in_schema=False)
@@ -49,18 +49,28 @@ def _health(on: Surface) -> APIRouter:
         """Tell that the process answers."""
         return Health(status="ok")
 
-    @router.get("/readyz", responses={503: {"model": Readiness, "description": "No backend answers."}})
+    @router.get(
+        "/readyz",
+        response_model_exclude_unset=True,
+        responses={503: {"model": Readiness, "description": "No backend answers."}},
+    )
     @router.head("/readyz", include_in_schema=False)
-    async def ready(response: Response) -> Readiness:
+    async def ready(request: Request, response: Response) -> Readiness:
         """Ask the backends whether one answers. A store that fails is told, but does not count."""
         backends = await on.readiness.kinds()
         if not any(backends.values()):
             response.status_code = 503
-        return Readiness(
-            status="ready" if any(backends.values()) else "no backend answers",
-            backends=backends,
-            store="ok" if on.store_healthy() else "failing, working without it",
-        )
+        told = Readiness(status="ready" if any(backends.values()) else "no backend answers")
+        if request.scope[_EXCHANGE].trusted:
+            told.backends = backends
+            told.store = "ok" if on.store_healthy() else "failing, working without it"
+        return told
+
+    return router
+
+
+def _metrics(on: Surface) -> APIRouter:
+    router = _keyed(on.door, keyless=on.metrics_open, tags=["health"])
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
@@ -71,7 +81,7 @@ def _health(on: Surface) -> APIRouter:
 
 
 def _models(on: Surface) -> APIRouter:
-    router = _keyed(on.keys, tags=["models"])
+    router = _keyed(on.door, tags=["models"])
     relay = on.relay
 
     @router.get(MODELS, response_model=ModelList, response_model_exclude_unset=True)
@@ -106,8 +116,8 @@ def _models(on: Surface) -> APIRouter:
     return router
 
 
-def _documents(keys: Sequence[str]) -> APIRouter:
-    router = _keyed(keys, include_in_schema=False)
+def _documents(door: Door) -> APIRouter:
+    router = _keyed(door, include_in_schema=False)
 
     @router.get("/openapi.json")
     async def schema(request: Request) -> dict[str, Any]:
@@ -121,13 +131,14 @@ def _documents(keys: Sequence[str]) -> APIRouter:
     return router
 
 
-def _keyed(keys: Sequence[str], **options: Any) -> APIRouter:
+def _keyed(door: Door, *, keyless: bool = False, **options: Any) -> APIRouter:
     # For the description only: it is the endpoint that asks for keys, as on every other path.
     described = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS, where there are any.")
-    return APIRouter(route_class=_route_class(keys), dependencies=[Depends(described)], **options)
+    route_class = _route_class(door, keyless=keyless)
+    return APIRouter(route_class=route_class, dependencies=[Depends(described)], **options)
 
 
-def _route_class(keys: Sequence[str]) -> type[APIRoute]:
+def _route_class(door: Door, *, keyless: bool = False) -> type[APIRoute]:
     """Routes that ask for keys, tell errors and name requests as every other path does."""
 
     class OwnRoute(APIRoute):
@@ -146,7 +157,7 @@ def _route_class(keys: Sequence[str]) -> type[APIRoute]:
 
                 await handle(scope, receive, forward)
 
-            await Endpoint(answer, keys)(scope, receive, send)
+            await Endpoint(answer, door, keyless=keyless)(scope, receive, send)
 
     return OwnRoute
 

@@ -42,11 +42,11 @@ class Application(FastAPI):
 
     def serve(self, surface: Surface) -> None:
         """Install all routes; the last takes everything else."""
-        relay, keys = surface.relay, surface.keys
+        relay, door = surface.relay, surface.door
         self.managed = {
             path: Endpoint(
                 partial(relay.answer, dialect=dialect),
-                keys,
+                door,
                 refusal=dialect.refusal,
                 turned_away=relay.turned_away,
             )
@@ -55,6 +55,13 @@ class Application(FastAPI):
         self.spelled = canonical(self.managed)
         for router in own_routers(surface):
             self.include_router(router)
-        passed = Endpoint(relay.passthrough, keys, turned_away=relay.turned_away)
+        passed = Endpoint(relay.passthrough, door, turned_away=relay.turned_away)
         self.router.routes.append(Route("/{path:path}", passed, methods=None, include_in_schema=False))
         self.router.redirect_slashes = False
+        # A path with a line break in it matches no route.
+        otherwise = self.router.default
+
+        async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
+            await (passed if scope["type"] == "http" else otherwise)(scope, receive, send)
+
+        self.router.default = unmatched

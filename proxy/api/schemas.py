@@ -21,8 +21,13 @@ class Readiness(_Open):
     """Whether requests can be served."""
 
     status: Literal["ready", "no backend answers"]
-    backends: dict[str, str | None] = Field(description="Name to kind; null: it does not answer.")
-    store: str = Field(description="`ok`, or what is wrong; it does not count for readiness.")
+    backends: dict[str, str | None] | None = Field(
+        default=None, description="Name to kind; null: it does not answer. Only told to those who have a key."
+    )
+    store: str | None = Field(
+        default=None,
+        description="`ok`, or what is wrong; it does not count for readiness. Only told as `backends` is.",
+    )
 
 
 class ModelNote(_Open):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.api.door import Door
 from proxy.net.readiness import Readiness
 from proxy.options import Options
 from proxy.relay import Relay
@@ -22,6 +23,8 @@ class Surface:
     metrics: Metrics
     meter: Any
     ledger: CallLedger
-    keys: Sequence[str]
+    door: Door
+    metrics_open: bool
+    """Whether metrics need no key."""
     readiness: Readiness
     store_healthy: Callable[[], bool]

@@ -27,6 +27,17 @@ class Generic(EndsWithConnection):
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    # OpenAI's own, llama-swap's (which takes some as GET), SGLang's, text-generation-webui's and TabbyAPI's.
+    admin: tuple[str, ...] = (
+        *("DELETE */models/*", "* */unload", "* */unload/*", "* */upstream/*"),
+        *(
+            "* */flush_cache",
+            "* */*_memory_occupation",
+            "POST */model/load",
+            "POST */lora/load",
+            "POST */download",
+        ),
+    )
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a model list in OpenAI's shape."""

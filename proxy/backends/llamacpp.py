@@ -49,6 +49,13 @@ class LlamaCpp(EndsWithConnection):
     drops_functions = True
     reports_usage = False
     fits_answer = False
+    # Routes of `tools/server/server.cpp`, 2026-10: a router's models, slots on disk, adapters, other people's streams, and
+    # what the web UI brings: tools that run on the server, and a proxy to anywhere.
+    admin: tuple[str, ...] = (
+        *("POST */models", "DELETE */models", "POST */models/load", "POST */models/unload"),
+        *("POST */slots/*", "POST */props", "POST */lora-adapters"),
+        *("* */v1/stream/*", "* */v1/streams", "* */cors-proxy", "POST */tools"),
+    )
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for server properties; while it loads, every path answers with the same error."""

@@ -47,6 +47,8 @@ class LmStudio(EndsWithConnection):
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    # REST API v1 (documentation of 0.4).
+    admin: tuple[str, ...] = ("POST */models/load", "POST */models/unload", "POST */models/download")
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for either native model list."""

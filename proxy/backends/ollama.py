@@ -38,6 +38,17 @@ class Ollama(EndsWithConnection):
     drops_functions = True
     reports_usage = False
     fits_answer = False
+    # Routes of `server/routes.go`, 2026-08: models, the account, and what is fetched in its name.
+    admin: tuple[str, ...] = (
+        *(
+            "POST */api/pull",
+            "POST */api/push",
+            "DELETE */api/delete",
+            "POST */api/create",
+            "POST */api/copy",
+        ),
+        *("POST */api/blobs/*", "POST */api/signout", "DELETE */api/user/*", "POST */api/experimental/*"),
+    )
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for a version and a tag list: other applications have `/api/version` too."""

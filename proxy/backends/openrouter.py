@@ -99,6 +99,8 @@ class OpenRouter:
     reports_usage = True
     fits_answer = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
+    # The account's keys, and buying credits (API reference, 2026-08).
+    admin: tuple[str, ...] = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")
 
     def detect(self, url: str) -> Flow[bool]:
         """By host; else by the catalogue's entries, which no other list looks like."""

@@ -37,6 +37,24 @@ class Vllm(EndsWithConnection):
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    # `entrypoints/serve`, 2026-11: vLLM asks for its own key only below `/v1`, and for none here.
+    admin: tuple[str, ...] = (
+        *("POST */load_lora_adapter", "POST */unload_lora_adapter", "POST */sleep", "POST */wake_up"),
+        *(
+            "POST */reset_*_cache",
+            "POST */pause",
+            "POST */resume",
+            "POST */abort_requests",
+            "POST */collective_rpc",
+        ),
+        *(
+            "POST */*_weight_transfer_engine",
+            "POST */*_weight_update",
+            "POST */update_weight*",
+            "POST */weight_checker",
+        ),
+        *("POST */scale_elastic_ep", "POST */start_profile", "POST */stop_profile"),
+    )
 
     def detect(self, url: str) -> Flow[bool]:
         """Look for vLLM as the owner of a model; forks that renamed it still tell length and version."""

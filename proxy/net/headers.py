@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from proxy.net.credentials import OwnKeys, is_credential
+
 Header = tuple[bytes, bytes]
 
 # RFC 9110, section 7.6.1, and what concerns only one of the two connections.
@@ -24,22 +26,27 @@ _NOT_UPSTREAM = HOP_BY_HOP | {
     b"host",  # the upstream's own: Ollama answers 403 to others
     b"content-length",  # set from the body that is really sent
     b"expect",
+    # The page has been judged by Spillway; a backend would judge it as if it had been called itself.
+    *(b"origin", b"access-control-request-method", b"access-control-request-headers"),
+    b"access-control-request-private-network",
     b"x-conversation-id",  # llama.cpp would go on generating after a disconnect
 }
 _OWN_PREFIX = b"x-spillway-"
+_NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
+"""Which pages may read an answer is for Spillway to say: it knows who asked."""
 
 
 def upstream_headers(
     headers: Iterable[Header],
     *,
-    api_key: str | None,
-    own_keys: Collection[str],
+    authorization: bytes | None,
+    own_keys: OwnKeys,
     drop: Collection[bytes] = (),
 ) -> list[Header]:
     """A client's headers as the backend may see them.
 
-    The client's own Authorization passes, unless the backend has a configured key or it is one of
-    Spillway's own keys. `drop` names further headers, in lower case.
+    `authorization` is the backend's own, if one is configured; the client's credentials pass where there is none. What
+    holds one of Spillway's own keys never does. `drop` names further headers, in lower case.
     """
     pairs = list(headers)
     named = _named_by_connection(pairs)
@@ -47,13 +54,11 @@ def upstream_headers(
     for name, value in pairs:
         if name in _NOT_UPSTREAM or name in named or name in drop or name.startswith(_OWN_PREFIX):
             continue
-        if name in (b"authorization", b"x-api-key") and (
-            api_key is not None or credential(value) in own_keys
-        ):
+        if (authorization is not None and is_credential(name)) or own_keys.are_in(value):
             continue
         kept.append((name, value))
-    if api_key is not None:
-        kept.append((b"authorization", b"Bearer " + api_key.encode()))
+    if authorization is not None:
+        kept.append((b"authorization", authorization))
     return kept
 
 
@@ -72,14 +77,8 @@ def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ())
         if name not in HOP_BY_HOP
         and name not in named
         and name not in drop
-        and not name.startswith(_OWN_PREFIX)
+        and not name.startswith(_NOT_DOWNSTREAM)
     ]
-
-
-def credential(value: bytes) -> str:
-    """The key in an Authorization or x-api-key header."""
-    text = value.decode("latin-1").strip()
-    return text[7:].strip() if text[:7].lower() == "bearer " else text
 
 
 def _named_by_connection(pairs: Sequence[Header]) -> frozenset[bytes]:

@@ -7,21 +7,25 @@ from collections.abc import AsyncIterable, Collection, Iterable
 import httpx
 
 from proxy.errors import UpstreamTimeout, UpstreamUnavailable
+from proxy.net.credentials import OwnKeys
 from proxy.net.headers import Header, upstream_headers
 from proxy.net.prober import Prober
 from proxy.net.request import build_request
 
 
 class Upstream:
-    """A backend. `url` is its root, without `/v1` and without a slash at its end."""
+    """A backend.
+
+    `url` is its root, without user, `/v1` and a slash at its end; `authorization` is sent to it instead of the client's.
+    """
 
     def __init__(
         self,
         *,
         name: str,
         url: str,
-        api_key: str | None,
-        own_keys: Collection[str],
+        authorization: bytes | None,
+        own_keys: OwnKeys,
         transport: httpx.AsyncBaseTransport,
         prober: Prober,
         managed: bool = True,
@@ -31,7 +35,7 @@ class Upstream:
         self.prober = prober
         self.managed = managed
         """Whether requests to it are managed, where nothing is said of the model."""
-        self._api_key = api_key
+        self._authorization = authorization
         self._own_keys = own_keys
         self._transport = transport
         self._root = httpx.URL(url)
@@ -54,8 +58,11 @@ class Upstream:
             UpstreamUnavailable: no connection, or it broke before the response.
             UpstreamTimeout: it said nothing for the read timeout.
         """
-        kept = upstream_headers(headers, api_key=self._api_key, own_keys=self._own_keys, drop=drop)
-        request = build_request(method, self._root, kept, body, target=self._prefix + target)
+        kept = upstream_headers(
+            headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop
+        )
+        target = self._prefix + self._own_keys.without(target)
+        request = build_request(method, self._root, kept, body, target=target)
         try:
             response = await self._transport.handle_async_request(request)
         except httpx.TimeoutException:
@@ -66,7 +73,7 @@ class Upstream:
                 f"Backend {self.name} at {self.url} cannot be reached ({type(error).__name__}). "
                 "Is it running? `spillway check` shows what answers."
             ) from None
-        if response.status_code == 200 and self._api_key is None:
+        if response.status_code == 200 and self._authorization is None:
             self._lend_key(kept)
         return response
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
 
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
@@ -49,9 +48,7 @@ class Preparer:
             route=route,
             options=self._options.for_model(route.model),
             profile=await route.upstream.prober.profile(route.model),
-            scope="|".join(
-                (journal.outcome.credential or tenant(exchange), route.upstream.name, route.model)
-            ),
+            scope=f"{exchange.tenant}|{route.upstream.name}|{route.model}",
         )
         await self._prepare(job, emulate=False)
         return job
@@ -110,9 +107,3 @@ def _tell(journal: Journal, kinds: Sequence[str]) -> None:
 def _rules(model: str, request: Request) -> RepairRules:
     """What has to be mended for this model; an answer that the client wants continued stays, though it be empty."""
     return replace(rules_for(model), keep_last=True) if request.continues else rules_for(model)
-
-
-def tenant(exchange: Exchange) -> str:
-    """A digest of the client's credential: histories of different credentials never meet."""
-    credential = exchange.header(b"authorization") or exchange.header(b"x-api-key") or ""
-    return blake2b(credential.encode(), digest_size=12, person=b"spillway-tenant").hexdigest()

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from typing_extensions import override
 
+from proxy.net.credentials import OwnKeys
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.readiness import BELIEVED, Readiness
@@ -46,8 +47,8 @@ def readiness(*servers: Server, clock: Callable[[], float] | None = None, patien
         Upstream(
             name=f"b{number}",
             url="http://127.0.0.1:9",
-            api_key=None,
-            own_keys=(),
+            authorization=None,
+            own_keys=OwnKeys(),
             transport=server,
             prober=Prober(FlowRunner(server, "http://127.0.0.1:9"), kind="vllm"),
         )
