@@ -30,7 +30,8 @@ class Options:
     trigger: float = 0.8
     target: float = 0.5
     pause: float = 0.9
-    max_resumes: int = 3
+    vain_resumes: int = 3
+    answer_windows: float = 16.0
     summary_model: str | None = None
     status: str = "auto"
     policy: Policy = "auto"

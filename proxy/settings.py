@@ -176,8 +176,13 @@ class Settings(BaseSettings):
     trigger: Fraction = Field(0.8, description="Fill at which a request is compacted before it is sent.")
     target: Fraction = Field(0.5, description="Fill to come down to when compacting.")
     pause: Fraction = Field(0.9, description="Fill at which a running answer is paused and compacted.")
-    max_resumes: int = Field(
-        3, ge=0, description="Resumes of one answer; with a `max_tokens` of the client as many as that needs."
+    vain_resumes: int = Field(
+        3,
+        ge=0,
+        description="Resumes in a row that may gain nothing before an answer is ended; 0: no resumes.",
+    )
+    answer_windows: float = Field(
+        16.0, gt=0, description="Windows that an answer without a `max_tokens` of its client may fill."
     )
     summary_model: str | None = Field(None, description="Model that summarises; default: the request's own.")
     status: StatusForm = Field(

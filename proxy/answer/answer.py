@@ -122,10 +122,21 @@ class Answer:
         """How many times it was gone on with; an attempt that added nothing to it is none."""
         return sum(1 for a in self.attempts[:-1] if a.spoke and not a.restarted and not a.cleared)
 
-    @property
-    def in_vain(self) -> int:
-        """How many attempts were left for a tool call that did not fit."""
-        return sum(attempt.in_vain for attempt in self.attempts)
+    def vain(self, gain: int) -> int:
+        """How many attempts in a row, the running one included, have each given the client less than `gain` tokens.
+
+        The first attempt had its prompt to share the window with; one that was cleared was not at fault.
+        """
+        count = 0
+        for number in range(len(self.attempts) - 1, -1, -1):
+            attempt = self.attempts[number]
+            if attempt.cleared:
+                continue
+            first = number == 0 and attempt.spoke and not attempt.in_vain
+            if first or attempt.completion_tokens - attempt.dropped >= gain:
+                break
+            count += 1
+        return count
 
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""

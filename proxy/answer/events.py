@@ -93,9 +93,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Close the upstream, compact, and open the next attempt; answer with Resumed or ResumeFailed."""
+    """Close the upstream, compact, and open the next attempt; answer with Resumed or ResumeFailed.
+
+    `last`: there is to be no next one, because going on gains nothing any more; answer with ResumeFailed.
+    """
 
     reason: str
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

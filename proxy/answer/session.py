@@ -261,6 +261,8 @@ class StreamSession:
             out.append(self._outlet.final(self.answer.calls.finish))
             self.state = State.DONE
             return Finish()
+        if self.answer.attempts[-1].finish is None and self.watch.spent(self.answer):
+            return self._pause("no room gained", out, last=True)
         self._due = self.watch.pause_due(self.answer)
         overdue = self._due and self.watch.cancels and self.watch.overdue(self.answer)
         return self._pause("pause point", out) if overdue else None
@@ -280,7 +282,7 @@ class StreamSession:
             self._outlet.withhold(out)
         return None
 
-    def _pause(self, reason: str, out: list[bytes]) -> Pause:
+    def _pause(self, reason: str, out: list[bytes], *, last: bool = False) -> Pause:
         attempt = self.answer.attempt
         attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
@@ -291,7 +293,7 @@ class StreamSession:
             self._gap = self._gap_before  # the word is still to come
         self._due = False
         self.state = State.PAUSED
-        return Pause(reason)
+        return Pause(reason, last)
 
     def _resumed(self, event: Resumed) -> Commands:
         self._gap_before = event.gap or self._gap
@@ -353,6 +355,8 @@ class StreamSession:
             if not outlet.withholding:
                 outlet.said_at_end(out)
             return self._pause("window full", out)
+        if attempt.finish == "length" and self.watch.spent(self.answer):
+            return self._pause("no room gained", out, last=True)
         if self._ending.lacking and self.watch.suspiciously_empty(self.answer):
             self.state = State.PAUSED
             return Retry(Overflow(None, None, "empty stream"))

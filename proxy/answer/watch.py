@@ -15,7 +15,7 @@ _BOUND_MARGIN = 24
 _PATIENCE = 32
 """A pause waits for the end of a word for this part of the window at most."""
 _GAIN_SHARE = 16
-"""A resumed attempt that said less than this part of the window gained no room: the next would not either."""
+"""A resumed attempt that said less than this part of the window gained no room."""
 _DANGER = 4096
 _DANGER_SHARE = 4
 """A tool call that begins within so many tokens, or such a part of the window, of the pause point is withheld."""
@@ -45,7 +45,10 @@ class Watch:
     calls_whole: bool = False
     """Whether tool calls come whole, because they are read from text."""
     resumable: bool = False
-    max_resumes: int = 3
+    vain_resumes: int = 3
+    """Attempts in a row that may gain nothing until the answer is ended; 0: it is never gone on with."""
+    ceiling: int = 2**62
+    """Completion tokens over all attempts from which on an answer without a bound is not gone on with."""
 
     def noted(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The usage as the client is told it; the same object where there is nothing besides."""
@@ -142,12 +145,21 @@ class Watch:
         begun = answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
         return begun and self._resumes(answer)
 
+    def spent(self, answer: Answer) -> bool:
+        """Whether an answer that was gone on with has filled the window again, and is not gone on with any more.
+
+        Where a window shifts, nothing else ends it.
+        """
+        attempt = answer.attempts[-1]
+        if len(answer.attempts) == 1 or not self.resumable or attempt.used < self.window - _FULL_SLACK:
+            return False
+        half_a_call = attempt.calling and not attempt.withheld
+        return not half_a_call and self.tokens_left(answer) != 0 and not self._resumes(answer)
+
     def _resumes(self, answer: Answer) -> bool:
         """Whether there may be one more attempt after the running one."""
-        attempt, resumes = answer.attempts[-1], answer.resumes
         if not self.resumable or not self.window:
             return False
-        if resumes >= self.max_resumes and (self.max_tokens is None or answer.in_vain >= self.max_resumes):
+        if answer.vain(self.window // _GAIN_SHARE) >= self.vain_resumes:
             return False
-        first = resumes == 0 and attempt.spoke
-        return attempt.cleared or first or attempt.completion_tokens >= self.window // _GAIN_SHARE
+        return self.max_tokens is not None or answer.completion_tokens < self.ceiling

@@ -96,8 +96,8 @@ class ClientStream:
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(grace, self._tick)
 
     async def tell(self, notice: Notice) -> None:
-        """Show a notice, at the latest when the response opens. One that closes nothing is left out."""
-        if not self._forms or notice.done is not self._telling:
+        """Show a notice, at the latest when the response opens. One that closes nothing is left out, but for the last."""
+        if not self._forms or (notice.done is not self._telling and not notice.ended):
             return
         self._telling = not notice.done
         self._introduce()

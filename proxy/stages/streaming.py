@@ -121,13 +121,14 @@ class StreamDriver:
             to, attempt = run.to, run.session.answer.attempt
             before = attempt.used
             to.identity = to.identity or run.session.answer.identity
-            if not attempt.cleared:
+            last = isinstance(stopped, Pause) and stopped.last
+            if not (attempt.cleared or last):
                 await to.tell(Notice(done=False))
                 if run.session.answer.identity is None and to.identity is not None:
                     run.session.adopt(to.identity)
-            response = await self._next(run, stopped)
+            response = None if last else await self._next(run, stopped)
             after = run.estimates[-1].tokens
-            await to.tell(Notice(done=True, before=before, after=after, failed=response is None))
+            await to.tell(_outcome(before, after, response, begun=run.session.answer.begun))
             if response is None:
                 run.job.journal.tell(events.OutOfRoom())
                 stopped = await self._carry_out(run, ResumeFailed())
@@ -239,6 +240,12 @@ class StreamDriver:
         spawn(prober.refresh_after_load(model), name="profile-refresh")
 
 
+def _outcome(before: int, after: int, response: httpx.Response | None, *, begun: bool) -> Notice:
+    """What to tell of a pause: prompt tokens before and after it, whether the next attempt is open, or an answer ends."""
+    ended = response is None and begun
+    return Notice(done=True, before=before, after=after, failed=response is None, ended=ended)
+
+
 def _watch(job: Job, to: Audience) -> Watch:
     """What this job's model and client allow."""
     budget, request = job.budget, job.prompt.request
@@ -253,7 +260,8 @@ def _watch(job: Job, to: Audience) -> Watch:
         cancels=job.cancels,
         calls_whole=job.prompt.offer is not None,
         resumable=budget is not None and job.resumable,
-        max_resumes=job.options.max_resumes,
+        vain_resumes=job.options.vain_resumes,
+        ceiling=int(job.options.answer_windows * budget.window) if budget is not None else 0,
     )
 
 

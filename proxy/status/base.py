@@ -18,6 +18,8 @@ class Notice:
     before: int | None = None
     after: int | None = None
     failed: bool = False
+    ended: bool = False
+    """The answer ends here for want of room."""
     cut: bool = False
     """The backend was found to have cut the prompt in silence; told beside the answer, never in its text."""
 
@@ -28,6 +30,8 @@ class Notice:
             return "⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn"
         if not self.done:
             return "⚙️ Compacting conversation history…"
+        if self.ended:
+            return "⚠️ No room is left to go on with this answer, it ends here"
         if self.failed:
             return "⚠️ Compacting did not help, continuing as it is"
         if self.before is None or self.after is None:
@@ -41,6 +45,7 @@ Form: TypeAlias = Callable[[Notice], Piece]
 _TEXTS = (
     "⚙ Compacting conversation history…",
     "⚠ Compacting did not help, continuing as it is",
+    "⚠ No room is left to go on with this answer, it ends here",
     "✅ Context compacted, continuing…",
 )
 _FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"

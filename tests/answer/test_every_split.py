@@ -50,7 +50,7 @@ TEXTS = {
     .replace(",", ", "),
 }
 PROMPT = 190
-FULL = Watch(window=200, pause_point=10**6, strip_usage=True, resumable=True, max_resumes=9)
+FULL = Watch(window=200, pause_point=10**6, strip_usage=True, resumable=True, vain_resumes=9)
 """With a prompt of 190 tokens an attempt that ends for its length has filled the window."""
 OVERLAP = 16
 """Characters from which on a repetition is one."""
@@ -264,7 +264,7 @@ def test_a_pause_at_any_word(name: str, form: str) -> None:
     exact = []
     for number in range(1, len(pieces) - 1):
         reads = kinds[number % len(kinds)]
-        watch = Watch(window=10**5, pause_point=100 + number, resumable=True)
+        watch = Watch(window=10**5, pause_point=100 + number, resumable=True, vain_resumes=1)
         of = session_of(watch, answer(100, lambda _: 1))
         exact.append(check(text, of, reads(stream(pieces, "stop", "one")), how, reads))
     assert any(exact)

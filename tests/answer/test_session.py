@@ -265,9 +265,9 @@ def counted(number: int) -> list[str]:
     return [f" w{n}" for n in range(number)]
 
 
-def test_at_most_so_many_resumes_and_then_the_window_ends_it() -> None:
+def test_at_most_so_many_tokens_and_then_the_window_ends_it() -> None:
     attempts = [Attempt(stream(counted(60), "length", name=str(n))) for n in range(2)]
-    of = session(replace(CLOSE, max_resumes=2))
+    of = session(replace(CLOSE, ceiling=41))
     client = read(conversation(of, stream(counted(60)), *attempts))
     assert of.answer.resumes == 2
     one_answer(client, "".join([*counted(20), *counted(20), *counted(60)]), "length")
@@ -275,16 +275,32 @@ def test_at_most_so_many_resumes_and_then_the_window_ends_it() -> None:
 
 def test_a_bound_of_the_client_counts_over_all_attempts() -> None:
     """And resumes are not counted then: it bounds them."""
-    of = session(replace(CLOSE, max_tokens=170, max_resumes=1))
+    of = session(replace(CLOSE, max_tokens=170, ceiling=1))
     attempts = [Attempt(stream(counted(90), "length", name=str(n))) for n in range(4)]
     client = read(conversation(of, stream(counted(90)), *attempts))
     one_answer(client, "".join(counted(20) * 4 + counted(90)), "length")
 
 
-def test_an_attempt_that_gained_no_room_is_the_last() -> None:
-    tight = Attempt(stream(counted(10), "length", name="two"), Resumed(119))
-    client = read(conversation(session(CLOSE), stream(words(TEXT)), tight))
-    one_answer(client, HEAD + "".join(counted(10)), "length")
+def test_attempts_that_gain_no_room_are_counted_in_a_row() -> None:
+    tight = [Attempt(stream(counted(10), "length", name="more"), Resumed(119)) for _ in range(3)]
+    client = read(conversation(session(CLOSE), stream(words(TEXT)), *tight))
+    one_answer(client, HEAD + "".join([" w0", " w0", *counted(10)]), "length")
+    roomy = Attempt(stream(counted(60), "length", name="more"))
+    client = read(conversation(session(CLOSE), stream(words(TEXT)), *tight[:2], roomy, *tight))
+    gained = [" w0", " w0", *counted(20), " w0", " w0", *counted(10)]
+    one_answer(client, HEAD + "".join(gained), "length")
+
+
+@pytest.mark.parametrize("watch", [replace(CLOSE, ceiling=30), replace(CLOSE, vain_resumes=1)])
+def test_a_window_that_shifts_does_not_keep_an_answer_going_that_is_not_gone_on_with(watch: Watch) -> None:
+    """Whoever drives it tells the user, and there is no next attempt."""
+    of = session(watch)
+    of.handle(ChunkReceived(stream(words(TEXT))))
+    of.handle(Resumed(185) if watch.vain_resumes == 1 else Resumed(100))
+    out = commands(of, b"".join(said(word, name="two") for word in counted(10_000)))
+    assert out[-1] == Pause("no room gained", last=True)
+    assert of.answer.attempt.used == watch.window - 8
+    assert read(opening() + sent(of.handle(ResumeFailed()))).finishes == ["length"]
 
 
 def test_a_pause_that_leads_nowhere_ends_the_answer_in_good_order() -> None:

@@ -29,7 +29,11 @@ def test_the_pause_point_counts_prompt_and_answer() -> None:
 
 @pytest.mark.parametrize(
     "watch",
-    [replace(WATCH, resumable=False), replace(WATCH, window=0, pause_point=0), replace(WATCH, max_resumes=0)],
+    [
+        replace(WATCH, resumable=False),
+        replace(WATCH, window=0, pause_point=0),
+        replace(WATCH, vain_resumes=0),
+    ],
 )
 def test_who_is_not_paused(watch: Watch) -> None:
     assert not watch.pause_due(answer(500, 450))
@@ -70,17 +74,41 @@ def test_a_window_that_is_full_is_told_from_a_bound() -> None:
 
 def test_a_resume_has_to_gain_room() -> None:
     resumed = answer(500, 400)
-    resumed.attempts.append(Attempt(880, completion_tokens=40, deltas=1))
+    resumed.attempts += [Attempt(880, completion_tokens=40, deltas=1) for _ in range(3)]
     assert not WATCH.pause_due(resumed)
     resumed.attempt.completion_tokens = 70
     assert WATCH.pause_due(resumed)
+    resumed.attempt.dropped = 30
+    assert not WATCH.pause_due(resumed)
+    resumed.attempts.pop()
+    assert WATCH.pause_due(resumed), "only two were in vain"
 
 
-def test_resumes_are_counted_only_without_a_bound_of_the_client() -> None:
+def test_an_attempt_that_the_backend_cleared_was_not_in_vain() -> None:
     resumed = answer(500, 400)
-    resumed.attempts += [Attempt(500, completion_tokens=400, deltas=1) for _ in range(3)]
-    assert not WATCH.may_go_on(resumed)
-    assert replace(WATCH, max_tokens=5000).may_go_on(resumed)
+    resumed.attempts += [Attempt(880, completion_tokens=40, deltas=1) for _ in range(4)]
+    resumed.attempts[2].cleared = resumed.attempts[3].cleared = True
+    assert WATCH.may_go_on(resumed)
+
+
+def test_so_many_good_resumes_as_it_takes_up_to_a_ceiling_or_the_bound_of_the_client() -> None:
+    resumed = answer(500, 400)
+    resumed.attempts += [Attempt(500, completion_tokens=400, deltas=1) for _ in range(8)]
+    assert WATCH.may_go_on(resumed)
+    ceiling = replace(WATCH, ceiling=3000)
+    assert not ceiling.may_go_on(resumed)
+    assert replace(ceiling, max_tokens=50_000).may_go_on(resumed)
+
+
+def test_an_answer_is_spent_when_it_fills_the_window_and_is_not_gone_on_with() -> None:
+    spent = answer(500, 400)
+    spent.attempts += [Attempt(960, completion_tokens=40, deltas=1) for _ in range(3)]
+    assert WATCH.spent(spent)
+    assert not replace(WATCH, vain_resumes=4).spent(spent)
+    assert not replace(WATCH, max_tokens=520).spent(spent), "it ends by the client's bound"
+    spent.attempt.calling = True
+    assert not WATCH.spent(spent)
+    assert not WATCH.spent(answer(500, 500)), "it was never gone on with"
 
 
 def test_an_answer_without_a_word_near_the_window_is_a_refusal() -> None:

@@ -119,7 +119,7 @@ def test_what_was_said_after_the_call_began_is_taken_back_with_it() -> None:
 @pytest.mark.parametrize("end", ["none", "length", "error", "cut"])
 def test_half_a_call_never_reaches_the_client(end: str) -> None:
     """Whatever ends the answer: no more room, an error, a broken connection."""
-    watch = replace(WATCH, max_resumes=0)
+    watch = replace(WATCH, vain_resumes=0)
     of = session(watch)
     body = opening() + said("Well.") + call("x" * 50, pieces=5)
     if end == "none":

@@ -56,17 +56,51 @@ def test_an_answer_of_more_than_two_windows(kind: str, stream: bool) -> None:
         assert fake.cuts == 0
 
 
-def test_without_a_bound_it_ends_after_so_many_resumes() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk())) as fake,
-        running_proxy(fake, max_resumes=2) as proxy,
-    ):
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("shifts", [False, True])
+def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) -> None:
+    """Also where the window shifts, and the model would never come to an end; the user is told."""
+    fake = FAKES[kind]([FakeModel("m", 1024, shifts=shifts)], summariser(walk()))
+    models = {"models": {"m": {"window": 1024}}} if kind == "generic" else {}
+    with fake, running_proxy(fake, answer_windows=3.5, **models) as proxy:
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
-        assert seen.finishes == ["length"]
-        assert seen.done == 1
-        assert seen.text == words(1, len(seen.text.split()))
-        goes_on = [r for r in fake.chats() if r.json.get("continue_final_message")]
-        assert len(goes_on) == 2
+        assert (seen.finishes, seen.done, seen.errors) == (["length"], 1, [])
+        count = len(seen.text.split())
+        assert words(1, count + 1).startswith(seen.text)
+        assert 3.5 * 1024 <= 2 * count + 4 <= 4.5 * 1024  # a word of this model is two tokens
+        assert "it ends here" in str(seen.events[-1])
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("stream", [True, False])
+def test_without_a_bound_an_answer_of_many_windows_is_whole(kind: str, stream: bool) -> None:
+    fake = FAKES[kind]([FakeModel("m", 1024)], summariser(walk(last=2500)))
+    models = {"models": {"m": {"window": 1024}}} if kind == "generic" else {}
+    with fake, running_proxy(fake, **models) as proxy:
+        answer = proxy.chat({"model": "m", "stream": stream, "messages": GO})
+        if stream:
+            seen = read_stream(answer.content)
+            assert (seen.text, seen.finishes, seen.errors) == (words(1, 2500), ["stop"], [])
+        else:
+            (choice,) = answer.json()["choices"]
+            assert (choice["message"]["content"], choice["finish_reason"]) == (words(1, 2500), "stop")
+
+
+def test_resumes_in_vain_end_an_answer_and_the_user_is_told() -> None:
+    """What can't be shortened leaves no room: three times in a row is enough."""
+
+    def brain(question: Question) -> Reply:
+        if question.prefix or question.messages[-1]["role"] == "assistant":
+            return Reply(text=" on", finish="length", usage={"prompt_tokens": 1015, "completion_tokens": 1})
+        return walk()(question)
+
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
+        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
+        assert (seen.finishes, seen.done, seen.errors) == (["length"], 1, [])
+        assert len([r for r in fake.chats() if r.json.get("continue_final_message")]) == 3
+        descriptions = [event["data"]["description"] for event in seen.events]
+        assert "it ends here" in descriptions[-1]
+        assert seen.events[-1]["data"]["done"] is True
 
 
 def test_usage_of_a_joined_stream_is_summed() -> None:

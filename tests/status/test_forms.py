@@ -30,7 +30,9 @@ def test_there_is_a_form_for_every_value_of_the_setting() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True)])
+@pytest.mark.parametrize(
+    "notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True), Notice(done=True, ended=True)]
+)
 def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notice) -> None:
     for chunk in chunks(form, notice):
         assert (chunk["id"], chunk["model"], chunk["object"]) == ("own", "asked", "chat.completion.chunk")
@@ -63,7 +65,9 @@ def test_auto_is_an_event_and_a_comment() -> None:
 
 
 @pytest.mark.parametrize(("form", "field"), [("content", "content"), ("reasoning", "reasoning_content")])
-@pytest.mark.parametrize("notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True)])
+@pytest.mark.parametrize(
+    "notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True), Notice(done=True, ended=True)]
+)
 def test_what_is_written_into_an_answer_is_taken_out_of_the_history(
     form: str, field: str, notice: Notice
 ) -> None:
