@@ -9,7 +9,7 @@ SpillwayError
     ├── Forbidden         403, not from there, not under that name, or not without a key
     ├── ModelNotFound     404
     ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
-    └── UpstreamUnavailable  502/504, no backend answered
+    └── UpstreamUnavailable  502/504, no backend answered, or not in a way that can be passed on
 """
 
 from __future__ import annotations
@@ -95,6 +95,18 @@ class UpstreamTimeout(UpstreamUnavailable):
 
     status = 504
     code = "upstream_timeout"
+
+
+class UpstreamInvalid(UpstreamUnavailable):
+    """The backend answered with something that is no response of HTTP."""
+
+    code = "upstream_invalid"
+
+
+class UpstreamTooLarge(UpstreamUnavailable):
+    """The backend's answer is larger than `SPILLWAY_MAX_ANSWER`."""
+
+    code = "upstream_too_large"
 
 
 class BrokenOff(SpillwayError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -12,6 +11,7 @@ from secrets import token_hex
 from typing import Any, TypeAlias
 
 from proxy.errors import BadRequest, BodyTooLarge, ClientError
+from proxy.net.inflate import UNDONE, Undecodable, undone
 from proxy.net.tasks import spawn
 from proxy.wire.jsontext import dumps
 
@@ -27,9 +27,6 @@ _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 _MINE = f"req_{token_hex(5)}"
 """Ours are this and a number: different in every process, and a hundredth of the cost of a random one each."""
 _NUMBERS = count(1)
-
-_MEMBERS = 64
-"""Members of a gzip body that are read; each of them may be as short as 20 bytes."""
 
 
 class Exchange:
@@ -60,6 +57,8 @@ class Exchange:
         """Whether the client has left."""
         self._receive = receive
         self._send = send
+        self._uploaded: asyncio.Event | None = None
+        """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
 
     def header(self, name: bytes) -> str | None:
         """The first header of that name."""
@@ -93,9 +92,19 @@ class Exchange:
                     raise BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here.")
                 yield part
 
+    def upload(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, to be passed on: nobody takes more of it once the answer begins."""
+        self._uploaded = asyncio.Event()
+        return self._upload(self._uploaded)
+
+    async def _upload(self, uploaded: asyncio.Event) -> AsyncIterator[bytes]:
+        async for part in self.body_stream():
+            yield part
+        uploaded.set()
+
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Cancel what runs inside when the client leaves. The body must have been read."""
+        """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
         task = asyncio.current_task()
         assert task is not None
         watcher = spawn(self._watch(task), name="client-watch")
@@ -105,6 +114,8 @@ class Exchange:
             watcher.cancel()
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
+        if self._uploaded is not None:
+            await self._uploaded.wait()  # until then it is the upload that sees the client leave
         while (await self._receive())["type"] != "http.disconnect":
             pass
         # Servers say the same when the answer is complete (ASGI, "Disconnect - receive event").
@@ -116,6 +127,8 @@ class Exchange:
         """Send status and headers, and the request's id: a backend's own goes on as `x-upstream-request-id`."""
         self.started = True
         self.status = status
+        if self._uploaded is not None:
+            self._uploaded.set()
         told = [*headers, *self.added]
         for index, (name, value) in enumerate(told):
             if name == b"x-request-id":
@@ -162,21 +175,12 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
     encoding = (encoding or "").strip().lower()
     if encoding in ("", "identity"):
         return body
-    if encoding not in ("gzip", "x-gzip", "deflate"):
+    if encoding not in UNDONE:
         raise BadRequest(f"content-encoding {encoding} is not supported; send identity, gzip or deflate.")
-    out, rest = b"", body
-    for _ in range(_MEMBERS):
-        decoder = zlib.decompressobj(wbits=47 if "gzip" in encoding else 15)
-        try:
-            out += decoder.decompress(rest, limit + 1 - len(out))
-        except zlib.error:
-            raise BadRequest(f"The request body is not valid {encoding}.") from None
-        if len(out) > limit:
-            raise BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here.")
-        if not decoder.eof:
-            raise BadRequest(f"The request body is not valid {encoding}: it ends too early.")
-        # A gzip file may have several members (RFC 1952, section 2.2).
-        rest = decoder.unused_data
-        if not rest:
-            return out
-    raise BadRequest(f"The request body is not valid {encoding}: it has too many members.")
+    try:
+        plain = undone(body, encoding, limit)
+    except Undecodable as error:
+        raise BadRequest(f"The request body is not valid {encoding}: {error}.") from None
+    if plain is None:
+        raise BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here.")
+    return plain

@@ -47,6 +47,8 @@ class Options:
     """Whether models without tools of their own get them as text."""
     ask_usage: bool = True
     max_body: int = 64 * 2**20
+    max_answer: int = 64 * 2**20
+    summary_timeout: float = 300.0
     grace: float = 2.0
     heartbeat: float = 10.0
     overrides: tuple[tuple[str, Mapping[str, Any]], ...] = ()

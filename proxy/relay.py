@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx
 
 from proxy.dialects import CHAT
-from proxy.errors import ClientError, ContextOverflow
+from proxy.errors import ClientError, ContextOverflow, UpstreamInvalid
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
@@ -181,6 +181,8 @@ class Relay:
             await client.write(frames)
             await client.end()
             return
+        if whole.status < 400 and not whole.body:
+            raise UpstreamInvalid(f"The backend answered {whole.status} and nothing else.")
         status = whole.error_status
         job.journal.failed(status, "refused")
         if not job.exchange.started:

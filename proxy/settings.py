@@ -185,6 +185,11 @@ class Settings(BaseSettings):
         16.0, gt=0, description="Windows that an answer without a `max_tokens` of its client may fill."
     )
     summary_model: str | None = Field(None, description="Model that summarises; default: the request's own.")
+    summary_timeout: float = Field(
+        300.0,
+        gt=0,
+        description="Seconds a summary may take; after that the history is shortened without one.",
+    )
     status: StatusForm = Field(
         "auto", description="How users are told: auto, event, reasoning, content, comment, off."
     )
@@ -214,6 +219,11 @@ class Settings(BaseSettings):
     )
     store_bytes: int = Field(256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
     max_body: int = Field(64 * 2**20, gt=0, description="Bytes of the largest request body accepted.")
+    max_answer: int = Field(
+        64 * 2**20,
+        gt=0,
+        description="Bytes of the largest answer taken from a backend that does not stream it.",
+    )
     connect_timeout: float = Field(10.0, gt=0, description="Seconds to wait for a connection to a backend.")
     read_timeout: float = Field(
         900.0, gt=0, description="Seconds of silence after which a backend is given up."

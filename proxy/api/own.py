@@ -153,9 +153,14 @@ def _route_class(door: Door, *, keyless: bool = False) -> type[APIRoute]:
                     if message["type"] == "http.response.start":
                         await exchange.start(message["status"], message["headers"])
                     else:
+                        exchange.ended |= not message.get("more_body", False)
                         await send(message)
 
-                await handle(scope, receive, forward)
+                if exchange.method == "POST":  # its body is still to be read; then who reads it watches
+                    await handle(scope, receive, forward)
+                    return
+                async with exchange.watched():
+                    await handle(scope, receive, forward)
 
             await Endpoint(answer, door, keyless=keyless)(scope, receive, send)
 

@@ -10,12 +10,13 @@ from typing import Generic, TypeVar
 import httpx
 
 from proxy.backends.base import Flow, Probe, Reply
+from proxy.net.inflate import readable
 from proxy.wire import jsontext
 
 T = TypeVar("T")
 
-LARGEST_REPLY = 32 * 2**20
-"""Bytes of a reply that are read; the token list of a very long prompt is a quarter of that."""
+LARGEST_REPLY = 8 * 2**20
+"""Bytes of a reply that are read; the token list of a prompt of a million tokens is as long as that."""
 
 PROBE_TIMEOUT = 5.0
 """Seconds for one probe, unless a backend is given up sooner."""
@@ -124,8 +125,12 @@ class FlowRunner:
 
 
 async def _read(response: httpx.Response) -> Reply:
+    plain = readable(response)
+    if plain is None:
+        return Reply(response.status_code)
+    assert isinstance(plain.stream, httpx.AsyncByteStream)
     body = bytearray()
-    async for piece in response.aiter_bytes():
+    async for piece in plain.stream:
         body += piece
         if len(body) > LARGEST_REPLY:
             return Reply(response.status_code)

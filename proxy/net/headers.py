@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from proxy.net.credentials import OwnKeys, is_credential
+from proxy.net.inflate import UNDONE
 
 Header = tuple[bytes, bytes]
 
@@ -34,6 +35,7 @@ _NOT_UPSTREAM = HOP_BY_HOP | {
 _OWN_PREFIX = b"x-spillway-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
+_UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
 def upstream_headers(
@@ -62,9 +64,21 @@ def upstream_headers(
     return kept
 
 
+def told_length(headers: Sequence[Header]) -> list[Header]:
+    """The length that a request's headers tell of its body, as a header; none where it comes in chunks."""
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        return []
+    return [(name, value) for name, value in headers if name == b"content-length"][:1]
+
+
 def uncompressed(headers: Iterable[Header]) -> list[Header]:
     """The same headers, with a plain answer asked for where the client would take a compressed one."""
     return [(name, b"identity" if name == b"accept-encoding" else value) for name, value in headers]
+
+
+def decodable(headers: Iterable[Header]) -> list[Header]:
+    """The same headers, with an answer asked for only in those of the client's encodings that can be undone here."""
+    return [(name, _undoable(value) if name == b"accept-encoding" else value) for name, value in headers]
 
 
 def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
@@ -86,3 +100,10 @@ def _named_by_connection(pairs: Sequence[Header]) -> frozenset[bytes]:
         part.strip().lower() for name, value in pairs if name == b"connection" for part in value.split(b",")
     }
     return frozenset(named)
+
+
+def _undoable(accepted: bytes) -> bytes:
+    """What remains of an accept-encoding field (RFC 9110, section 12.5.3); its weights stay."""
+    parts = [part.strip() for part in accepted.split(b",")]
+    kept = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
+    return b", ".join(kept) or b"identity"

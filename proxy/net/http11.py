@@ -7,7 +7,6 @@ per header or HTTP chunk, is what makes it cheap.
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 from collections.abc import AsyncIterable
 from typing import Protocol
@@ -16,10 +15,22 @@ import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from typing_extensions import override
 
+from proxy.net.framing import BODILESS, has_body, is_chunked, is_framed
+from proxy.net.sockets import is_readable
+from proxy.net.tasks import spawn
+
 HIGH_WATER = 256 * 1024
 """Bytes of body buffered before the socket is left unread, so that a slow client slows its backend."""
 JOIN_LIMIT = 64 * 1024
 """Bytes of body up to which head and body are copied together into one write."""
+
+BETWEEN = 128 * 1024
+"""Bytes that may come without anything of the answer: its head, 1xx responses, what frames the body, trailers."""
+MOST_HEADERS = 1000
+
+
+class InvalidResponse(httpx.RemoteProtocolError):
+    """What the server sends is no response of HTTP/1.1, or one without end."""
 
 
 class Owner(Protocol):
@@ -52,8 +63,10 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._blocked: asyncio.Future[None] | None = None
+        """Waits for room to write; `_waiter` for anything of the response."""
         self._timer: asyncio.TimerHandle | None = None
         self._timeout = 0.0
         self._heard = 0.0
@@ -64,7 +77,7 @@ class Connection(asyncio.Protocol):
         self._parsing_head = False
         self._paused = False
         self._chunks: list[bytes] = []
-        self._size = 0
+        self._size = self._between = 0
         self._parser: HttpResponseParser | None = None
 
     # -- an exchange ---------------------------------------------------------------------------------
@@ -82,21 +95,41 @@ class Connection(asyncio.Protocol):
     async def upload(
         self, head: bytes, body: AsyncIterable[bytes], *, chunked: bool, read_timeout: float, head_only: bool
     ) -> None:
-        """Send a request whose body is produced while it is sent; stops early once the server has answered."""
-        transport = self._begin(head_only=head_only)
-        transport.write(head)
+        """Send a request whose body is produced while it is sent; stops once the server has answered.
+
+        An answer that comes before the end of the body ends the upload, even while nobody has more of it to send. What
+        the body raises is raised by `read_head`.
+        """
+        self._begin(head_only=head_only).write(head)
         self._sent = False
-        async for data in body:
-            if self._has_head or self._error is not None:
-                break
-            if data:
-                transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
-                await self._drain(read_timeout)
+        pump = spawn(self._pump(body, chunked=chunked, seconds=read_timeout), name="upload")
+        try:
+            while not (self._has_head or self._sent or self._error is not None):
+                await self._wait()
+        finally:
+            pump.cancel()
+        self._watch(read_timeout)
+
+    async def _pump(self, body: AsyncIterable[bytes], *, chunked: bool, seconds: float) -> None:
+        try:
+            async for data in body:
+                if data:
+                    await self._put(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data, seconds)
+            await self._put(b"0\r\n\r\n" if chunked else b"", seconds)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it is raised where the response is waited for
+            if not self._has_head:
+                self._fail(error)
         else:
             self._sent = True
-            if chunked:
-                transport.write(b"0\r\n\r\n")
-        self._watch(read_timeout)
+            self._wake()
+
+    async def _put(self, data: bytes, seconds: float) -> None:
+        if self.readable:
+            # A server that answers before it has read all may close at once: then writing would lose its answer.
+            await asyncio.sleep(0)
+        if self._transport is not None:
+            self._transport.write(data)
+        await self._drain(seconds)
 
     async def read_head(self) -> None:
         """Wait until `status`, `reason` and `headers` are those of the response (not of a 1xx before it).
@@ -153,16 +186,13 @@ class Connection(asyncio.Protocol):
     @property
     def streamed(self) -> bool:
         """Whether the last response had a body whose length its head did not tell."""
-        return any(
-            name.lower() == b"transfer-encoding" and b"chunked" in value.lower()
-            for name, value in self.headers
-        )
+        return is_chunked(self.headers)
 
     @property
     def readable(self) -> bool:
         """Whether the socket has something that the loop has not yet told us: on an idle connection, most likely its end."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        return sock is None or _is_readable(sock.fileno())
+        return sock is None or is_readable(sock.fileno())
 
     def abort(self) -> None:
         """Close the socket at once, dropping what was not sent."""
@@ -181,6 +211,7 @@ class Connection(asyncio.Protocol):
         self.responded = False
         self.status, self.reason, self.headers = 0, b"", []
         self._sent = True
+        self._between = 0
         self._has_head = self._complete = self._keep_alive = False
         self._head_only = head_only
         self._parsing_head = True
@@ -199,7 +230,7 @@ class Connection(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
         self._wake()
@@ -207,8 +238,9 @@ class Connection(asyncio.Protocol):
     async def _drain(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                while not (self._writable or self._has_head or self._error is not None):
-                    await self._wait()
+                while not self._writable:
+                    self._blocked = self._loop.create_future()
+                    await self._blocked
         except TimeoutError:
             msg = f"the server read nothing for {seconds:g} s"
             raise httpx.WriteTimeout(msg) from None
@@ -260,21 +292,27 @@ class Connection(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
         self.responded = True
         parser = self._parser
         if parser is None or self._complete:
             self._keep_alive = False
             self.abort()  # bytes that belong to no request
             return
+        had, size = self._has_head, self._size
         try:
             parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
             self._keep_alive = False
             if not self._complete:
-                self._fail(
-                    httpx.RemoteProtocolError(f"not a valid HTTP/1.1 response: {error.__context__ or error}")
-                )
+                self._fail(InvalidResponse(str(error.__context__ or error)))
+        if self._size > size or self._has_head is not had:
+            self._heard = self._loop.time()
+            self._between = 0
+        else:
+            self._between += len(data)
+            if self._between > BETWEEN and not self._complete:
+                self._fail(InvalidResponse(f"{self._between} bytes without an end of its head"))
+                self.abort()
         self._wake()
 
     @override
@@ -284,7 +322,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         if not self._complete:
-            if self._has_head and exc is None and self._ends_with_connection():
+            if self._has_head and exc is None and not is_framed(self.headers):
                 self._complete = True
             else:
                 self._fail(self._loss(exc))
@@ -298,7 +336,8 @@ class Connection(asyncio.Protocol):
     @override
     def resume_writing(self) -> None:
         self._writable = True
-        self._wake()
+        if self._blocked is not None and not self._blocked.done():
+            self._blocked.set_result(None)
 
     def _loss(self, exc: Exception | None) -> httpx.HTTPError:
         if exc is not None:
@@ -307,44 +346,40 @@ class Connection(asyncio.Protocol):
             return httpx.RemoteProtocolError("the server closed the connection in the middle of the body")
         return httpx.RemoteProtocolError("the server closed the connection without a response")
 
-    def _ends_with_connection(self) -> bool:
-        """RFC 9112 6.3: a body with neither length nor chunked coding ends where the connection does."""
-        for name, value in self.headers:
-            key = name.lower()
-            if key == b"content-length" or (key == b"transfer-encoding" and b"chunked" in value.lower()):
-                return False
-        return True
-
     # -- httptools callbacks -------------------------------------------------------------------------
 
     def on_status(self, status: bytes) -> None:
         """Take the reason phrase; it may come in pieces."""
         if self._complete:
-            msg = "a second response"
-            raise ValueError(msg)
+            raise ValueError("a second response")
         self.reason += status
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; those after the body (trailers) are dropped."""
         if self._parsing_head:
             self.headers.append((name, value))
+            if len(self.headers) > MOST_HEADERS:
+                raise ValueError(f"more than {MOST_HEADERS} headers")
 
     def on_headers_complete(self) -> None:
         """Take the head, unless it is that of a 1xx response."""
         assert self._parser is not None
         status = self._parser.get_status_code()
         if status == 101:
-            msg = "an upgrade that nobody asked for"
-            raise ValueError(msg)
+            raise ValueError("an upgrade that nobody asked for")
+        if not 100 <= status < 600:
+            raise ValueError(f"a status of {status:03}")
         if status < 200:
             self.reason, self.headers = b"", []
             return
         self.status = status
         self._parsing_head = False
         self._has_head = True
-        if self._head_only:
+        if self._head_only or status in BODILESS:
             self._complete = True
-            self._keep_alive = self._parser.should_keep_alive()
+            self._keep_alive = self._parser.should_keep_alive() and (
+                self._head_only or not has_body(self.headers)
+            )
 
     def on_body(self, data: bytes) -> None:
         """Buffer a piece of the body; too much of it stops reading."""
@@ -363,16 +398,3 @@ class Connection(asyncio.Protocol):
             assert self._parser is not None
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive()
-
-
-if hasattr(select, "poll"):
-
-    def _is_readable(fd: int) -> bool:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(0))
-
-else:  # Windows, where select takes any socket; elsewhere none above 1023
-
-    def _is_readable(fd: int) -> bool:
-        return bool(select.select([fd], [], [], 0)[0])

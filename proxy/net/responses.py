@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import httpx
 
-from proxy.errors import UpstreamTimeout, UpstreamUnavailable
+from proxy.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+from proxy.net.inflate import UNDONE, Undecodable, encoding_of, undone
+from proxy.wire.jsontext import dumps
 
 ERROR_BYTES = 256 * 1024
-"""An error is looked at up to here."""
+"""An error's body is read up to here."""
+ERROR_SECONDS = 30.0
+"""Seconds that an error's body may take."""
+QUOTED = 2000
+"""Characters of a backend's own words in an error of Spillway's."""
+_PLAIN = (b"{", b"[")
+"""What JSON begins with, and no content-encoding does."""
 
 
 def is_event_stream(response: httpx.Response) -> bool:
@@ -16,18 +28,80 @@ def is_event_stream(response: httpx.Response) -> bool:
     return response.status_code == 200 and kind.startswith("text/event-stream")
 
 
-async def body_of(response: httpx.Response) -> bytes:
+async def body_of(response: httpx.Response, limit: int) -> bytes:
     """The body as it came, not decoded; the response is closed.
+
+    Raises:
+        UpstreamTooLarge: it has more than `limit` bytes.
+        UpstreamUnavailable, UpstreamTimeout: it broke off.
+    """
+    body = bytearray()
+    async with _reading(response):
+        if not await _take(response, body, limit):
+            raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
+    return bytes(body)
+
+
+async def error_of(response: httpx.Response) -> bytes:
+    """The body of an error as it came, not decoded; the response is closed.
+
+    One that is too long or too slow is replaced by an error that quotes its beginning: the status stays, and the
+    headers are made to fit.
 
     Raises:
         UpstreamUnavailable, UpstreamTimeout: it broke off.
     """
-    assert isinstance(response.stream, httpx.AsyncByteStream)
+    body = bytearray()
+    async with _reading(response):
+        try:
+            async with asyncio.timeout(ERROR_SECONDS):
+                if await _take(response, body, ERROR_BYTES):
+                    return bytes(body)
+        except TimeoutError:
+            pass
+    said = "" if encoding_of(response) else body[:QUOTED].decode("utf-8", "replace")
+    error = UpstreamUnavailable(f"The backend answered {response.status_code}, in words without end: {said}")
+    for name in ("content-length", "content-encoding"):
+        response.headers.pop(name, None)
+    response.headers["content-type"] = "application/json"
+    return dumps(error.body())
+
+
+@asynccontextmanager
+async def _reading(response: httpx.Response) -> AsyncIterator[None]:
+    """Tell failures as errors, and close the response."""
     try:
-        return b"".join([part async for part in response.stream])
+        yield
     except httpx.TimeoutException:
         raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
     except httpx.TransportError as error:
         raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
     finally:
         await response.aclose()
+
+
+def plain_body(response: httpx.Response, body: bytes, limit: int) -> bytes | None:
+    """A body without its content-encoding; None if that is not known here.
+
+    Raises:
+        Undecodable: it is not in that encoding, or comes to more than `limit` bytes.
+    """
+    encoding = "" if body[:1] in _PLAIN else encoding_of(response)
+    if not encoding:
+        return body
+    if encoding not in UNDONE:
+        return None
+    plain = undone(body, encoding, limit)
+    if plain is None:
+        raise Undecodable(f"it is larger than the {limit} bytes accepted of one")
+    return plain
+
+
+async def _take(response: httpx.Response, body: bytearray, limit: int) -> bool:
+    """Add to `body` what is left of the response; False when that is more than `limit` bytes."""
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    async for part in response.stream:
+        body += part
+        if len(body) > limit:
+            return False
+    return True

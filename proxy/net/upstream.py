@@ -6,9 +6,11 @@ from collections.abc import AsyncIterable, Collection, Iterable
 
 import httpx
 
-from proxy.errors import UpstreamTimeout, UpstreamUnavailable
+from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.credentials import OwnKeys
-from proxy.net.headers import Header, upstream_headers
+from proxy.net.framing import BODILESS
+from proxy.net.headers import Header, told_length, upstream_headers
+from proxy.net.http11 import InvalidResponse
 from proxy.net.prober import Prober
 from proxy.net.request import build_request
 
@@ -52,21 +54,29 @@ class Upstream:
     ) -> httpx.Response:
         """Send a request and return the response with its body unread; close it when done.
 
-        `target` is path and query as the client sent them; `drop` names headers to leave out.
+        `target` is path and query as the client sent them; `drop` names headers to leave out. Where the body is
+        produced while it is sent, it is the client's own, and has the length that its headers tell.
 
         Raises:
             UpstreamUnavailable: no connection, or it broke before the response.
+            UpstreamInvalid: it is no response of HTTP/1.1.
             UpstreamTimeout: it said nothing for the read timeout.
         """
+        headers = list(headers)
         kept = upstream_headers(
             headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop
         )
+        if not isinstance(body, bytes):
+            kept += told_length(headers)
         target = self._prefix + self._own_keys.without(target)
         request = build_request(method, self._root, kept, body, target=target)
         try:
             response = await self._transport.handle_async_request(request)
         except httpx.TimeoutException:
             raise UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.") from None
+        except InvalidResponse as error:
+            self.prober.forget()
+            raise self._invalid(error) from None
         except httpx.TransportError as error:
             self.prober.forget()
             raise UpstreamUnavailable(
@@ -75,7 +85,15 @@ class Upstream:
             ) from None
         if response.status_code == 200 and self._authorization is None:
             self._lend_key(kept)
+        if not 200 <= response.status_code < 600:
+            await response.aclose()
+            raise self._invalid(f"a status of {response.status_code:03}")
+        if response.status_code in BODILESS:
+            response.headers.pop("content-length", None)  # of a body that does not come
         return response
+
+    def _invalid(self, what: object) -> UpstreamInvalid:
+        return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {what}.")
 
     def _lend_key(self, headers: Iterable[Header]) -> None:
         given = next((value for name, value in headers if name == b"authorization"), None)

@@ -16,11 +16,10 @@ from proxy.backends.refusals import ToolRefusal, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
-from proxy.errors import ClientError, UpstreamUnavailable
-from proxy.exchange import decoded
-from proxy.net.headers import uncompressed
-from proxy.net.inflate import readable
-from proxy.net.responses import ERROR_BYTES, body_of, is_event_stream
+from proxy.errors import UpstreamUnavailable
+from proxy.net.headers import decodable, uncompressed
+from proxy.net.inflate import Undecodable, readable
+from proxy.net.responses import ERROR_BYTES, body_of, error_of, is_event_stream, plain_body
 from proxy.shortening.continuation import ContinuationRequest
 from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
@@ -107,7 +106,7 @@ class Attempts:
             return Attempted(plain, estimate, ask, min(bound.values(), default=None))
         said = await self._read(job, response)
         final = response.status_code >= 500 or response.status_code in _FINAL
-        overflow = recognise(response.status_code, plain_body(response, said))
+        overflow = recognise(response.status_code, _readable_of(response, said))
         return self._refusal(job, overflow, None, how=how, final=final)
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
@@ -141,7 +140,7 @@ class Attempts:
 
     def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
         """What a response that is no stream refuses; None: it is an answer, or an error that nothing helps against."""
-        status, body = response.status_code, plain_body(response, body)
+        status, body = response.status_code, _readable_of(response, body)
         if status < 400 and status != 0 and not is_refusal(body):
             return None
         overflow = recognise(status, body)
@@ -222,7 +221,7 @@ class Attempts:
         self, job: Job, body: bytes, why: str, *, stream: bool, encoded: bool = False
     ) -> httpx.Response:
         # A stream is watched as it comes; no local backend compresses one.
-        headers = uncompressed(job.exchange.headers) if stream else job.exchange.headers
+        headers = uncompressed(job.exchange.headers) if stream else decodable(job.exchange.headers)
         drop: frozenset[bytes] = frozenset() if encoded else _ENCODING
         job.journal.tell(Sent(why))
         try:
@@ -233,25 +232,24 @@ class Attempts:
 
     async def _read(self, job: Job, response: httpx.Response) -> bytes:
         try:
-            return await body_of(response)
+            if not 200 <= response.status_code < 300:
+                return await error_of(response)
+            return await body_of(response, job.options.max_answer)
         except UpstreamUnavailable as error:
             job.journal.tell(failure(error))
             raise
 
 
-_PLAIN = (b"{", b"[")
-"""What JSON begins with, and no content-encoding does."""
 _ENCODING = frozenset({b"content-encoding"})
 
 
-def plain_body(response: httpx.Response, body: bytes) -> bytes:
+def _readable_of(response: httpx.Response, body: bytes) -> bytes:
     """The body of an error without its content-encoding; as it came if that can't be undone."""
-    if body[:1] in _PLAIN:
-        return body
     try:
-        return decoded(body, response.headers.get("content-encoding"), ERROR_BYTES)
-    except ClientError:
-        return body
+        plain = plain_body(response, body, ERROR_BYTES)
+    except Undecodable:
+        plain = None
+    return body if plain is None else plain
 
 
 def _target(job: Job) -> bytes:

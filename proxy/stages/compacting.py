@@ -15,17 +15,14 @@ from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
-from proxy.shortening.summary import acceptable
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
-from proxy.stages.summarising import Asked, ask_model, drive
-from proxy.telemetry.events import Compacted, Compacting, Summarised
+from proxy.stages.summarising import Asked, Summaries, drive
+from proxy.telemetry.events import Compacted, Compacting
 from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
-IN_VAIN = 2
-"""Summaries in a row that nobody wrote, after which no more of them is asked for on behalf of a request."""
 COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened is not tried again."""
 
@@ -142,7 +139,7 @@ class Compactor:
             ):
                 return self._taken_over(job, stored)
         try:
-            done = await self._run(job, budget, goal, limit, partial(self.ask, job))
+            done = await self._run(job, budget, goal, limit, self.summaries(job))
             if done.covered:
                 await self._store.put(self._checkpoint(job, done))
             return done
@@ -187,14 +184,9 @@ class Compactor:
             window=_surely_below(window, job), tokens=tokens, overhead=overhead, same_model=same
         )
 
-    async def ask(self, job: Job, ask: SummaryAsk) -> str:
-        """Have the summarising model write a summary; empty when it failed, and for a job for which it does."""
-        if job.unsummarised >= IN_VAIN:
-            return ""
-        text = await ask_model(job, await self._summary_route(job), ask)
-        job.unsummarised = 0 if text else job.unsummarised + 1
-        job.journal.tell(Summarised(ok=acceptable(text)))
-        return text
+    def summaries(self, job: Job) -> Summaries:
+        """Has one summary written by the model that summarises for this job."""
+        return Summaries(job, partial(self._summary_route, job))
 
     def _checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
         """The rewrite against the client's own messages, so that the next job finds it."""

@@ -95,7 +95,9 @@ async def pass_by_model(exchange: Exchange, journal: Journal, router: Router) ->
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
     if not _worth_reading(exchange):
-        await pass_through(exchange, journal, Route(router.upstreams[0], ""), _upload(exchange))
+        upload = _upload(exchange)
+        async with exchange.watched():
+            await pass_through(exchange, journal, Route(router.upstreams[0], ""), upload)
         return
     body = await exchange.body(PEEK)
     async with exchange.watched():
@@ -125,4 +127,4 @@ def _worth_reading(exchange: Exchange) -> bool:
 def _upload(exchange: Exchange) -> bytes | AsyncIterable[bytes]:
     """The body as it arrives; none where the request has none (RFC 9112, section 6.3)."""
     has_body = exchange.header(b"transfer-encoding") or exchange.header(b"content-length") not in (None, "0")
-    return exchange.body_stream() if has_body else b""
+    return exchange.upload() if has_body else b""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from proxy.answer.answer import Answer
@@ -131,7 +130,7 @@ class Resumer:
         by = await self._compactor.summariser(job, budget, 0.0)
         so_far = progress.thought if thought else progress.said
         flow = shorten_said(text or thought, so_far, room=room, by=by, cost=self._cost(job))
-        short = await drive(flow, partial(self._compactor.ask, job))
+        short = await drive(flow, self._compactor.summaries(job))
         return Partial(thought=short) if thought else Partial(text=short)
 
 

@@ -27,6 +27,8 @@ from proxy.backends.remedy import Remedy
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream
 from proxy.errors import UpstreamUnavailable
+from proxy.net.http11 import InvalidResponse
+from proxy.net.inflate import Undecoded
 from proxy.net.tasks import spawn
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.client_stream import Audience, Nobody
@@ -38,6 +40,7 @@ from proxy.status import Notice
 from proxy.telemetry import events
 from proxy.telemetry.events import BackendFailed, FirstByte, Paused
 from proxy.tokens.meter import Estimate
+from proxy.wire.sse import FrameTooLong
 
 Stopped = Pause | Retry | Correct | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
@@ -212,9 +215,9 @@ class StreamDriver:
                     first = False
                     self.read_again(run.job)
             return await self._carry_out(run, UpstreamEnded())
-        except httpx.TransportError as error:
+        except (httpx.TransportError, FrameTooLong) as error:
             run.job.journal.tell(BackendFailed(type(error).__name__))
-            failed = UpstreamFailed(f"The backend broke off the answer ({type(error).__name__}).")
+            failed = UpstreamFailed(f"The backend broke off the answer ({_reason(error)}).")
             return await self._carry_out(run, failed)
         finally:
             await response.aclose()
@@ -244,6 +247,12 @@ def _outcome(before: int, after: int, response: httpx.Response | None, *, begun:
     """What to tell of a pause: prompt tokens before and after it, whether the next attempt is open, or an answer ends."""
     ended = response is None and begun
     return Notice(done=True, before=before, after=after, failed=response is None, ended=ended)
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with the bytes of an answer, or the kind of failure."""
+    told = isinstance(error, FrameTooLong | InvalidResponse | Undecoded)
+    return str(error) if told else type(error).__name__
 
 
 def _watch(job: Job, to: Audience) -> Watch:

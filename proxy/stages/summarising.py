@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Generator
 from typing import TypeAlias, TypeVar
 
@@ -13,16 +15,26 @@ from proxy.dialects import UPSTREAM
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import summarising
 from proxy.errors import UpstreamUnavailable
+from proxy.net.inflate import readable
 from proxy.shortening.compaction import SummaryAsk
+from proxy.shortening.summary import acceptable
 from proxy.stages.job import Job
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
-from proxy.telemetry.events import BackendFailed
+from proxy.telemetry.events import BackendFailed, Summarised
 from proxy.wire import sse
 
 T = TypeVar("T")
 
 _log = logging.getLogger("spillway.summary")
+
+LONGEST_REST = 30.0
+"""Seconds that a backend may want to be left alone for, if it is to be waited for."""
+IN_VAIN = 2
+"""Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
+SMALLEST_BOUND = 64 * 1024
+BYTES_PER_TOKEN = 4096
+"""Bytes of stream that a summary may take, and more for each token asked for: one comes in 100 to 500."""
 
 Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
 """Whoever answers a request for a summary; empty when that failed."""
@@ -39,36 +51,97 @@ async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked) -> T:
         return result
 
 
-async def ask_model(job: Job, route: Route, ask: SummaryAsk) -> str:
-    """Send a summary request and join its stream; empty when the backend failed."""
-    try:
-        response = await route.upstream.send(
-            "POST",
-            UPSTREAM_PATH,
-            _headers(job, same=route.upstream is job.route.upstream),
-            summarising(
-                job.prompt.request.body,
-                route.model,
-                [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
-                append=ask.append,
-                max_tokens=ask.max_tokens,
-            ),
-        )
-    except UpstreamUnavailable as error:
-        job.journal.tell(failure(error))
-        _log.warning("summary by %s failed: %s", route.model, error.code)
-        return ""
-    try:
-        if response.status_code != 200:
-            _log.warning("summary by %s failed: status %d", route.model, response.status_code)
+class Summaries:
+    """Has models write summaries, each within a time for all the requests that it takes.
+
+    A model that takes longer, writes without end or asks for a rest is not asked again for the same client's request:
+    the history is then shortened without one.
+    """
+
+    def __init__(self, job: Job, route: Callable[[], Awaitable[Route]]) -> None:
+        """One summary for this job. `route` tells who writes it."""
+        self._job = job
+        self._route = route
+        self._until: float | None = None
+        self._rested = False
+
+    async def __call__(self, ask: SummaryAsk) -> str:
+        """The text; empty when there is none."""
+        job = self._job
+        if job.unsummarised >= IN_VAIN:
             return ""
-        return await _joined(response)
-    except httpx.TransportError as error:
-        job.journal.tell(BackendFailed(type(error).__name__))
-        _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
-        return ""
-    finally:
-        await response.aclose()
+        text = await self._in_time(ask)
+        if text:
+            job.unsummarised = 0
+        elif text is not None:
+            job.unsummarised += 1
+        else:
+            job.unsummarised = IN_VAIN
+        job.journal.tell(Summarised(ok=acceptable(text or "")))
+        return text or ""
+
+    async def _in_time(self, ask: SummaryAsk) -> str | None:
+        """The text, empty when that failed; None if the model is not to be asked again."""
+        if self._until is None:
+            self._until = asyncio.get_running_loop().time() + self._job.options.summary_timeout
+        route = await self._route()
+        try:
+            async with asyncio.timeout_at(self._until):
+                while (came := await self._asked(route, ask)) is not None:
+                    if isinstance(came, str):
+                        return came
+                    await asyncio.sleep(came)
+        except TimeoutError:
+            self._job.journal.tell(BackendFailed(TimeoutError.__name__))
+            _log.warning("summary by %s given up after %g s", route.model, self._job.options.summary_timeout)
+        return None
+
+    async def _asked(self, route: Route, ask: SummaryAsk) -> str | float | None:
+        """Ask once: the text, empty when that failed; or seconds to wait before asking again; None: not to be asked again."""
+        job = self._job
+        try:
+            response = await _send(job, route, ask)
+        except UpstreamUnavailable as error:
+            job.journal.tell(failure(error))
+            _log.warning("summary by %s failed: %s", route.model, error.code)
+            return ""
+        try:
+            if response.status_code != 200:
+                _log.warning("summary by %s failed: status %d", route.model, response.status_code)
+                return self._rest(response)
+            return await _joined(response, SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN)
+        except httpx.TransportError as error:
+            job.journal.tell(BackendFailed(type(error).__name__))
+            _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
+            return ""
+        finally:
+            await response.aclose()
+
+    def _rest(self, response: httpx.Response) -> str | float | None:
+        """How long a backend that refused wants to be left alone, if it says so in seconds, and it is not for long."""
+        told = str(response.headers.get("retry-after", "")).strip()
+        if response.status_code != 429 and not told:
+            return ""
+        seconds = float(told) if told.isdecimal() else math.inf
+        if seconds > LONGEST_REST or self._rested:
+            return None
+        self._rested = True
+        return seconds
+
+
+async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
+    return await route.upstream.send(
+        "POST",
+        UPSTREAM_PATH,
+        _headers(job, same=route.upstream is job.route.upstream),
+        summarising(
+            job.prompt.request.body,
+            route.model,
+            [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
+            append=ask.append,
+            max_tokens=ask.max_tokens,
+        ),
+    )
 
 
 def _headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
@@ -77,11 +150,18 @@ def _headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     return [(b"content-type", b"application/json"), *(own if same else ())]
 
 
-async def _joined(response: httpx.Response) -> str:
-    answer = Answer(0, len)
-    splitter = sse.FrameSplitter()
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    async for data in response.stream:
+async def _joined(response: httpx.Response, limit: int) -> str | None:
+    """The text of a streamed answer; empty if it is none, and None if it has more than `limit` bytes."""
+    plain, size = readable(response), 0
+    if plain is None:
+        return ""
+    answer, splitter = Answer(0, len), sse.FrameSplitter(limit)
+    assert isinstance(plain.stream, httpx.AsyncByteStream)
+    async for data in plain.stream:
+        size += len(data)
+        if size > limit:
+            _log.warning("a summary was given up after %d bytes", limit)
+            return None
         _take(splitter.feed(data), answer)
     _take(splitter.flush(), answer)
     return "" if answer.attempt.errored or answer.attempt.calling else answer.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import is_
@@ -13,13 +12,16 @@ import httpx
 from proxy.answer.events import Correct, Pause
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedMessage, complaint, emulated_message
-from proxy.errors import UpstreamUnavailable
+from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.net.headers import response_headers
+from proxy.net.inflate import Undecodable
+from proxy.net.responses import QUOTED, plain_body
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Identity, Piece
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
+from proxy.stages.passing import failure
 from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.telemetry.events import FirstByte
 from proxy.wire.jsontext import loads
@@ -52,7 +54,7 @@ class Whole:
             parsed = None
         if isinstance(parsed, dict) and isinstance(parsed.get("error"), dict):
             return parsed
-        said = self.body[:2000].decode("utf-8", "replace")
+        said = self.body[:QUOTED].decode("utf-8", "replace")
         return UpstreamUnavailable(f"The backend answered {self.status}: {said}").body()
 
 
@@ -63,9 +65,9 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         UpstreamUnavailable: it is no answer, nor an error.
     """
     whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
-    plain = raw if raw[:1] == b"{" else _plain(raw, response.headers.get("content-encoding"))
-    came = None if response.status_code != 200 or plain is None else UPSTREAM.whole(plain)
-    if came is None and response.status_code == 200 and _is_readable(response):
+    plain = _plain(job, response, raw) if response.status_code == 200 else None
+    came = None if plain is None else UPSTREAM.whole(plain)
+    if came is None and plain is not None:
         raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if came is None or came.refused:
         told = job.dialect.refused(raw)
@@ -195,20 +197,15 @@ def _made(
     return made if same and writer.native else _with_body(made, writer.whole(came, made.pieces, usage))
 
 
+def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
+    try:
+        return plain_body(response, raw, job.options.max_answer)
+    except Undecodable as error:
+        wrong = UpstreamInvalid(f"The backend's answer can't be decompressed: {error}.")
+        job.journal.tell(failure(wrong))
+        raise wrong from None
+
+
 def _with_body(whole: Whole, body: bytes) -> Whole:
     headers = [(n, v) for n, v in whole.headers if n not in (b"content-length", b"content-encoding")]
     return replace(whole, headers=[*headers, (b"content-length", str(len(body)).encode())], body=body)
-
-
-def _is_readable(response: httpx.Response) -> bool:
-    """Whether its body is in an encoding that is known here; one that the client asked for may be another."""
-    return response.headers.get("content-encoding", "identity") in ("identity", "gzip", "deflate")
-
-
-def _plain(raw: bytes, encoding: str | None) -> bytes | None:
-    if encoding not in ("gzip", "deflate"):
-        return raw
-    try:
-        return zlib.decompress(raw, wbits=47 if encoding == "gzip" else 15)
-    except zlib.error:
-        return None

@@ -18,11 +18,19 @@ _EOL = re.compile(rb"\r\n|\n|\r")
 _FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
 
 
+LARGEST_FRAME = 32 * 2**20
+"""Bytes of the largest frame that is held in memory: a picture in an answer takes some of them."""
+
+
+class FrameTooLong(ValueError):
+    """The stream has a frame without end; the text says so to a client."""
+
+
 class FrameSplitter:
     """Holds back the unfinished frame at the end of what was read; linear however small the pieces are."""
 
-    def __init__(self, limit: int = 16 * 2**20) -> None:
-        """Frames larger than `limit` bytes are let through in pieces, to bound memory."""
+    def __init__(self, limit: int = LARGEST_FRAME) -> None:
+        """`limit`: bytes of the largest unfinished frame."""
         self._rest = bytearray()
         self._limit = limit
 
@@ -32,7 +40,11 @@ class FrameSplitter:
         return not self._rest
 
     def feed(self, data: bytes) -> bytes:
-        """Return all frames that are whole now, as the bytes they came as; maybe none."""
+        """Return all frames that are whole now, as the bytes they came as; maybe none.
+
+        Raises:
+            FrameTooLong: what is held back has become longer than the limit.
+        """
         rest = self._rest
         if not rest and data.endswith(b"\n\n"):
             return data
@@ -40,9 +52,9 @@ class FrameSplitter:
         start = max(0, len(rest) - 3)
         rest += data
         end = _last_end(rest, start)
-        if end == 0 and len(rest) > self._limit:
-            end = len(rest)
         if end == 0:
+            if len(rest) > self._limit:
+                raise FrameTooLong(f"an event of more than {self._limit} bytes")
             return b""
         whole = bytes(rest[:end])
         del rest[:end]

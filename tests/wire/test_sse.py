@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wire.jsontext import loads
-from proxy.wire.sse import FrameSplitter, comment, data_lines, data_of, encode, frames
+from proxy.wire.sse import FrameSplitter, FrameTooLong, comment, data_lines, data_of, encode, frames
 
 ends = st.sampled_from([b"\n", b"\r\n", b"\r"])
 lines = st.sampled_from(
@@ -95,11 +95,17 @@ def test_bytes_fed_one_by_one_take_linear_time() -> None:
     assert out == [frame]
 
 
-def test_a_frame_without_end_is_let_through_in_pieces() -> None:
+@pytest.mark.parametrize("size", [1, 30, 1000])
+def test_a_frame_without_end_is_an_error(size: int) -> None:
     splitter = FrameSplitter(limit=100)
-    out = b"".join(splitter.feed(b"x" * 30) for _ in range(10))
-    assert len(out) >= 200
-    assert out + splitter.flush() == b"x" * 300
+    assert splitter.feed(b"data: a\n\ndata: b") == b"data: a\n\n"
+    with pytest.raises(FrameTooLong, match="more than 100 bytes"):
+        any(splitter.feed(b"x" * size) for _ in range(101))
+
+
+def test_a_long_frame_that_ends_is_one() -> None:
+    frame = b"data: " + b"x" * 200 + b"\n\n"
+    assert FrameSplitter(limit=100).feed(frame) == frame
 
 
 def test_further_blank_lines_are_pieces_of_their_own() -> None:

@@ -1,0 +1,338 @@
+"""Backends that send too much: the client gets a clear error, and the proxy stays small."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.net import http11, responses
+from proxy.wire import sse
+from tests.proxying import Proxy, read_stream, running_proxy
+from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend
+
+pytestmark = pytest.mark.slow
+
+OK = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
+MIB = 2**20
+ENDLESS = 24
+"""MiB after which a backend that should have been left gives up."""
+
+
+def chat(proxy: Proxy, *, stream: bool = False) -> httpx.Response:
+    return proxy.chat({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "go"}]})
+
+
+def flood(backend: RawBackend, call: Call, start: bytes, piece: bytes) -> None:
+    """Send the beginning, and then the piece until the proxy hangs up."""
+    size, alive = 0, call.send(start)
+    while alive and size < ENDLESS * MIB:
+        alive = call.send(piece)
+        size += len(piece)
+    if not alive:
+        backend.gone.set()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+FLOODS: dict[str, tuple[bytes, bytes]] = {
+    "headers": (HEAD, b"x-more: yes\r\n" * 1000),
+    "one header": (HEAD + b"x-long: ", b"x" * 65536),
+    "a reason": (b"HTTP/1.1 200 ", b"x" * 65536),
+    "1xx": (b"", b"HTTP/1.1 102 Processing\r\n\r\n" * 1000),
+    "1xx with headers": (b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * 1000),
+}
+
+
+@pytest.mark.parametrize("flood_of", sorted(FLOODS))
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_a_head_without_end_is_an_error(flood_of: str, passed_on: bool) -> None:
+    with (
+        raw_backend(lambda backend, call: flood(backend, call, *FLOODS[flood_of])) as backend,
+        running_proxy(backend.setting) as proxy,
+    ):
+        answer = proxy.client.get("/other") if passed_on else chat(proxy)
+        assert answer.status_code == 502
+        assert answer.json()["error"]["code"] == "upstream_invalid"
+        assert backend.gone.wait(DEADLINE)
+
+
+EVENT = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+CHUNKED = SSE[:-2] + b"transfer-encoding: chunked\r\n\r\n"
+FIRST = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+IN_STREAMS: dict[str, tuple[bytes, bytes]] = {
+    "a chunk's extension": (CHUNKED + FIRST + b"1;x=", b"y" * 65536),
+    "trailers": (CHUNKED + FIRST + b"0\r\n", b"x-more: yes\r\n" * 1000),
+    "one trailer": (CHUNKED + FIRST + b"0\r\nx: ", b"y" * 65536),
+}
+
+
+@pytest.mark.parametrize("flood_of", sorted(IN_STREAMS))
+def test_framing_without_end_ends_the_stream_with_an_error(flood_of: str) -> None:
+    with (
+        raw_backend(lambda backend, call: flood(backend, call, *IN_STREAMS[flood_of])) as backend,
+        running_proxy(backend.setting) as proxy,
+    ):
+        seen = read_stream(chat(proxy, stream=True).content)
+        assert (seen.text, len(seen.errors), seen.done) == ("x", 1, 1)
+        assert backend.gone.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b": comment\ndata: y\n" * 1000])
+def test_an_event_without_end_ends_the_stream_with_an_error(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse.FrameSplitter.__init__, "__defaults__", (4 * MIB,))
+    with (
+        raw_backend(lambda backend, call: flood(backend, call, SSE + EVENT + b"data: ", piece)) as backend,
+        running_proxy(backend.setting) as proxy,
+    ):
+        seen = read_stream(chat(proxy, stream=True).content)
+        assert (seen.text, len(seen.errors), seen.done) == ("x", 1, 1)
+        assert "an event of more than" in seen.errors[0]["message"]
+        assert backend.gone.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "500 Internal Server Error", "302 Found"])
+def test_an_error_without_end_keeps_its_status_and_is_quoted(status: str, stream: bool) -> None:
+    start = f"HTTP/1.1 {status}\r\nretry-after: 7\r\ncontent-type: text/html\r\nconnection: close\r\n\r\nslow down"
+    with (
+        raw_backend(lambda backend, call: flood(backend, call, start.encode(), b"x" * 65536)) as backend,
+        running_proxy(backend.setting) as proxy,
+    ):
+        answer = chat(proxy, stream=stream)
+        assert answer.status_code == (502 if stream and status < "400" else int(status[:3]))
+        assert answer.headers["retry-after"] == "7"
+        assert "slow down" in answer.json()["error"]["message"]
+        assert len(answer.content) < 4 * responses.QUOTED
+        assert backend.gone.wait(DEADLINE)
+
+
+def test_an_error_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "ERROR_SECONDS", 0.2)
+
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\r\nbusy ")
+        for _ in range(2000):
+            if not call.send(b".") or call.left(0.005):
+                backend.gone.set()
+                return
+
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        answer = chat(proxy)
+        assert answer.status_code == 503
+        assert "busy ." in answer.json()["error"]["message"]
+        assert backend.gone.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_whole_answer_has_a_bound(stream: bool) -> None:
+    start = OK + b'content-type: application/json\r\n\r\n{"choices": "'
+    with (
+        raw_backend(lambda backend, call: flood(backend, call, start, b"x" * 65536)) as backend,
+        running_proxy(backend.setting, max_answer=4 * MIB) as proxy,
+    ):
+        answer = chat(proxy, stream=stream)
+        assert answer.status_code == 502
+        assert answer.json()["error"]["code"] == "upstream_too_large"
+        assert str(4 * MIB) in answer.json()["error"]["message"]
+        assert backend.gone.wait(DEADLINE)
+
+
+def packed(parts: Iterator[bytes], encoding: str) -> bytes:
+    packer = zlib.compressobj(9, wbits={"gzip": 31, "deflate": 15, "raw deflate": -15}[encoding])
+    return b"".join(packer.compress(part) for part in parts) + packer.flush()
+
+
+def encoded(body: bytes, encoding: str, kind: str) -> bytes:
+    name = encoding.removeprefix("raw ")
+    head = f"content-type: {kind}\r\ncontent-encoding: {name}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return OK + head.encode() + body
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_compressed_bomb_is_an_error(encoding: str, stream: bool) -> None:
+    """200 MB of events out of 200 kB; 300 MB of a whole answer out of as little."""
+    if stream:
+        # An event that says nothing, over and over; what is not about the bomb must not be what fails.
+        body = packed(itertools.repeat(b": " + b"x" * 10_000 + b"\n\n", 20_000), encoding)
+    else:
+        start = itertools.chain([b'{"choices": "'], itertools.repeat(b"x" * MIB, 300))
+        body = packed(itertools.chain(start, [b'"}']), encoding)
+    assert len(body) < MIB
+
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(encoded(body, encoding, "text/event-stream" if stream else "application/json"))
+
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        chat(proxy, stream=stream)  # what is made once stays
+        tracemalloc.start()
+        try:
+            answer = chat(proxy, stream=stream)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    if stream:
+        seen = read_stream(answer.content)
+        assert (seen.text, len(seen.errors), seen.done) == ("", 1, 1)
+        assert "can't be decompressed" in seen.errors[0]["message"]
+    else:
+        assert answer.status_code == 502
+        assert "can't be decompressed" in answer.json()["error"]["message"]
+    assert peak < 160 * MIB  # of the client in this process too
+
+
+WHOLE: dict[str, Any] = {
+    "id": "1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+}
+
+
+def test_events_in_several_members_are_all_read() -> None:
+    """Some servers make a member of each event."""
+    events = [EVENT.replace(b'"x"', b'"%d "' % n) for n in range(200)]
+    end = b'data: {"id": "1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    body = b"".join(gzip.compress(event, mtime=0) for event in [*events, end])
+
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(SSE[:-2] + b"content-encoding: gzip\r\n\r\n" + body)
+
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        seen = read_stream(chat(proxy, stream=True).content)
+        assert seen.text == "".join(f"{n} " for n in range(200))
+        assert (seen.finishes, seen.done, seen.errors) == (["stop"], 1, [])
+
+
+def test_a_compressed_stream_that_is_cut_ends_with_an_error() -> None:
+    body = packed(iter([EVENT, b"data: {" + b"y" * 1000]), "gzip")[:-12]
+
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(SSE[:-2] + b"content-encoding: gzip\r\n\r\n" + body)
+
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        seen = read_stream(chat(proxy, stream=True).content)
+        assert (len(seen.errors), seen.done) == (1, 1)
+
+
+def test_only_encodings_that_can_be_undone_are_asked_for() -> None:
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(answering(WHOLE))
+
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        for accepted in ("br, gzip;q=0.5, zstd, deflate", "br", "*"):
+            proxy.chat(
+                {"model": "m", "messages": [{"role": "user", "content": "go"}]},
+                **{"accept-encoding": accepted},
+            )
+        asked = [call.header("accept-encoding") for call in backend.chats()]
+        assert asked == ["gzip;q=0.5, deflate", "identity", "identity"]
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_list_of_models_has_a_bound(packs: bool) -> None:
+    """A gigabyte of models; or as much in a megabyte of gzip. Requests go through without the list."""
+
+    def script(backend: RawBackend, call: Call) -> None:
+        if call.path.endswith("/chat/completions"):
+            call.send(answering(WHOLE))
+        elif not call.path.endswith("/models"):
+            call.send(answering({}, "404 Not Found"))
+        elif packs:
+            call.send(encoded(bomb, "gzip", "application/json"))
+        else:
+            start = OK + b'content-type: application/json\r\n\r\n{"data": ['
+            flood(backend, call, start, b'{"id": "m"},' * 5000)
+
+    bomb = packed(itertools.chain([b'{"data": ['], itertools.repeat(b" " * MIB, 300)), "gzip")
+    with raw_backend(script, lists=False) as backend, running_proxy(backend.setting) as proxy:
+        tracemalloc.start()
+        try:
+            assert proxy.client.get("/v1/models").json()["data"] == []
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 100 * MIB
+        assert packs or backend.gone.wait(DEADLINE)
+        assert chat(proxy).json()["choices"][0]["message"]["content"] == "hi"
+
+
+ODD: dict[str, tuple[bytes, int]] = {
+    "999": (b"HTTP/1.1 999 What\r\ncontent-length: 2\r\n\r\n{}", 502),
+    "600": (b"HTTP/1.1 600 What\r\ncontent-length: 2\r\n\r\n{}", 502),
+    "000": (b"HTTP/1.1 000 None\r\ncontent-length: 2\r\n\r\n{}", 502),
+    "099": (b"HTTP/1.1 099 None\r\ncontent-length: 2\r\n\r\n{}", 502),
+    "101": (b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", 502),
+    "no number": (b"HTTP/1.1 OK\r\ncontent-length: 2\r\n\r\n{}", 502),
+    "not HTTP": (b"SSH-2.0-OpenSSH_9.7\r\n", 502),
+    "304 with a length": (b"HTTP/1.1 304 Not Modified\r\ncontent-length: 200\r\netag: x\r\n\r\n", 304),
+    "204 with a length": (b"HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\n{}", 204),
+    "204 with a body": (b"HTTP/1.1 204 No Content\r\n\r\n{}", 204),
+    "204 in chunks": (
+        b"HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        204,
+    ),
+    "after 1xx": (
+        b"HTTP/1.1 102 P\r\n\r\nHTTP/1.1 103 E\r\n\r\n" + answering({"a": 1}, "404 Not Found"),
+        404,
+    ),
+}
+
+
+@pytest.mark.parametrize("odd", sorted(ODD))
+@pytest.mark.parametrize("way", ["passed", "whole", "stream"])
+def test_odd_responses_are_answered_clearly_and_the_next_one_as_well(odd: str, way: str) -> None:
+    """The backend leaves the connection open, so that nothing of the odd one may turn up in the next."""
+
+    def script(backend: RawBackend, call: Call) -> None:
+        if len(backend.calls) == 1:
+            call.send(ODD[odd][0])
+            call.left()
+        else:
+            call.send(answering(WHOLE))
+
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        ask = proxy.client.get("/other") if way == "passed" else chat(proxy, stream=way == "stream")
+        # What is no stream is no answer to who asked for one.
+        assert ask.status_code == (502 if way == "stream" and ODD[odd][1] < 400 else ODD[odd][1])
+        if ask.status_code == 502:
+            assert ask.json()["error"]["message"]
+            assert ask.json()["error"]["code"] in ("upstream_invalid", "upstream_unavailable")
+        elif ask.status_code in (204, 304):
+            assert ask.content == b""
+        assert chat(proxy).json()["choices"][0]["message"]["content"] == "hi"
+
+
+def test_the_head_has_the_read_timeout_for_all_of_it() -> None:
+    """One byte after the other is as good as silence."""
+
+    def script(backend: RawBackend, call: Call) -> None:
+        for at in itertools.count():
+            if not call.send(HEAD[at : at + 1] or b"x") or call.left(0.01):
+                backend.gone.set()
+                return
+
+    with raw_backend(script) as backend, running_proxy(backend.setting, read_timeout=0.3) as proxy:
+        answer = chat(proxy)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "upstream_timeout")
+        assert backend.gone.wait(DEADLINE)
+
+
+def test_the_bound_on_a_head_is_generous() -> None:
+    headers = [f"x-{n}: {'y' * 500}" for n in range(http11.BETWEEN // 1024)]
+
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(answering(WHOLE, headers=headers))
+
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        assert chat(proxy).headers["x-99"] == "y" * 500

@@ -1,0 +1,176 @@
+"""A client that leaves takes its upstream request along, on every path; an answer before the end of an upload is passed on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.proxying import running_proxy
+from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend, read_until, sent
+
+pytestmark = pytest.mark.slow
+
+CHAT = b'{"model": "m", "stream": %b, "messages": [{"role": "user", "content": "go"}]}'
+LEFT = 5.0
+"""Seconds within which the backend must have been left; a hang takes the read timeout, 900."""
+
+
+def request(method: str, path: str, *headers: str, body: bytes = b"", length: bool = True) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", *headers]
+    if body and length:
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+CHUNKED = "transfer-encoding: chunked"
+ASKS = {
+    "GET": request("GET", "/events"),
+    "POST of JSON": request(
+        "POST", "/v1/embeddings", "content-type: application/json", body=b'{"model":"m"}'
+    ),
+    "POST of a form": request(
+        "POST", "/api/x", "content-type: application/x-www-form-urlencoded", body=b"a=b"
+    ),
+    "POST in chunks": request("POST", "/api/x", CHUNKED, body=b"3\r\nabc\r\n0\r\n\r\n", length=False),
+    "chat, streamed": request(
+        "POST", "/v1/chat/completions", "content-type: application/json", body=CHAT % b"true"
+    ),
+    "chat, whole": request(
+        "POST", "/v1/chat/completions", "content-type: application/json", body=CHAT % b"false"
+    ),
+    "chat, bypassed": request(
+        "POST",
+        "/v1/chat/completions",
+        "content-type: application/json",
+        "x-spillway-bypass: 1",
+        body=CHAT % b"true",
+    ),
+}
+
+
+def silent(backend: RawBackend, call: Call) -> None:
+    if call.left(LEFT):
+        backend.gone.set()
+
+
+def endless(backend: RawBackend, call: Call) -> None:
+    """Events for ever, to whoever still reads them."""
+    frame = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+    until = time.monotonic() + LEFT
+    call.send(SSE)
+    while call.send(frame):
+        if call.left(0.002):
+            break
+        if time.monotonic() > until:
+            return
+    backend.gone.set()
+
+
+@pytest.mark.parametrize("ask", sorted(ASKS))
+def test_who_leaves_before_the_first_byte_is_not_answered_to_the_end(ask: str) -> None:
+    with raw_backend(silent) as backend, running_proxy(backend.setting) as proxy:
+        with sent(proxy.url, ASKS[ask]):
+            arrived(backend)
+        assert backend.gone.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("ask", sorted(set(ASKS) - {"chat, whole"}))
+def test_who_leaves_in_the_middle_of_a_stream_ends_it(ask: str) -> None:
+    with raw_backend(endless) as backend, running_proxy(backend.setting) as proxy:
+        with sent(proxy.url, ASKS[ask]) as sock:
+            read_until(sock, b'"x"')
+        assert backend.gone.wait(DEADLINE)
+
+
+def test_who_leaves_in_the_middle_of_an_upload_ends_it() -> None:
+    with raw_backend(silent) as backend, running_proxy(backend.setting) as proxy:
+        with sent(proxy.url, request("POST", "/api/x", CHUNKED, body=b"3\r\nabc\r\n", length=False)):
+            arrived(backend)
+        assert backend.gone.wait(DEADLINE)
+
+
+def test_an_upload_that_has_ended_is_watched_no_less() -> None:
+    """The client leaves long after its body has gone through."""
+
+    def script(backend: RawBackend, call: Call) -> None:
+        read_until(call.sock, b"0\r\n\r\n")
+        call.send(SSE + b": here\n\n")
+        silent(backend, call)
+
+    body = b"3\r\nabc\r\n"
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        with sent(proxy.url, request("POST", "/api/x", CHUNKED, body=body, length=False)) as sock:
+            arrived(backend)
+            sock.sendall(b"0\r\n\r\n")
+            read_until(sock, b": here")
+        assert backend.gone.wait(DEADLINE)
+
+
+def test_who_leaves_a_list_has_no_more_of_it_made() -> None:
+    """Each of the models is asked for on its own; nobody waits for the rest of them."""
+    listed = {"object": "list", "data": [{"id": f"m{n}", "object": "model"} for n in range(8)]}
+
+    def script(backend: RawBackend, call: Call) -> None:
+        if call.path == "/v1/models":
+            call.send(answering(listed))
+        elif call.path == "/api/show":
+            backend.gone.wait(DEADLINE)
+            call.send(answering({"model_info": {"general.architecture": "x", "x.context_length": 4096}}))
+        else:
+            call.send(answering({"models": []}))
+
+    with raw_backend(script, lists=False) as backend:
+        setting = backend.setting.model_copy(update={"kind": "ollama"})
+        with running_proxy(setting) as proxy:
+            with sent(proxy.url, request("GET", "/spillway/models")):
+                until(lambda: any(call.path == "/api/show" for call in backend.calls))
+            # The request that was on its way is shared, and ends; the proxy is free to answer another one meanwhile.
+            assert proxy.client.get("/healthz").status_code == 200
+            backend.gone.set()
+            asked = {call.json["model"] for call in backend.calls if call.path == "/api/show"}
+            assert proxy.client.get("/metrics").status_code == 200
+            assert asked == {"m0"}
+            again = {call.json["model"] for call in backend.calls if call.path == "/api/show"}
+            assert again == {"m0"}
+
+
+@pytest.mark.parametrize("size", [3, 2 * 2**20])
+def test_an_answer_before_the_end_of_the_upload_is_passed_on(size: int) -> None:
+    """The client has more to send, and waits for what will not come: a backend that refuses at once, and hangs up."""
+
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(answering({"error": {"message": "too large"}}, "413 Content Too Large"))
+
+    start = request("POST", "/v1/audio/transcriptions", "content-type: audio/wav", f"content-length: {10**9}")
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        with sent(proxy.url, start + b"x" * size) as sock:
+            said = read_until(sock, b"too large")
+            assert said.startswith(b"HTTP/1.1 413 ")
+        assert proxy.client.get("/healthz").status_code == 200
+
+
+def test_an_upload_keeps_its_length() -> None:
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(answering({"ok": True}))
+
+    body = b"RIFF" * 1000
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        proxy.client.post("/v1/audio/transcriptions", content=body, headers={"content-type": "audio/wav"})
+        proxy.client.post("/v1/audio/transcriptions", content=iter([body]))
+        told, untold = backend.calls
+        assert (told.header("content-length"), told.header("transfer-encoding")) == (str(len(body)), None)
+        assert told.body == body
+        assert (untold.header("content-length"), untold.header("transfer-encoding")) == (None, "chunked")
+
+
+def arrived(backend: RawBackend) -> None:
+    until(lambda: bool(backend.calls))
+
+
+def until(condition: object) -> None:
+    assert callable(condition)
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
