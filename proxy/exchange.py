@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from itertools import count
 from secrets import token_hex
 from typing import Any, TypeAlias
@@ -40,7 +40,8 @@ class Exchange:
         if self.query:
             self.target += b"?" + self.query
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
-        self.id = _id_in(self.headers)
+        self._first = dict(reversed(self.headers))
+        self.id = _id_in(self._first.get(b"x-request-id"))
         """The client's own `x-request-id` if it sent a sane one, else one of ours; every answer carries it."""
         self.version: str = scope.get("http_version", "1.1")
         self.tenant = ""
@@ -62,7 +63,8 @@ class Exchange:
 
     def header(self, name: bytes) -> str | None:
         """The first header of that name."""
-        return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
+        value = self._first.get(name)
+        return None if value is None else value.decode("latin-1")
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body, at most `limit` bytes.
@@ -70,8 +72,15 @@ class Exchange:
         Raises:
             BodyTooLarge: it is larger.
         """
-        parts = [part async for part in self.body_stream(limit)]
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        part, more = await self._part(0, limit)
+        if not more:
+            return part
+        parts, size = [part], len(part)
+        while more:
+            part, more = await self._part(size, limit)
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
 
     async def body_stream(self, limit: int | None = None) -> AsyncIterator[bytes]:
         """The body as it arrives.
@@ -81,15 +90,9 @@ class Exchange:
         """
         size, more = 0, True
         while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.gone = True
-                raise asyncio.CancelledError
-            more = message.get("more_body", False)
-            if part := message.get("body", b""):
-                size += len(part)
-                if limit is not None and size > limit:
-                    raise BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here.")
+            part, more = await self._part(size, limit)
+            size += len(part)
+            if part:
                 yield part
 
     def upload(self) -> AsyncIterator[bytes]:
@@ -102,18 +105,23 @@ class Exchange:
             yield part
         uploaded.set()
 
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
-        task = asyncio.current_task()
-        assert task is not None
-        watcher = spawn(self._watch(task), name="client-watch")
-        try:
-            yield
-        finally:
-            watcher.cancel()
+    async def _part(self, size: int, limit: int | None) -> tuple[bytes, bool]:
+        """The next piece of the body, after so many bytes of it, and whether there are more."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.gone = True
+            raise asyncio.CancelledError
+        part = message.get("body", b"")
+        if limit is not None and size + len(part) > limit:
+            raise BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here.")
+        return part, message.get("more_body", False)
 
-    async def _watch(self, task: asyncio.Task[Any]) -> None:
+    def watched(self) -> AbstractAsyncContextManager[None]:
+        """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
+        return _Watched(self)
+
+    async def watch(self, task: asyncio.Task[Any]) -> None:
+        """Cancel the task when the client leaves."""
         if self._uploaded is not None:
             await self._uploaded.wait()  # until then it is the upload that sees the client leave
         while (await self._receive())["type"] != "http.disconnect":
@@ -129,10 +137,10 @@ class Exchange:
         self.status = status
         if self._uploaded is not None:
             self._uploaded.set()
-        told = [*headers, *self.added]
-        for index, (name, value) in enumerate(told):
-            if name == b"x-request-id":
-                told[index] = (b"x-upstream-request-id", value)
+        told = [
+            header if header[0] != b"x-request-id" else (b"x-upstream-request-id", header[1])
+            for header in (*headers, *self.added)
+        ]
         told.append((b"x-request-id", self.id.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": told})
 
@@ -158,10 +166,26 @@ class Exchange:
         await self.reply(error.status, headers, body)
 
 
-def _id_in(headers: Headers) -> str:
-    for name, value in headers:
-        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
-            return value.decode()
+class _Watched:
+    """While a client is watched. A class, because every request goes through it."""
+
+    __slots__ = ("_exchange", "_watcher")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._watcher = spawn(self._exchange.watch(task), name="client-watch")
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watcher.cancel()
+
+
+def _id_in(given: bytes | None) -> str:
+    if given is not None and _SANE_ID.fullmatch(given):
+        return given.decode()
     return f"{_MINE}{next(_NUMBERS):x}"
 
 

@@ -192,7 +192,7 @@ class Answer:
         if told:
             attempt.completion_tokens, attempt.counted = told, True
         else:
-            attempt.completion_tokens += self._tokens(text)
+            attempt.completion_tokens += 1 if len(text) <= 4 else self._tokens(text)
 
     def add_all(self, texts: list[str], *, thought: bool = False) -> None:
         """Several pieces of that kind."""

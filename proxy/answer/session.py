@@ -107,19 +107,20 @@ class StreamSession:
         A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. None: nothing was
         taken in, and it has to be handled.
         """
-        text = self._outlet.template.read(data)
-        if text is None or not self._inlet.splitter.empty or self.state is not State.RELAYING:
+        outlet = self._outlet
+        text = outlet.template.read(data)
+        if text is None or self._inlet.splitter.held or self.state is not State.RELAYING:
             return None
-        return self._taken_far(data, text)
+        return self._taken_far(outlet, data, text)
 
-    def _taken_far(self, frame: bytes, text: str) -> bytes | None:
+    def _taken_far(self, outlet: Outlet, frame: bytes, text: str) -> bytes | None:
         """No character is more than four tokens. What the backend counts is read now and then only."""
-        template, answer = self._outlet.template, self.answer
-        if self._outlet.withholding or not self.watch.far(answer, 4 * len(text) + _AHEAD):
+        template, answer = outlet.template, self.answer
+        if outlet.withholding or not self.watch.far(answer, 4 * len(text) + _AHEAD):
             return None
-        told = 0 if answer.attempts[-1].deltas % _BETWEEN else template.told(frame)
+        told = template.told(frame) if template.counts and not answer.attempts[-1].deltas % _BETWEEN else 0
         answer.add_plain(text, thought=template.thought, told=told)
-        return template.fill(frame, text)
+        return frame if template.verbatim else template.fill(frame, text)
 
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
@@ -187,7 +188,7 @@ class StreamSession:
 
     def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
         """A frame like one that was parsed before."""
-        if (sent := self._taken_far(frame, text)) is not None:
+        if (sent := self._taken_far(self._outlet, frame, text)) is not None:
             out.append(sent)
             return None
         if stop := self._word(text, out):

@@ -15,8 +15,8 @@ class Template:
     """The last parsed frame, as a form to be filled in: what comes from the backend, what goes to the client."""
 
     __slots__ = (
-        *("_after", "_before", "_count", "_inner", "_shortest", "_to_after", "_to_before"),
-        *("known", "thought", "verbatim"),
+        *("_after", "_before", "_at", "_count", "_end", "_inner", "_shortest", "_to_after", "_to_before"),
+        *("counts", "known", "thought", "verbatim"),
     )
 
     def __init__(self) -> None:
@@ -26,12 +26,14 @@ class Template:
         """Whether the text is reasoning."""
         self.verbatim = True
         """Whether frames go out as they come."""
+        self.counts = False
+        """Whether frames tell running counts."""
         self._before = self._after = self._to_before = self._to_after = b""
         self._inner = b""
         """What stands between the text and the counts."""
         self._count = b""
         """The key of the one count that is read; empty: there are none."""
-        self._shortest = 0
+        self._shortest = self._at = self._end = 0
 
     def forget(self) -> None:
         """Read nothing until the next `learn`."""
@@ -56,7 +58,9 @@ class Template:
         self._to_before, self._to_after = to
         self.thought, self.verbatim = name != "content", frame == sent
         self.known = tally is None or self._learn_counts(*tally)
-        self._shortest = len(self._before) + len(self._after)
+        self._at, self._end = len(self._before), -len(self._after)
+        self._shortest = self._at - self._end
+        self.counts = bool(self._count)
 
     def _learn_counts(self, key: bytes, count: bytes) -> bool:
         """Cut the object of counts out of what follows the text; False if it is not there, or goes to the client."""
@@ -76,21 +80,22 @@ class Template:
             or not frame.endswith(self._after)
         ):
             return None
-        at, end = len(self._before), len(frame) - len(self._after)
-        if self._count:
+        at, end = self._at, self._end
+        if self.counts:
             # What stands where the counts belong can't be anything else as long as no brace closes it early.
-            stop, end = end, frame.find(b'"', at)
+            stop, end = len(frame) + end, frame.find(b'"', at)
             if not frame.startswith(self._inner, end) or frame.find(b"}", end + len(self._inner)) != stop:
                 return None
         try:
             text = frame[at:end].decode()
         except UnicodeDecodeError:
             return None
-        return text if text and _plain(text) else None
+        # The same as `_plain`, without a call: this runs for every chunk.
+        return text if text and text.isprintable() and '"' not in text and "\\" not in text else None
 
     def told(self, frame: bytes) -> int:
         """Completion tokens that a frame tells of that was read; 0 where frames tell of none."""
-        if not self._count:
+        if not self.counts:
             return 0
         found = frame.partition(self._count)[2][:_LONGEST_COUNT]
         number = found.partition(b",")[0].partition(b"}")[0]
@@ -99,7 +104,7 @@ class Template:
     def read_all(self, block: bytes) -> list[str] | None:
         """The texts of several frames that all fit and go out as they came; None if any has to be looked at."""
         before, after = self._before, self._after
-        if not self.known or not self.verbatim or self._count:
+        if not self.known or not self.verbatim or self.counts:
             return None
         if not block.startswith(before) or not block.endswith(after):
             return None

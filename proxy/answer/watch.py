@@ -72,7 +72,11 @@ class Watch:
     def far(self, answer: Answer, tokens: int) -> bool:
         """Whether so many more tokens are sure not to reach the pause point."""
         attempt = answer.attempts[-1]
-        return attempt.bound is None and (not self.resumable or attempt.used + tokens < self.pause_point)
+        if attempt.bound is not None:
+            return False
+        # No less than `attempt.used`, without a call: this runs for every chunk.
+        most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
+        return most < self.pause_point or not self.resumable
 
     def overdue(self, answer: Answer) -> bool:
         """Whether no word ended for so long after the pause point that the pause can't wait for one."""

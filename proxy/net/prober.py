@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import is_
 from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
@@ -354,7 +355,7 @@ class Prober:
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def _bound(remembered: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ async def left_alone(
         BadRequest, BodyTooLarge: its content-encoding can't be undone.
     """
     bypassed = exchange.header(b"x-spillway-bypass") == "1"
-    if not bypassed and options.manages_all and all(upstream.managed for upstream in router.upstreams):
+    if not bypassed and options.manages_all and router.manages_all:
         return None
     encoding = exchange.header(b"content-encoding")
     parsed = _parsed(wire if bypassed and not encoding else decoded(wire, encoding, options.max_body))

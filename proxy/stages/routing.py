@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import is_not
 
 from proxy.backends.base import Listed
 from proxy.net.upstream import Upstream
@@ -49,6 +50,7 @@ class Router:
     def __init__(self, upstreams: Sequence[Upstream], *, summary_models: Collection[str] = ()) -> None:
         """`upstreams` in the user's order, at least one; `summary_models` are warned of if nobody lists them."""
         self.upstreams = tuple(upstreams)
+        self.manages_all = all(upstream.managed for upstream in upstreams)
         self._unchecked = summary_models
         self._lists: list[list[Listed]] = []
         self._table: dict[str, Route] = {}
@@ -69,7 +71,7 @@ class Router:
             lists = [await self.upstreams[0].prober.listed()]
         else:
             lists = list(await asyncio.gather(*(u.prober.listed() for u in self.upstreams)))
-        if len(lists) != len(self._lists) or any(a is not b for a, b in zip(lists, self._lists, strict=True)):
+        if len(lists) != len(self._lists) or any(map(is_not, lists, self._lists)):
             self._lists, self._table = lists, self._build(lists)
             self._check_summary_models()
         return self._table

@@ -31,13 +31,9 @@ class FrameSplitter:
 
     def __init__(self, limit: int = LARGEST_FRAME) -> None:
         """`limit`: bytes of the largest unfinished frame."""
-        self._rest = bytearray()
+        self.held = bytearray()
+        """What is held back; to be looked at only. No method: this is asked for every chunk."""
         self._limit = limit
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is held back."""
-        return not self._rest
 
     def feed(self, data: bytes) -> bytes:
         """Return all frames that are whole now, as the bytes they came as; maybe none.
@@ -45,7 +41,7 @@ class FrameSplitter:
         Raises:
             FrameTooLong: what is held back has become longer than the limit.
         """
-        rest = self._rest
+        rest = self.held
         if not rest and data.endswith(b"\n\n"):
             return data
         # A blank line that this read completed begins at most three bytes before it (CR LF CR | LF).
@@ -62,8 +58,8 @@ class FrameSplitter:
 
     def flush(self) -> bytes:
         """Return what is left when the stream has ended."""
-        rest = bytes(self._rest)
-        self._rest.clear()
+        rest = bytes(self.held)
+        self.held.clear()
         return rest
 
 

@@ -53,15 +53,15 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         raise BadRequest("The request body must be a JSON object.")
     _check(body.get("messages"))
     model, choices = body.get("model"), body.get("n")
-    bounds = tuple(filter(body.__contains__, _BOUNDS))
-    max_tokens = next((body[name] for name in bounds if _positive(body[name])), None)
+    bounds = () if body.keys().isdisjoint(_BOUNDS) else tuple(filter(body.__contains__, _BOUNDS))
+    max_tokens = next((body[name] for name in bounds if _positive(body[name])), None) if bounds else None
     return Request(
         body=body,
         model=model if isinstance(model, str) else "",
         stream=body.get("stream") is True,
         max_tokens=max_tokens,
         bounds=bounds or _BOUNDS[1:],
-        usage_wish=_usage_wish(body.get("stream_options")),
+        usage_wish=_usage_wish(body["stream_options"]) if "stream_options" in body else None,
         choices=choices if isinstance(choices, int) else 1,
         structured=_is_structured(body),
         capped=max_tokens is not None or (_OTHER_BOUND in body and _positive(body[_OTHER_BOUND])),
@@ -74,6 +74,10 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
 def _check(messages: Any) -> None:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
+    if {type(message) for message in messages} == {dict} and {
+        type(message.get("role")) for message in messages
+    } == {str}:
+        return
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise BadRequest(f"`messages[{index}]` must be an object.", param=f"messages[{index}]")
