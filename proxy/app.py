@@ -75,7 +75,7 @@ def create_app(
     kept = store or open_store(
         settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes
     )
-    counting = Counting(meter=Meter(), store=kept, clock=clock)
+    counting = Counting(meter=Meter(), store=kept)
     surface = _surface(settings, wire, kept, counting, clock)
 
     app = Application(
@@ -151,6 +151,10 @@ def _surface(
     router = Router(upstreams(settings.backends, settings, transport), summary_models=options.summary_models)
     meter = counting.meter
     metrics = Metrics()
+    metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
+    metrics.watch(
+        "store_skipped_records", "Records left out although the store works.", lambda: store.skipped
+    )
     journals = Journals(clock=time.monotonic)
     for listener in (metrics, RequestLog()):
         journals.listen(listener, *listener.types)
@@ -185,7 +189,7 @@ def _surface(
         ),
         metrics_open=settings.metrics_open,
         readiness=Readiness(router.upstreams),
-        store_healthy=lambda: store.healthy,
+        store=store,
     )
 
 

@@ -63,7 +63,7 @@ def _health(on: Surface) -> APIRouter:
         told = Readiness(status="ready" if any(backends.values()) else "no backend answers")
         if request.scope[_EXCHANGE].trusted:
             told.backends = backends
-            told.store = "ok" if on.store_healthy() else "failing, working without it"
+            told.store = await on.store.check()
         return told
 
     return router

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from proxy.api.door import Door
+from proxy.history.checkpoint import StoreAdmin
 from proxy.net.readiness import Readiness
 from proxy.options import Options
 from proxy.relay import Relay
@@ -16,7 +16,7 @@ from proxy.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """What the routes stand on. `store_healthy` tells whether the store works."""
+    """What the routes stand on."""
 
     relay: Relay
     options: Options
@@ -27,4 +27,4 @@ class Surface:
     metrics_open: bool
     """Whether metrics need no key."""
     readiness: Readiness
-    store_healthy: Callable[[], bool]
+    store: StoreAdmin

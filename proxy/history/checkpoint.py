@@ -68,7 +68,11 @@ class Claims(Protocol):
     """Who makes what, so that it is made once. Shared by replicas where the store is; never raises."""
 
     async def claim(self, key: str, seconds: float) -> bool:
-        """Try to become the one who makes `key`, for at most `seconds`."""
+        """Try to become the one who makes `key`, for `seconds` unless it is renewed."""
+        ...
+
+    async def renew(self, key: str, seconds: float) -> None:
+        """Hold a claim that was got for `seconds` from now."""
         ...
 
     async def release(self, key: str) -> None:
@@ -86,6 +90,15 @@ class StoreAdmin(Protocol):
     @property
     def healthy(self) -> bool:
         """Whether the last operation worked; a failure is logged once."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """Records that could not be written or read although the store works; each was left out alone."""
+        ...
+
+    async def check(self) -> str:
+        """Try it now: `ok`, or in a few words what is wrong. Takes no longer than any operation."""
         ...
 
     async def stats(self) -> StoreStats:

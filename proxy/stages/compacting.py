@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,10 @@ from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
+LEASE = 4.0
+"""Seconds after which a claim is free that nobody renews, because its owner is gone."""
+RENEWED = 1.0
+"""Seconds between two renewals."""
 COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened is not tried again."""
 
@@ -65,7 +70,7 @@ class Compactor:
             return False
         goal = budget.goal if goal is None else goal
         cold = (job.scope, job.prompt.links[-1])
-        if limit is None and self._cooling.get(cold, 0.0) > self._clock():
+        if limit is None and self._cooling.get(cold, -math.inf) > job.journal.clock():
             return False
         gained = await self._shorten(
             job, budget, goal, min(budget.limit, limit or _surely_below(budget.limit, job))
@@ -74,7 +79,7 @@ class Compactor:
             # What was counted by the backend is rewritten, so that the bound is wider than before.
             await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
         if not gained:
-            self._cool(cold)
+            self._cool(cold, job.journal.clock())
         return gained
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> bool:
@@ -131,20 +136,33 @@ class Compactor:
     async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
         """Run it here, unless another replica is at it: then take over what that one stored."""
         name = f"{job.scope}|{job.prompt.links[-1].hex()}"
-        if not await self._store.claim(name, CLAIM):
-            await self._store.wait(name, CLAIM)
+        until = job.journal.clock() + CLAIM
+        while not (mine := await self._store.claim(name, LEASE)):
+            left = until - job.journal.clock()
+            if left <= 0:
+                break
+            await self._store.wait(name, left)
             stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
             if stored is not None and (
                 job.prompt.checkpoint is None or stored.covered > job.prompt.checkpoint.covered
             ):
                 return self._taken_over(job, stored)
+        renewing = spawn(self._renew(name), name="claim") if mine else None
         try:
             done = await self._run(job, budget, goal, limit, self.summaries(job))
             if done.covered:
                 await self._store.put(self._checkpoint(job, done))
             return done
         finally:
-            await self._store.release(name)
+            if renewing is not None:
+                renewing.cancel()
+                await self._store.release(name)
+
+    async def _renew(self, name: str) -> None:
+        """Hold a claim for as long as this runs: it ends with the process."""
+        while True:
+            await asyncio.sleep(RENEWED)
+            await self._store.renew(name, LEASE)
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, asked: Asked) -> Compaction:
         def cost(messages: Sequence[Message]) -> list[float]:
@@ -223,8 +241,7 @@ class Compactor:
             rungs=("taken over",),
         )
 
-    def _cool(self, key: tuple[str, bytes]) -> None:
-        now = self._clock()
+    def _cool(self, key: tuple[str, bytes], now: float) -> None:
         self._cooling = {k: until for k, until in self._cooling.items() if until > now}
         self._cooling[key] = now + COOL_DOWN
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.backends.profile import ModelProfile, Trust
@@ -28,11 +28,10 @@ MOST_CUT = 4096
 class Counting:
     """Measures jobs and learns from what backends report. Learned weights survive in the store."""
 
-    def __init__(self, *, meter: Meter, store: LearnedState, clock: Callable[[], float]) -> None:
+    def __init__(self, *, meter: Meter, store: LearnedState) -> None:
         self.meter = meter
         self._store = store
         self._loaded: set[MeterKey] = set()
-        self._clock = clock
         self._unsaved: dict[MeterKey, float] = {}
         """Models of which something new was learned, and since when."""
         self._asked: set[tuple[MeterKey, bytes]] = set()
@@ -120,8 +119,8 @@ class Counting:
             self._was_cut(job, estimate, reported)
         elif verdict is Observation.ACCEPTED:
             self._fitted(job, Filled(reported, _count(usage.get("completion_tokens"))), finish)
-            since = self._unsaved.setdefault(job.key, self._clock())
-            if self._clock() - since >= SAVE_EVERY:
+            now = job.journal.clock()
+            if now - self._unsaved.setdefault(job.key, now) >= SAVE_EVERY:
                 spawn(self._save(job.key), name="save-weights")
 
     def was_cut(self, job: Job) -> bool:

@@ -5,13 +5,20 @@ To add a store: one file with its opener, one line in `STORES`; the contract tes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from proxy.history.checkpoint import CheckpointStore
 from proxy.store.memory import open_memory
 from proxy.store.opening import StoreLimits, refusal
 from proxy.store.sqlite import open_sqlite
+
+steady_clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Seconds that never go back or jump; Linux also counts those that the machine sleeps."""
 
 DEFAULT_TIMEOUT = 0.25
 """Seconds an operation of a dead or slow store may cost a request."""
@@ -36,7 +43,13 @@ STORES: Mapping[str, Callable[[str, StoreLimits], CheckpointStore]] = MappingPro
 
 
 def open_store(
-    url: str, *, clock: Callable[[], float], ttl: float, max_bytes: int, timeout: float = DEFAULT_TIMEOUT
+    url: str,
+    *,
+    clock: Callable[[], float],
+    ttl: float,
+    max_bytes: int,
+    timeout: float = DEFAULT_TIMEOUT,
+    steady: Callable[[], float] = steady_clock,
 ) -> CheckpointStore:
     """Open the store at `url`. Blocks while a file is opened: call it before the event loop serves.
 
@@ -46,6 +59,7 @@ def open_store(
         ttl: seconds a checkpoint is kept after its last use.
         max_bytes: of encoded checkpoints kept, the longest unused go first; Redis limits itself (`maxmemory`).
         timeout: seconds an operation may cost a request at most.
+        steady: seconds that never go back or jump.
 
     Raises:
         SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
@@ -55,4 +69,4 @@ def open_store(
     if opener is None:
         allowed = "sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
         raise refusal(url, f"no such kind of store; allowed are {allowed}")
-    return opener(url, StoreLimits(clock=clock, ttl=ttl, max_bytes=max_bytes, timeout=timeout))
+    return opener(url, StoreLimits(clock=clock, steady=steady, ttl=ttl, max_bytes=max_bytes, timeout=timeout))

@@ -1,7 +1,8 @@
 """Circuit breakers, so that a store in trouble neither holds up nor fails a request.
 
 After a failure the store is left alone for a second, then tried by one operation; each further failure
-doubles the pause, up to half a minute. What is left out answers as if the store were empty.
+doubles the pause, up to half a minute; so does one that comes soon after the store had worked again. What is left
+out answers as if the store were empty.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,6 +25,17 @@ LATE = 1.5
 """A time-out that comes later than this share of its time is the event loop's doing."""
 
 _log = logging.getLogger("spillway.store")
+
+
+class Fault(Enum):
+    """What an error says of the store."""
+
+    REACH = auto()
+    """It can't be reached, or does not work."""
+    WRITES = auto()
+    """It works, and takes no writes."""
+    RECORD = auto()
+    """Nothing: the one record is at fault."""
 
 
 class Breaker:
@@ -49,7 +62,8 @@ class Breaker:
         """Note that an operation begun at `started` failed; True when that is news."""
         if not self.healthy and started < self._since:
             return False  # one of many that were under way when the first one failed
-        news, self._pause = self.healthy, FIRST_PAUSE if self.healthy else min(2 * self._pause, LONGEST_PAUSE)
+        news, again = self.healthy, not self.healthy or now - self._since < LONGEST_PAUSE
+        self._pause = min(2 * self._pause, LONGEST_PAUSE) if again else FIRST_PAUSE
         self.healthy, self._since, self._retry_at = False, now, now + self._pause
         return news
 
@@ -82,7 +96,7 @@ class Guard:
         name: str,
         *,
         describe: Callable[[Exception], str],
-        refuses: Callable[[Exception], bool],
+        judge: Callable[[Exception], Fault],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what tells errors apart.
@@ -90,21 +104,33 @@ class Guard:
         Args:
             name: of the store, for the log.
             describe: error to a few words that never quote what was stored.
-            refuses: whether an error means that the store works but takes no writes.
+            judge: error to what it says of the store.
             now: monotonic seconds.
         """
         self._name = name
         self._describe = describe
-        self._refuses = refuses
+        self._judge = judge
         self._now = now
         self._reach = Breaker()
         self._writes = Breaker()
+        self._wrong = ""
+        self.skipped = 0
         self._closed = False
 
     @property
     def healthy(self) -> bool:
         """Whether the store was reached, and took writes, when last tried."""
         return self._reach.healthy and self._writes.healthy
+
+    @property
+    def state(self) -> str:
+        """`ok`, or what is wrong since it was last tried."""
+        return "ok" if self.healthy else self._wrong
+
+    @property
+    def writable(self) -> bool:
+        """Whether the store took the last write."""
+        return self._writes.healthy
 
     @property
     def ready_to_write(self) -> bool:
@@ -140,16 +166,25 @@ class Guard:
 
     def failed(self, attempt: Attempt, error: Exception) -> None:
         """Note a failure."""
-        now = self._now()
-        if isinstance(error, TimeoutError) and now - attempt.started > LATE * attempt.seconds:
+        if isinstance(error, TimeoutError) and self._now() - attempt.started > LATE * attempt.seconds:
             return  # the event loop itself was held up: that says nothing about the store
-        if not (attempt.write and self._refuses(error)):
-            if self._reach.failed(attempt.started, now):
-                _log.warning("%s is unavailable (%s): working without it", self._name, self._describe(error))
-            return
-        self._reached(attempt)
-        if self._writes.failed(attempt.started, now):
-            _log.warning("%s takes no writes (%s): nothing new is kept", self._name, self._describe(error))
+        fault = self._judge(error)
+        if fault is Fault.RECORD:
+            self.skipped += 1
+        elif attempt.write and fault is Fault.WRITES:
+            self._reached(attempt)
+            self._fell(
+                self._writes,
+                attempt,
+                f"takes no writes ({self._describe(error)}): what is new is kept in memory",
+            )
+        else:
+            self._fell(self._reach, attempt, f"is unavailable ({self._describe(error)}): working without it")
+
+    def _fell(self, breaker: Breaker, attempt: Attempt, wrong: str) -> None:
+        self._wrong = wrong
+        if breaker.failed(attempt.started, self._now()):
+            _log.warning("%s %s", self._name, wrong)
 
     def worked(self, attempt: Attempt) -> None:
         """Note a success."""

@@ -13,7 +13,7 @@ POLL = 0.1
 _SWEEP_ABOVE = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Claim:
     expires: float
     freed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -26,14 +26,15 @@ class LocalClaims:
     this process has claimed the key since, frees that claim. The price is work done twice, never harm.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, steady: Callable[[], float]) -> None:
+        """`steady` gives seconds that never go back or jump."""
+        self._steady = steady
         self._held: dict[str, _Claim] = {}
 
     def held(self, key: str) -> bool:
         """Whether somebody holds it now."""
         claim = self._held.get(key)
-        return claim is not None and claim.expires > self._clock()
+        return claim is not None and claim.expires > self._steady()
 
     async def claim(self, key: str, seconds: float) -> bool:
         """See `Claims.claim`."""
@@ -42,8 +43,13 @@ class LocalClaims:
         self._free(key)
         if len(self._held) >= _SWEEP_ABOVE:
             self._sweep()
-        self._held[key] = _Claim(self._clock() + seconds)
+        self._held[key] = _Claim(self._steady() + seconds)
         return True
+
+    async def renew(self, key: str, seconds: float) -> None:
+        """See `Claims.renew`."""
+        if (claim := self._held.get(key)) is not None:
+            claim.expires = self._steady() + seconds
 
     async def release(self, key: str) -> None:
         """See `Claims.release`. Wakes those who wait."""

@@ -54,7 +54,7 @@ def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -
     """
     try:
         checkpoint = _checkpoint(loads(body))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     if scope is not None and checkpoint.scope != scope:
         return None
@@ -67,13 +67,19 @@ def _checkpoint(document: Any) -> Checkpoint:
     if document["v"] != VERSION:
         msg = "unknown version"
         raise ValueError(msg)
+    replacement, covered = document["replacement"], int(document["covered"])
+    if covered < 0 or not (
+        isinstance(replacement, list) and all(isinstance(each, dict) for each in replacement)
+    ):
+        msg = "not the messages that stand for others"
+        raise ValueError(msg)
     return Checkpoint(
         scope=document["scope"],
         digest=bytes.fromhex(document["digest"]),
         kind=document["kind"],
         created=float(document["created"]),
-        covered=int(document["covered"]),
+        covered=covered,
         tokens_before=int(document["tokens_before"]),
         tokens_after=int(document["tokens_after"]),
-        replacement=tuple(document["replacement"]),
+        replacement=tuple(replacement),
     )

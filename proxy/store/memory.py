@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.claims import LocalClaims
-from proxy.store.codec import decode, encode_or_drop
+from proxy.store.codec import decode, encode, encode_or_drop
 from proxy.store.ledger import Key, Ledger
-from proxy.store.opening import StoreLimits, refusal
+from proxy.store.opening import MOST_STATES, StoreLimits, refusal
 
 
 def open_memory(url: str, limits: StoreLimits) -> CheckpointStore:
@@ -22,44 +22,76 @@ def open_memory(url: str, limits: StoreLimits) -> CheckpointStore:
     return MemoryStore(limits)
 
 
-class MemoryStore(LocalClaims):
-    """A dictionary with expiry and a size cap; always healthy.
+class Shelf:
+    """Checkpoints by scope and digest, with expiry and a size cap.
 
-    Checkpoints are kept encoded: sizes are then exact, and a caller that changes what it put or found
-    does not change what is stored.
+    They are kept encoded: sizes are then exact, and a caller that changes what it put or found does not change
+    what is kept.
     """
 
+    def __init__(self, limits: StoreLimits) -> None:
+        self._ledger = Ledger(limits)
+        self._bodies: dict[Key, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+        """See `Checkpoints.find`."""
+        digest = self._ledger.first(scope, digests)
+        if digest is None:
+            return None
+        self._ledger.use((scope, digest))
+        return decode(self._bodies[scope, digest], scope, digest)
+
+    def put(self, key: Key, body: bytes) -> None:
+        """Keep an encoded checkpoint; others go where there are too many."""
+        _, gone = self._ledger.add(key, len(body))
+        for old in gone:
+            del self._bodies[old]
+        self._bodies[key] = body
+
+    def drop(self, key: Key) -> None:
+        """Forget it, if it is here."""
+        self._ledger.drop(key)
+        self._bodies.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for key in list(self._bodies):
+            self.drop(key)
+
+    def items(self) -> list[tuple[Key, bytes]]:
+        """All of them, encoded."""
+        return list(self._bodies.items())
+
+    def live(self) -> list[Checkpoint]:
+        """Those that have not expired, oldest first."""
+        held = (decode(body) for key, body in self._bodies.items() if self._ledger.live(key))
+        return sorted((item for item in held if item is not None), key=lambda item: item.created)
+
+
+class MemoryStore(LocalClaims):
+    """A shelf, and learned values; always healthy."""
+
     healthy = True
+    skipped = 0
 
     def __init__(self, limits: StoreLimits) -> None:
-        super().__init__(limits.clock)
+        super().__init__(limits.steady)
         self._max_bytes = limits.max_bytes
-        self._ttl = limits.ttl
-        self._ledger = Ledger(ttl=limits.ttl, max_bytes=limits.max_bytes)
-        self._bodies: dict[Key, bytes] = {}
+        self._shelf = Shelf(limits)
         self._state: dict[str, bytes] = {}
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         """See `Checkpoints.find`."""
-        if scope not in self._ledger:
-            return None
-        now = self._clock()
-        digest = self._ledger.first(scope, digests, now)
-        if digest is None:
-            return None
-        self._ledger.use((scope, digest), now)
-        return decode(self._bodies[scope, digest], scope, digest)
+        return self._shelf.find(scope, digests)
 
     async def put(self, checkpoint: Checkpoint) -> None:
         """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
-        if body is None:
-            return
-        key = (checkpoint.scope, checkpoint.digest)
-        _, gone = self._ledger.add(key, len(body), self._clock())
-        for old in gone:
-            del self._bodies[old]
-        self._bodies[key] = body
+        if body is not None:
+            self._shelf.put((checkpoint.scope, checkpoint.digest), body)
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""
@@ -67,34 +99,35 @@ class MemoryStore(LocalClaims):
 
     async def put_state(self, key: str, value: bytes) -> None:
         """See `LearnedState.put_state`."""
+        if len(self._state) >= MOST_STATES and key not in self._state:
+            self._state.clear()
         self._state[key] = bytes(value)
 
     async def stats(self) -> StoreStats:
         """See `StoreAdmin.stats`."""
-        live = self._live()
-        size = sum(len(self._bodies[item.scope, item.digest]) for item in live)
-        return StoreStats(len(live), size, live[0].created if live else None)
+        live = self._shelf.live()
+        return StoreStats(
+            len(live), sum(len(encode(item)) for item in live), live[0].created if live else None
+        )
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """See `StoreAdmin.purge`."""
-        keys = [
+        old = [
             key
-            for key, body in self._bodies.items()
+            for key, body in self._shelf.items()
             if older_than is None or ((item := decode(body)) is not None and item.created < older_than)
         ]
-        for key in keys:
-            self._ledger.drop(key)
-            del self._bodies[key]
-        return len(keys)
+        for key in old:
+            self._shelf.drop(key)
+        return len(old)
 
     async def export(self) -> list[Checkpoint]:
         """See `StoreAdmin.export`."""
-        return self._live()
+        return self._shelf.live()
+
+    async def check(self) -> str:
+        """See `StoreAdmin.check`."""
+        return "ok"
 
     async def close(self) -> None:
         """See `StoreAdmin.close`; what is held stays readable until the object goes."""
-
-    def _live(self) -> list[Checkpoint]:
-        now = self._clock()
-        held = (decode(body) for key, body in self._bodies.items() if self._ledger.live(key, now))
-        return sorted((item for item in held if item is not None), key=lambda item: item.created)

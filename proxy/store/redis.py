@@ -3,12 +3,13 @@
 Keys, all under `spillway:` (`<s>` is a hash of the scope, `<d>` a digest in hex):
 
     cp:<s>:<d>   hash: body, created              expires `ttl` after the last use
-    ix:<s>       sorted set: digest by last use   one look-up finds the longest prefix, or that there is none
+    ix:<s>       sorted set: digest by last use   tells the longest prefix, or that there is none
     st:<key>     learned value                    expires `ttl` after it was last written or read
     cl:<key>     claim: the token of its owner    expires when the claim does
 
-Size is bounded by the TTL and by the server's `maxmemory`; any eviction policy will do. Needs Redis 6.2
-(`GETEX`, `ZADD GT`) or a server that speaks the same.
+All times are the server's: replicas whose clocks differ, or jump, agree on what has expired. Size is bounded by the
+TTL and by the server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 (`GETEX`) or a server that speaks the
+same; no cluster, because the script that looks up a checkpoint reads the keys that it finds.
 """
 
 from __future__ import annotations
@@ -24,23 +25,50 @@ from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.breaker import Guard
 from proxy.store.claims import POLL, LocalClaims
 from proxy.store.codec import decode, encode_or_drop
+from proxy.store.ledger import Key
+from proxy.store.memory import Shelf
 from proxy.store.opening import BULK_TIMEOUT, CLOSE_TIMEOUT, StoreLimits, refusal
 from proxy.store.redis_bulk import export_all, purge_all, stats_all
-from proxy.store.redis_wire import PREFIX, Wire, describe, index_name, refuses, value_name
+from proxy.store.redis_wire import PREFIX, Wire, describe, index_name, judge, value_name
 
 T = TypeVar("T")
 
 _MOST_MS = 2**53
-# A script, because redis-py would need milliseconds to send hundreds of digests and read as many scores.
-_FIRST = f"""
-if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
+# Scripts, because one round trip then does, and the server's own clock counts. A use is noted where the server takes
+# the note: a full one, or a replica that may not write, answers all the same.
+_NOW = "local time = redis.call('TIME') local now = time[1] + time[2] / 1000000\n"
+_FIND = f"""{_NOW}
+if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 for at = 0, #ARGV[1] / {DIGEST_BYTES} - 1 do
-  local used = redis.call('ZSCORE', KEYS[1], string.sub(ARGV[1], at * {DIGEST_BYTES} + 1, (at + 1) * {DIGEST_BYTES}))
-  if used and tonumber(used) > tonumber(ARGV[2]) then return at end
+  local digest = string.sub(ARGV[1], at * {DIGEST_BYTES} + 1, (at + 1) * {DIGEST_BYTES})
+  if redis.call('ZSCORE', KEYS[1], digest) then
+    local name = ARGV[2] .. string.gsub(digest, '.', function (c) return string.format('%02x', string.byte(c)) end)
+    local body = redis.pcall('HGET', name, 'body')
+    if type(body) == 'string' then
+      redis.pcall('PEXPIRE', name, ARGV[3])
+      redis.pcall('ZADD', KEYS[1], 'XX', now, digest)
+      redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
+      return {{at, body}}
+    elseif not body then
+      redis.pcall('ZREM', KEYS[1], digest)
+    end
+  end
 end
-return -1
+return false
+"""
+_PUT = f"""{_NOW}
+redis.call('HSET', KEYS[2], 'body', ARGV[1], 'created', ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+redis.call('ZADD', KEYS[1], now, ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[4] / 1000)
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
 """
 _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+# A server that was started anew has forgotten the claim: then it is claimed again.
+_RENEW = """
+local owner = redis.call('GET', KEYS[1])
+if not owner or owner == ARGV[1] then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+"""
 
 
 def open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
@@ -59,36 +87,54 @@ def open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
 class RedisStore:
     """See `CheckpointStore`. A put returns when the server has taken it, or when its time is up.
 
+    What the server does not take is kept in memory, and put again, one with each `find`, once it takes it.
+
     Claims are shared by all replicas while the server answers; when it does not, they hold within this
     process, which then may make what another replica makes too.
     """
 
     def __init__(self, wire: Wire, limits: StoreLimits) -> None:
         self._wire = wire
-        self._clock = limits.clock
         self._ttl = limits.ttl
         self._max_bytes = limits.max_bytes
         self._timeout = limits.timeout
-        self._guard = Guard("store redis", describe=describe, refuses=refuses)
-        self._claims = LocalClaims(limits.clock)
+        self._guard = Guard("store redis", describe=describe, judge=judge)
+        self._kept = Shelf(limits.shelter())
+        self._claims = LocalClaims(limits.steady)
         self._tokens: dict[str, str] = {}
+        self._unread = 0
 
     @property
     def healthy(self) -> bool:
         """See `StoreAdmin.healthy`."""
         return self._guard.healthy
 
+    @property
+    def skipped(self) -> int:
+        """See `StoreAdmin.skipped`."""
+        return self._guard.skipped + self._unread
+
+    async def check(self) -> str:
+        """See `StoreAdmin.check`. Writes a value: only that shows whether the server takes any."""
+        command = ("SET", f"{PREFIX}checked", b"", "PX", 1000)
+        await self._ask(lambda: self._wire.call(*command), None, write=True)
+        return self._guard.state
+
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `Checkpoints.find`. A miss is one round trip, a hit two."""
+        """See `Checkpoints.find`. One round trip."""
         if not digests:
             return None
-        return await self._ask(lambda: self._find(index_name(scope), scope, digests), None)
+        kept = self._kept.find(scope, digests) if self._kept else None
+        found = await self._ask(lambda: self._find(scope, digests), None)
+        if self._kept and self._guard.ready_to_write:
+            await self._again()
+        return kept if found is None or (kept is not None and kept.covered > found.covered) else found
 
     async def put(self, checkpoint: Checkpoint) -> None:
         """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
-            await self._ask(lambda: self._put(checkpoint, body), None, write=True)
+            await self._store((checkpoint.scope, checkpoint.digest), body, checkpoint.created)
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""
@@ -116,6 +162,13 @@ class RedisStore:
                 await self._claims.release(key)
         return mine
 
+    async def renew(self, key: str, seconds: float) -> None:
+        """See `Claims.renew`."""
+        await self._claims.renew(key, seconds)
+        if (token := self._tokens.get(key)) is not None:
+            command = ("EVAL", _RENEW, 1, f"{PREFIX}cl:{key}", token, _ms(seconds))
+            await self._ask(lambda: self._wire.call(*command), None, write=True)
+
     async def release(self, key: str) -> None:
         """See `Claims.release`. Never frees what another replica has claimed since."""
         token = self._tokens.pop(key, None)
@@ -136,17 +189,17 @@ class RedisStore:
 
     async def stats(self) -> StoreStats:
         """See `StoreAdmin.stats`."""
-        return await self._ask(
-            lambda: stats_all(self._wire, self._used_after()), StoreStats(0, 0, None), seconds=BULK_TIMEOUT
-        )
+        return await self._ask(lambda: stats_all(self._wire), StoreStats(0, 0, None), seconds=BULK_TIMEOUT)
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """See `StoreAdmin.purge`."""
+        if older_than is None:
+            self._kept.clear()
         return await self._ask(lambda: purge_all(self._wire, older_than), 0, seconds=BULK_TIMEOUT, write=True)
 
     async def export(self) -> list[Checkpoint]:
         """See `StoreAdmin.export`."""
-        return await self._ask(lambda: export_all(self._wire, self._used_after()), [], seconds=BULK_TIMEOUT)
+        return await self._ask(lambda: export_all(self._wire), [], seconds=BULK_TIMEOUT)
 
     async def close(self) -> None:
         """See `StoreAdmin.close`."""
@@ -155,9 +208,6 @@ class RedisStore:
 
     async def _claimed(self, key: str) -> bool:
         return bool(await self._ask(lambda: self._wire.call("EXISTS", f"{PREFIX}cl:{key}"), 0))
-
-    def _used_after(self) -> float:
-        return self._clock() - self._ttl
 
     async def _ask(
         self,
@@ -175,48 +225,50 @@ class RedisStore:
 
         return await self._guard.run(limited, otherwise, seconds=seconds, write=write)
 
-    async def _find(self, index: str, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        used_after = self._used_after()
+    async def _find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+        index, ttl = index_name(scope), _ms(self._ttl)
         while digests:
-            at = int(await self._wire.call("EVAL", _FIRST, 1, index, b"".join(digests), used_after))
-            if at < 0:
+            found = await self._wire.call(
+                "EVAL", _FIND, 1, index, b"".join(digests), value_name(index, b""), ttl
+            )
+            if found is None:
                 return None
-            if (checkpoint := await self._read(index, scope, digests[at])) is not None:
+            at, body = found
+            if (checkpoint := decode(body, scope, digests[at])) is not None:
                 return checkpoint
+            self._unread += 1
             digests = digests[at + 1 :]
         return None
 
-    async def _read(self, index: str, scope: str, digest: bytes) -> Checkpoint | None:
-        name, ttl = value_name(index, digest), _ms(self._ttl)
-        body, *_ = await self._wire.batch(
-            [
-                ("HGET", name, "body"),
-                # A use; whether the server takes the note (it may be full) does not matter to the reader.
-                ("PEXPIRE", name, ttl),
-                ("ZADD", index, "XX", "GT", self._clock(), digest),
-                ("PEXPIRE", index, ttl),
-            ]
+    async def _store(self, key: Key, body: bytes, created: float) -> None:
+        """Have the server keep it, or keep it here; what is itself at fault is kept nowhere."""
+        index = index_name(key[0])
+        command = (
+            "EVAL",
+            _PUT,
+            2,
+            index,
+            value_name(index, key[1]),
+            body,
+            repr(created),
+            key[1],
+            _ms(self._ttl),
         )
-        if isinstance(body, Exception):
-            raise body
-        if body is None:  # evicted
-            await self._wire.batch([("ZREM", index, digest)])
-            return None
-        return decode(body, scope, digest)
 
-    async def _put(self, checkpoint: Checkpoint, body: bytes) -> None:
-        index, ttl, now = index_name(checkpoint.scope), _ms(self._ttl), self._clock()
-        name = value_name(index, checkpoint.digest)
-        await self._wire.batch(
-            [
-                ("HSET", name, "body", body, "created", repr(checkpoint.created)),
-                ("PEXPIRE", name, ttl),
-                ("ZADD", index, now, checkpoint.digest),
-                ("ZREMRANGEBYSCORE", index, "-inf", now - self._ttl),
-                ("PEXPIRE", index, ttl),
-            ],
-            atomic=True,
-        )
+        async def put() -> bool:
+            await self._wire.call(*command)
+            return True
+
+        skipped = self._guard.skipped
+        if await self._ask(put, False, write=True) or self._guard.skipped > skipped:
+            self._kept.drop(key)
+        else:
+            self._kept.put(key, body)
+
+    async def _again(self) -> None:
+        key, body = next(iter(self._kept.items()))
+        if (checkpoint := decode(body)) is not None:
+            await self._store(key, body, checkpoint.created)
 
 
 def _ms(seconds: float) -> int:

@@ -15,22 +15,22 @@ CHUNK = 100
 """Checkpoints asked for in one round trip."""
 
 
-async def stats_all(wire: Wire, used_after: float) -> StoreStats:
-    """Count what was used later than that."""
+async def stats_all(wire: Wire) -> StoreStats:
+    """Count what there is."""
     count, size, oldest = 0, 0, float("inf")
-    async for names in _live(wire, used_after):
+    async for names in _live(wire):
         created = await wire.batch([("HGET", name, "created") for name in names])
         sizes = await wire.batch([("HSTRLEN", name, "body") for name in names])
         for made, length in zip(created, sizes, strict=True):
-            if isinstance(made, bytes) and isinstance(length, int):
-                count, size, oldest = count + 1, size + length, min(oldest, float(made))
+            if isinstance(length, int) and (at := _seconds(made)) is not None:
+                count, size, oldest = count + 1, size + length, min(oldest, at)
     return StoreStats(count, size, oldest if count else None)
 
 
-async def export_all(wire: Wire, used_after: float) -> list[Checkpoint]:
-    """All that was used later than that, oldest first."""
+async def export_all(wire: Wire) -> list[Checkpoint]:
+    """All there is, oldest first."""
     found = []
-    async for names in _live(wire, used_after):
+    async for names in _live(wire):
         bodies = await wire.batch([("HGET", name, "body") for name in names])
         found += [item for body in bodies if isinstance(body, bytes) and (item := decode(body)) is not None]
     return sorted(found, key=lambda item: item.created)
@@ -45,25 +45,32 @@ async def purge_all(wire: Wire, older_than: float | None) -> int:
             old = [
                 name
                 for name, made in zip(names, created, strict=True)
-                if older_than is None or (isinstance(made, bytes) and float(made) < older_than)
+                if older_than is None or ((at := _seconds(made)) is not None and at < older_than)
             ]
             replies = await wire.batch([("UNLINK", name) for name in old])
-            await wire.batch([("ZREM", *index_of(name)) for name in old])
+            await wire.batch([("ZREM", *index) for name in old if (index := index_of(name)) is not None])
             count += sum(reply for reply in replies if isinstance(reply, int))
     return count
 
 
-async def _live(wire: Wire, used_after: float) -> AsyncIterator[Sequence[bytes]]:
+async def _live(wire: Wire) -> AsyncIterator[Sequence[bytes]]:
     seen: set[bytes] = set()
     async for indexes in wire.scan(f"{PREFIX}ix:*"):
         for index in indexes:
             if index in seen:  # a scan may name a key twice
                 continue
             seen.add(index)
-            digests = await wire.call("ZRANGEBYSCORE", index, f"({used_after}", "+inf")
-            for chunk in _chunks(digests):
+            (digests,) = await wire.batch([("ZRANGE", index, 0, -1)])
+            for chunk in _chunks(digests) if isinstance(digests, list) else ():
                 yield [value_name(index.decode(), digest).encode() for digest in chunk]
 
 
 def _chunks(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+
+
+def _seconds(made: object) -> float | None:
+    try:
+        return float(made) if isinstance(made, bytes) else None
+    except ValueError:
+        return None

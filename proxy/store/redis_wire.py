@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import DataError, RedisError, ResponseError
+
+from proxy.store.breaker import Fault
 
 Command: TypeAlias = tuple[str | bytes | int | float, ...]
 
@@ -31,10 +33,13 @@ def value_name(index: str, digest: bytes) -> str:
     return f"{PREFIX}cp:{index.removeprefix(f'{PREFIX}ix:')}:{digest.hex()}"
 
 
-def index_of(value: bytes) -> tuple[str, bytes]:
-    """The sorted set that names a checkpoint's key, and the member of it that does."""
-    _, _, scope, digest = value.decode().split(":")
-    return f"{PREFIX}ix:{scope}", bytes.fromhex(digest)
+def index_of(value: bytes) -> tuple[str, bytes] | None:
+    """The sorted set that names a checkpoint's key, and the member of it that does; None for what is no such key."""
+    try:
+        _, _, scope, digest = value.decode().split(":")
+        return f"{PREFIX}ix:{scope}", bytes.fromhex(digest)
+    except ValueError:
+        return None
 
 
 class Wire:
@@ -63,13 +68,13 @@ class Wire:
 
     async def call(self, *command: str | bytes | float) -> Any:
         """Send one command."""
-        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's
+        return await self._client.execute_command(*_encoded(command))  # type: ignore[no-untyped-call]  # redis-py's
 
     async def batch(self, commands: Sequence[Command], *, atomic: bool = False) -> list[Any]:
         """Send several in one round trip; a reply that is an error is returned, not raised, unless `atomic`."""
         async with self._client.pipeline(transaction=atomic) as pipe:
             for command in commands:
-                pipe.execute_command(*command)
+                pipe.execute_command(*_encoded(command))
             return list(await pipe.execute(raise_on_error=atomic))
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
@@ -97,6 +102,17 @@ def describe(error: Exception) -> str:
     return type(error).__name__
 
 
-def refuses(error: Exception) -> bool:
-    """Whether the server answered a write with an error: out of memory, read-only, not permitted."""
-    return isinstance(error, ResponseError)
+def judge(error: Exception) -> Fault:
+    """What an error says of the server.
+
+    One that it answers a write with says: out of memory, read-only, not permitted. The exception is a key that
+    holds something else than Spillway put there.
+    """
+    if isinstance(error, DataError) or (isinstance(error, ResponseError) and "WRONGTYPE" in str(error)):
+        return Fault.RECORD
+    return Fault.WRITES if isinstance(error, ResponseError) else Fault.REACH
+
+
+def _encoded(command: Command) -> Command:
+    """The command with its texts as bytes; a lone surrogate, which UTF-8 does not have, is no reason to fail."""
+    return tuple(each.encode("utf-8", "surrogatepass") if isinstance(each, str) else each for each in command)

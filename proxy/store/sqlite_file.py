@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from proxy.store import sqlite_rows as rows
+from proxy.store.breaker import Fault
 
 T = TypeVar("T")
 
 _REFUSED = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_REFUSED_IO = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_RECORD = {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
-_KEEP_OPEN = _PASSING - {sqlite3.SQLITE_IOERR}
 _PASSING_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 _SIDE_FILES = ("", "-wal", "-shm")
 PRIVATE = 0o600
@@ -34,16 +36,23 @@ def _code(error: Exception) -> int:
 
 def describe(error: Exception) -> str:
     """A few words for the log; SQLite's own messages never quote values."""
-    if isinstance(error, sqlite3.Error):
+    if isinstance(error, (sqlite3.Error, rows.NotOurs)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return type(error).__name__
 
 
-def refuses(error: Exception) -> bool:
-    """Whether a write failed in a way that says nothing about reads."""
-    return _code(error) in _REFUSED
+def judge(error: Exception) -> Fault:
+    """What an error says of the file. One that is not SQLite's or the system's comes from the values of a row."""
+    code = _code(error)
+    if code in _REFUSED or getattr(error, "sqlite_errorcode", 0) in _REFUSED_IO:
+        return Fault.WRITES
+    if code in _RECORD or isinstance(
+        error, (UnicodeError, OverflowError, sqlite3.InterfaceError, sqlite3.DataError)
+    ):
+        return Fault.RECORD
+    return Fault.REACH
 
 
 def passing(error: Exception) -> bool:
@@ -54,35 +63,48 @@ def passing(error: Exception) -> bool:
 
 
 class SqliteFile:
-    """One connection, for one thread, opened when it is first needed and again after a failure."""
+    """One connection, for one thread, opened when it is first needed, and again after a failure or a deletion.
 
-    def __init__(self, path: Path, *, clock: Callable[[], float], wait: float) -> None:
+    `opened` counts how often.
+    """
+
+    def __init__(self, path: Path, *, wait: float) -> None:
         """Take what is needed to open it; nothing is touched yet.
 
         Args:
             path: of the database.
-            clock: seconds since the epoch, for the name of a damaged file.
             wait: seconds to wait for another process's lock.
         """
         self.path = path
-        self._clock = clock
+        self.opened = 0
         self._wait = wait
         self._db: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
 
-    def run(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+    def run(self, statement: Callable[[sqlite3.Connection], T], *, look: bool = True) -> T:
         """Run a statement; on a damaged file begin a new one and run it there.
+
+        `look`: whether the path still leads to the file that is open. A read can do without: what it finds was there.
 
         Raises:
             OSError, sqlite3.Error: it can't be done now.
             NotOurs: see `sqlite_rows.prepare`.
         """
+        if look and self._db is not None and self._identity != _identity(self.path):
+            _log.warning("%s was deleted or replaced while it was open: opened anew", self.path)
+            self.close()
         try:
             return self._attempt(statement)
-        except sqlite3.DatabaseError as error:
-            if _code(error) not in _DAMAGED:
+        except (sqlite3.DatabaseError, rows.WrongSchema) as error:
+            if isinstance(error, sqlite3.DatabaseError) and _code(error) not in _DAMAGED:
                 raise
             self._set_aside(error)
         return self._attempt(statement)
+
+    def forget_damaged(self) -> None:
+        """Delete what was set aside."""
+        for suffix in _SIDE_FILES:
+            Path(f"{self._aside}{suffix}").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the connection; the last one to do so folds the write-ahead log into the file."""
@@ -90,33 +112,50 @@ class SqliteFile:
             self._db.close()
             self._db = None
 
+    @property
+    def _aside(self) -> str:
+        return f"{self.path}.damaged"
+
     def _attempt(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         if self._db is None:
             self._db = self._connect()
         try:
             return statement(self._db)
         except sqlite3.DatabaseError as error:
-            if _code(error) not in _KEEP_OPEN:
+            if judge(error) is Fault.REACH or _code(error) == sqlite3.SQLITE_READONLY:
                 self.close()  # the next attempt starts from the file, not from a connection in doubt
             raise
 
     def _connect(self) -> sqlite3.Connection:
         make_private(self.path)
+        self._identity = _identity(self.path)
         db = sqlite3.connect(self.path, timeout=self._wait, isolation_level=None)
         try:
             rows.prepare(db)
         except BaseException:
             db.close()
             raise
+        self.opened += 1
         return db
 
-    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+    def _set_aside(self, error: Exception) -> None:
         self.close()
-        aside = f"{self.path}.damaged-{int(self._clock())}"
+        if self._identity != _identity(self.path):
+            return  # another process was faster, and what is there now is its new one
+        # One, the latest: it holds what people said, and may be as large as the store.
         for suffix in _SIDE_FILES:
             with contextlib.suppress(FileNotFoundError):
-                Path(f"{self.path}{suffix}").replace(f"{aside}{suffix}")
-        _log.error("%s is damaged (%s): moved to %s, and begun anew", self.path, error, aside)
+                Path(f"{self.path}{suffix}").replace(f"{self._aside}{suffix}")
+        _log.error("%s is damaged (%s): moved to %s, and begun anew", self.path, error, self._aside)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is; None where there is none."""
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return told.st_dev, told.st_ino
 
 
 def make_private(path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from proxy.history.checkpoint import StoreStats
 from proxy.store.ledger import Entry, Key
+from proxy.store.opening import MOST_STATES
 
 APPLICATION_ID = 0x5350_4C57
 """Marks the file as Spillway's (`PRAGMA application_id`): "SPLW"."""
@@ -23,8 +24,16 @@ _SCHEMA = (
 )
 
 
+_PROBED = 65536
+"""Bytes written to see whether the disk takes any."""
+
+
 class NotOurs(Exception):
     """The file is a database, and none that this version may write to. The text says why."""
+
+
+class WrongSchema(Exception):
+    """The file is marked as Spillway's, and is not what its version says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ def prepare(db: sqlite3.Connection) -> None:
 
     Raises:
         NotOurs: the file belongs to something else, or to a newer version.
+        WrongSchema: a table or a column of it is missing.
         sqlite3.Error: it can't be read.
     """
     marked = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
@@ -67,6 +77,7 @@ def prepare(db: sqlite3.Connection) -> None:
     if version > SCHEMA_VERSION:
         msg = f"it has schema version {version}, written by a newer Spillway; this one knows {SCHEMA_VERSION}"
         raise NotOurs(msg)
+    db.text_factory = _text
     if fresh:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible before the first page is written
     db.execute("PRAGMA journal_mode = WAL")
@@ -75,6 +86,17 @@ def prepare(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA secure_delete = ON")  # what is purged is overwritten: these are people's conversations
     if fresh:
         _create(db)
+    try:
+        db.execute("SELECT scope, digest, size, used, created, body FROM checkpoints LIMIT 0")
+        db.execute("SELECT key, value FROM state LIMIT 0")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            raise WrongSchema(str(error)) from None
+        raise
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")  # one bad row must not keep the others from being read
 
 
 def _create(db: sqlite3.Connection) -> None:
@@ -90,7 +112,8 @@ def _create(db: sqlite3.Connection) -> None:
 def load(db: sqlite3.Connection) -> tuple[int, list[tuple[Key, Entry]]]:
     """The data version, then all keys."""
     version = data_version(db)
-    rows = db.execute("SELECT scope, digest, size, used FROM checkpoints")
+    rows = db.execute("""SELECT scope, digest, size, used FROM checkpoints
+        WHERE typeof(digest) = 'blob' AND typeof(size) = 'integer' AND typeof(used) = 'real'""")
     return version, [((scope, digest), Entry(size, used, used)) for scope, digest, size, used in rows]
 
 
@@ -140,8 +163,26 @@ def get_state(db: sqlite3.Connection, key: str) -> bytes | None:
 
 
 def put_state(db: sqlite3.Connection, key: str, value: bytes) -> int:
-    """Keep a learned value; returns how many were written."""
+    """Keep a learned value; returns how many were written. One too many, and the others go."""
+    known = db.execute("SELECT 1 FROM state WHERE key = ?", (key,)).fetchone()
+    if known is None and db.execute("SELECT count(*) FROM state").fetchone()[0] >= MOST_STATES:
+        db.execute("DELETE FROM state")
     return db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", (key, value)).rowcount
+
+
+def check(db: sqlite3.Connection) -> bool:
+    """See whether a write would be let in; returns True."""
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("ROLLBACK")
+    return True
+
+
+def probe(db: sqlite3.Connection) -> bool:
+    """Write something, and take it away again; returns True."""
+    with transaction(db):
+        db.execute("INSERT OR REPLACE INTO state (key, value) VALUES ('probe', zeroblob(?))", (_PROBED,))
+    db.execute("DELETE FROM state WHERE key = 'probe'")
+    return True
 
 
 def stats(db: sqlite3.Connection, used_after: float) -> StoreStats:

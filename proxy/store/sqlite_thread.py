@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from proxy.store.breaker import Attempt, Guard
 from proxy.store.opening import CLOSE_TIMEOUT
-from proxy.store.sqlite_file import SqliteFile, describe, passing, refuses
+from proxy.store.sqlite_file import SqliteFile, describe, judge, passing
 from proxy.store.sqlite_rows import NotOurs
 from proxy.store.worker import QueueFull, Worker
 
@@ -25,24 +25,14 @@ def _nothing(_: object) -> None:
 
 
 class SqliteThread:
-    """Runs statements on the file, in order, under a guard. Nothing but `start` and `close` waits long."""
+    """Runs statements on the file, in order, under its `guard`. Nothing but `start` and `close` waits long."""
 
     def __init__(self, file: SqliteFile, *, timeout: float) -> None:
         self._file = file
         self._timeout = timeout
         self._worker = Worker("spillway-sqlite", depth=QUEUE_DEPTH)
-        self._guard = Guard("store sqlite", describe=describe, refuses=refuses)
+        self.guard = Guard("store sqlite", describe=describe, judge=judge)
         self._closed = False
-
-    @property
-    def healthy(self) -> bool:
-        """See `Guard.healthy`."""
-        return self._guard.healthy
-
-    @property
-    def ready_to_write(self) -> bool:
-        """See `Guard.ready_to_write`."""
-        return self._guard.ready_to_write
 
     def start(self, statement: Callable[[sqlite3.Connection], T]) -> T | None:
         """Run the first statement and block until it is done; None when it may work later.
@@ -50,7 +40,7 @@ class SqliteThread:
         Raises:
             OSError, sqlite3.Error, NotOurs: it can never work. The thread has ended.
         """
-        attempt = self._guard.enter(seconds=CLOSE_TIMEOUT, write=False)
+        attempt = self.guard.enter(seconds=CLOSE_TIMEOUT, write=False)
         future = self._worker.submit(partial(self._file.run, statement))
         try:
             return future.result(CLOSE_TIMEOUT)
@@ -58,7 +48,7 @@ class SqliteThread:
             if attempt is None or not passing(error):
                 self._worker.stop(self._file.close)
                 raise
-            self._guard.failed(attempt, error)
+            self.guard.failed(attempt, error)
             return None
 
     async def ask(
@@ -66,8 +56,11 @@ class SqliteThread:
     ) -> T | None:
         """Run a statement and wait for its answer; None when there is none within so many seconds."""
         seconds = seconds or self._timeout
-        return await self._guard.run(
-            lambda: self._call(statement, seconds), None, seconds=seconds, write=write
+        return await self.guard.run(
+            lambda: self._call(partial(self._file.run, statement, look=write), seconds),
+            None,
+            seconds=seconds,
+            write=write,
         )
 
     def post(
@@ -81,13 +74,13 @@ class SqliteThread:
 
         Results arrive in the order of queueing.
         """
-        attempt = self._guard.enter(seconds=self._timeout, write=write)
+        attempt = self.guard.enter(seconds=self._timeout, write=write)
         if attempt is None:
             return done(None)
         try:
             future = self._worker.submit(partial(self._file.run, statement))
         except QueueFull as error:
-            self._guard.failed(attempt, error)
+            self.guard.failed(attempt, error)
             return done(None)
         asyncio.wrap_future(future).add_done_callback(partial(self._posted, attempt, done))
         return None
@@ -97,14 +90,14 @@ class SqliteThread:
         if self._closed:
             return
         self._closed = True
-        self._guard.close()
+        self.guard.close()
         future = asyncio.wrap_future(self._worker.stop(self._file.close))
         await asyncio.wait({future}, timeout=CLOSE_TIMEOUT)
         if future.done():
             future.exception()  # nobody is left to be told
 
-    async def _call(self, statement: Callable[[sqlite3.Connection], T], seconds: float) -> T:
-        future = asyncio.wrap_future(self._worker.submit(partial(self._file.run, statement)))
+    async def _call(self, job: Callable[[], T], seconds: float) -> T:
+        future = asyncio.wrap_future(self._worker.submit(job))
         try:
             # Not asyncio.timeout: when the loop was held up, an answer that has come meanwhile counts.
             await asyncio.wait({future}, timeout=seconds)
@@ -117,8 +110,8 @@ class SqliteThread:
     def _posted(self, attempt: Attempt, done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
         error = future.exception()
         if isinstance(error, Exception):
-            self._guard.failed(attempt, error)
+            self.guard.failed(attempt, error)
             done(None)
         else:
-            self._guard.worked(attempt)
+            self.guard.worked(attempt)
             done(future.result())

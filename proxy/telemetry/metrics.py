@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Told
@@ -73,6 +73,10 @@ class Metrics:
     def types(self) -> Collection[type]:
         """Of the events that are counted."""
         return self._counted.keys()
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show what this gives whenever the metrics are read."""
+        Gauge(f"spillway_{name}", text, registry=self._registry).set_function(value)
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -35,6 +35,8 @@ def _redis(request: pytest.FixtureRequest) -> str:
     server: RedisServer = request.getfixturevalue("redis_server")
     with server.client() as client:
         client.flushall()
+    clock: HandClock = request.getfixturevalue("clock")
+    clock.passing.append(server.age)
     return server.url
 
 
@@ -339,6 +341,7 @@ async def test_a_restart_loses_nothing(opened: Open, clock: HandClock) -> None:
     await store.put_state("key", b"value")
     clock.advance(60)
     await store.find("scope", [digest(7)])
+    await store.get_state("key")
     await store.close()
     clock.advance(60)
     store = opened(ttl=100.0)

@@ -179,7 +179,7 @@ class World:
     def of(cls, replies: dict[str, Any]) -> World:
         bench = Bench(replies)
         store = open_store("memory://", clock=bench.clock, ttl=3600.0, max_bytes=2**20)
-        counting = Counting(meter=Meter(), store=store, clock=bench.clock)
+        counting = Counting(meter=Meter(), store=store)
         return cls(bench, counting)
 
     async def answered(
@@ -197,7 +197,7 @@ class World:
             key=("backend", MODEL),
             profile=profile,
             budget=None if window is None else Options().budget(window.value),
-            journal=SimpleNamespace(tell=self.events.append),
+            journal=SimpleNamespace(tell=self.events.append, clock=self.bench.clock),
             prompt=SimpleNamespace(
                 request=SimpleNamespace(capped=False, choices=choices, body=body),
                 links=(str(self.chats).encode(),),

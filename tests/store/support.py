@@ -29,16 +29,29 @@ DAY = 86400.0
 
 
 class HandClock:
-    """Seconds since the epoch, moved by the test."""
+    """Seconds since the epoch, moved by the test; `steady` are those that passed, whatever the clock was set to."""
 
     def __init__(self) -> None:
         self.now = NOW
+        self.set_by = 0.0
+        self.passing: list[Callable[[float], None]] = []
+        """What has clocks of its own."""
 
     def __call__(self) -> float:
+        return self.now + self.set_by
+
+    def steady(self) -> float:
         return self.now
 
     def advance(self, seconds: float) -> None:
+        """Time passes."""
         self.now += seconds
+        for other in self.passing:
+            other(seconds)
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the clock."""
+        self.set_by += seconds
 
 
 def digest(number: int) -> bytes:
@@ -59,9 +72,9 @@ def checkpoint(number: int = 1, *, scope: str = "scope", text: str = "hello", **
     return Checkpoint(**fields | changes)
 
 
-def open_with(url: str, clock: Callable[[], float], **limits: Any) -> CheckpointStore:
+def open_with(url: str, clock: HandClock, **limits: Any) -> CheckpointStore:
     """Open with generous limits: a busy test machine must not look like a slow store."""
-    generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "timeout": 5.0}
+    generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "timeout": 5.0, "steady": clock.steady}
     return open_store(url, clock=clock, **generous | limits)
 
 
@@ -102,6 +115,16 @@ class RedisServer:
             ["redis-server", *where, *nothing_kept, *self._options], stdout=subprocess.DEVNULL
         )
         wait_until(self._answers, timeout=20)
+
+    def age(self, seconds: float) -> None:
+        """Time passes for what is stored. The server's own clock can't be set, so its times are."""
+        with self.client() as client:
+            for name in client.scan_iter("*"):
+                if client.type(name) == b"zset":
+                    for member, score in client.zrange(name, 0, -1, withscores=True):
+                        client.zadd(name, {member: score - seconds})
+                if (left := client.pttl(name)) >= 0:
+                    client.pexpire(name, int(left - 1000 * seconds))
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None

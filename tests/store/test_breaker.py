@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from proxy.store.breaker import Breaker, Guard
+from proxy.store.breaker import Breaker, Fault, Guard
 from tests.store.support import HandClock
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ def guard(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Guard:
     return Guard(
         "store test",
         describe=lambda error: type(error).__name__,
-        refuses=lambda error: isinstance(error, Full),
+        judge=lambda error: {Full: Fault.WRITES, ValueError: Fault.RECORD}.get(type(error), Fault.REACH),
         now=clock,
     )
 
@@ -107,7 +107,7 @@ async def test_a_store_that_refuses_writes_is_still_read(
     clock.advance(1.0)
     assert await _run(guard, "works", write=True) == "answer"
     assert caplog.messages == [
-        "store test takes no writes (Full): nothing new is kept",
+        "store test takes no writes (Full): what is new is kept in memory",
         "store test takes writes again",
     ]
 

@@ -38,9 +38,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.clock = HandClock()
         self.url = self.make_url()
         self.runner = asyncio.Runner()
-        self.clock = HandClock()
         self.held: dict[tuple[str, int], Checkpoint] = {}
         self.used: dict[tuple[str, int], float] = {}
         self.state: dict[str, bytes] = {}
@@ -162,6 +162,7 @@ def test_redis(redis_server: RedisServer) -> None:
         def make_url(self) -> str:
             with redis_server.client() as client:
                 client.flushall()
+            self.clock.passing.append(redis_server.age)
             return redis_server.url
 
     run_state_machine_as_test(RedisMachine, settings=FEW)

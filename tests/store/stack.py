@@ -1,0 +1,91 @@
+"""A conversation through the whole proxy while something is wrong with its store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, qa, summariser
+from tests.fakes.waiting import wait_until
+
+BOUND = 5.0
+"""Seconds that no request may take: a busy machine is slow, a store that holds requests up costs more."""
+HEALED = 45.0
+"""Seconds within which a store works again once nothing is wrong with it: it is tried every half a minute at least."""
+MODEL = "m"
+
+
+def backend(**options: Any) -> LlamaCppFake:
+    """A backend with a small window that can also summarise."""
+    return LlamaCppFake([FakeModel(MODEL, 2048)], summariser(qa()), **options)
+
+
+def history(name: str, turns: int = 6) -> list[dict[str, Any]]:
+    """More than the window takes without being shortened."""
+    messages: list[dict[str, Any]] = []
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"{name} {number} " + "word " * 170})
+        messages.append({"role": "assistant", "content": f"Noted {number}. " + "fine " * 120})
+    return [*messages, {"role": "user", "content": f"Remember: the code of {name} is c1."}]
+
+
+@dataclass
+class Conversation:
+    """One that is over full: each turn is answered, and `actions` tells what was done for it."""
+
+    url: str
+    name: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.messages = self.messages or history(self.name)
+
+    def turn(self) -> str:
+        """Ask once more; returns what was done, as the header tells it."""
+        started = time.monotonic()
+        body = {"model": MODEL, "messages": self.messages, "max_tokens": 20}
+        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+        took = time.monotonic() - started
+        assert answer.status_code == 200, answer.text
+        assert took < BOUND
+        self.slowest = max(self.slowest, took)
+        text = answer.json()["choices"][0]["message"]["content"]
+        assert text
+        self.messages += [
+            {"role": "assistant", "content": text},
+            {"role": "user", "content": f"And then, {len(self.messages)}?"},
+        ]
+        self.actions.append(answer.headers["x-spillway-action"])
+        return self.actions[-1]
+
+
+def ready(url: str) -> str:
+    """What `/readyz` says of the store; it is never the reason for being not ready."""
+    answer = httpx.get(f"{url}/readyz", timeout=20, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    told: str = answer.json()["store"]
+    return told
+
+
+def healed(url: str) -> None:
+    """Wait until `/readyz` says that the store works."""
+    wait_until(lambda: ready(url) == "ok", timeout=HEALED)
+
+
+def summaries(fake: FakeBackend) -> int:
+    """How many summaries were asked for."""
+    return sum("summar" in str(request.json["messages"][-1]).lower() for request in fake.chats())
+
+
+def survives(url: str, name: str) -> Conversation:
+    """A conversation that begins while the store is in trouble: it is shortened once, and stays so."""
+    conversation = Conversation(url, name)
+    actions = [conversation.turn() for _ in range(3)]
+    assert actions[0] != "forwarded"
+    assert actions[1:] == ["forwarded", "forwarded"], "shortened again, because nobody remembered"
+    return conversation
