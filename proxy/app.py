@@ -150,11 +150,7 @@ def _surface(
     options = options_of(settings)
     router = Router(upstreams(settings.backends, settings, transport), summary_models=options.summary_models)
     meter = counting.meter
-    metrics = Metrics()
-    metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
-    metrics.watch(
-        "store_skipped_records", "Records left out although the store works.", lambda: store.skipped
-    )
+    metrics = _metrics(store)
     journals = Journals(clock=time.monotonic)
     for listener in (metrics, RequestLog()):
         journals.listen(listener, *listener.types)
@@ -191,6 +187,15 @@ def _surface(
         readiness=Readiness(router.upstreams),
         store=store,
     )
+
+
+def _metrics(store: StoreAdmin) -> Metrics:
+    metrics = Metrics()
+    metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
+    metrics.watch(
+        "store_skipped_records", "Records left out although the store works.", lambda: store.skipped
+    )
+    return metrics
 
 
 def options_of(settings: Settings) -> Options:
