@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 
 class SpillwayError(Exception):
     """Base of all errors that Spillway raises on purpose."""
@@ -80,6 +82,18 @@ class ContextOverflow(ClientError):
     """The pinned part alone exceeds the window."""
 
     code = "context_length_exceeded"
+
+    def __init__(self, message: str, *, param: str | None = None, tokens: int, window: int) -> None:
+        """`tokens` are those of the prompt, `window` those of the model's context window."""
+        super().__init__(message, param=param)
+        self.tokens = tokens
+        self.window = window
+
+    @override
+    def body(self) -> dict[str, Any]:
+        """With the figures by the names that llama-server (b11549) has for them."""
+        error = super().body()["error"]
+        return {"error": {**error, "n_prompt_tokens": self.tokens, "n_ctx": self.window}}
 
 
 class UpstreamUnavailable(ClientError):

@@ -237,7 +237,8 @@ class Relay:
                 Notice(done=True, before=before, after=job.prompt.estimate.tokens, failed=not gained)
             )
         if _cannot_fit(job, budget.window):
-            raise ContextOverflow(_overflow_text(job, before), param="messages")
+            text, tokens = _overflow_text(job, before), job.prompt.estimate.tokens
+            raise ContextOverflow(text, param="messages", tokens=tokens, window=budget.window)
 
 
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:

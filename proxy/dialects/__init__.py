@@ -6,10 +6,12 @@ A new one for clients is one folder and one line here.
 from __future__ import annotations
 
 from proxy.dialects.chat import Chat, ChatReader
+from proxy.dialects.messages import Messages
 from proxy.neutral.dialect import Dialect, Reader
 
 CHAT = Chat()
-DIALECTS: dict[str, Dialect] = {path: dialect for dialect in (CHAT,) for path in dialect.paths}
+_ALL: tuple[Dialect, ...] = (CHAT, Messages())
+DIALECTS: dict[str, Dialect] = {path: dialect for dialect in _ALL for path in dialect.paths}
 """By the paths that they own."""
 UPSTREAM: Reader = ChatReader()
 """Reads what backends send: all of them are spoken to in chat completions."""

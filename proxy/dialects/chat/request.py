@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.dialects.bodies import is_count, object_in
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 
 _BOUNDS = ("max_completion_tokens", "max_tokens")
 """The newer name first, which wins."""
@@ -45,16 +46,11 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
     Raises:
         BadRequest: not JSON, not an object, or `messages` is not a list of objects.
     """
-    try:
-        body = loads(raw)
-    except ValueError as error:
-        raise BadRequest(f"The request body is not valid JSON: {error}. Send a JSON object.") from None
-    if not isinstance(body, dict):
-        raise BadRequest("The request body must be a JSON object.")
+    body = object_in(raw)
     _check(body.get("messages"))
     model, choices = body.get("model"), body.get("n")
     bounds = () if body.keys().isdisjoint(_BOUNDS) else tuple(filter(body.__contains__, _BOUNDS))
-    max_tokens = next((body[name] for name in bounds if _positive(body[name])), None) if bounds else None
+    max_tokens = next((body[name] for name in bounds if is_count(body[name])), None) if bounds else None
     return Request(
         body=body,
         model=model if isinstance(model, str) else "",
@@ -64,7 +60,7 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         usage_wish=_usage_wish(body["stream_options"]) if "stream_options" in body else None,
         choices=choices if isinstance(choices, int) else 1,
         structured=_is_structured(body),
-        capped=max_tokens is not None or (_OTHER_BOUND in body and _positive(body[_OTHER_BOUND])),
+        capped=max_tokens is not None or (_OTHER_BOUND in body and is_count(body[_OTHER_BOUND])),
         continues=body.get(_BEGUN[0]) is True,
         raw=raw,
         wire=raw if wire is None else wire,
@@ -86,10 +82,6 @@ def _check(messages: Any) -> None:
                 f"`messages[{index}].role` must be a string such as user, assistant, system or tool.",
                 param=f"messages[{index}].role",
             )
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _usage_wish(options: Any) -> bool | None:

@@ -1,0 +1,52 @@
+"""Anthropic's Messages, in which Claude Code and Anthropic's SDKs speak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.dialects.messages.request import read
+from proxy.dialects.messages.writing import MessagesWriter, told
+from proxy.errors import ClientError
+from proxy.neutral.request import Request
+from proxy.wire.jsontext import dumps, loads
+
+
+class Messages:
+    """Reads requests for messages, and answers them in events or whole."""
+
+    name = "messages"
+    paths: tuple[str, ...] = ("/v1/messages",)
+    media_type = "text/event-stream; charset=utf-8"
+
+    def read(self, body: bytes, wire: bytes) -> Request:
+        """A client's request.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        del wire
+        return read(body)
+
+    def answer_id(self, unique: str) -> str:
+        """As Anthropic's look."""
+        return f"msg_{unique}"
+
+    def refusal(self, error: ClientError) -> dict[str, Any]:
+        """Anthropic's error object."""
+        return {"type": "error", **told(error.body()["error"], error.status)}
+
+    def refused(self, body: bytes) -> bytes:
+        """A backend's error in Anthropic's shape; what is no JSON stays as it came."""
+        try:
+            parsed = loads(body)
+        except ValueError:
+            return body
+        error = parsed.get("error") if isinstance(parsed, dict) else None
+        return body if error is None else dumps({"type": "error", **told(error)})
+
+    def writer(self) -> MessagesWriter:
+        """For one answer."""
+        return MessagesWriter()
+
+
+__all__ = ["Messages"]

@@ -1,0 +1,312 @@
+"""Bodies of Messages requests, read into the neutral form.
+
+Fields: Anthropic API reference, "Create a Message" (2026), and PyPI `anthropic` 2.12.0, `types/beta/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from proxy.dialects.bodies import is_count, object_in, text
+from proxy.errors import BadRequest
+from proxy.neutral.request import Message, Request
+from proxy.wire.jsontext import dumps
+
+_Block = Mapping[str, Any]
+
+BILLING = "x-anthropic-billing-header:"
+"""How Claude Code's (2.1) first system block begins. It is no instruction, and another one in every conversation: in front
+of everything else it would keep backends from using any of their cached prompt again."""
+_SAME = ("temperature", "top_p", "top_k")
+"""Options that chat completions has by the same name (`top_k`: llama.cpp, vLLM, Ollama, LM Studio, OpenRouter)."""
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_ANSWERED_BY_ANTHROPIC = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_")
+"""Tools that no client runs: Anthropic's servers do, while they answer."""
+_NOT_SAID_AGAIN = frozenset({"redacted_thinking", "server_tool_use", "container_upload", "fallback"})
+_BREAK = "\n\n"
+
+
+def read(raw: bytes) -> Request:
+    """Read a request body.
+
+    Raises:
+        BadRequest: it is malformed, or asks for what only Anthropic's servers can do.
+    """
+    asked = object_in(raw)
+    messages = asked.get("messages")
+    if not isinstance(messages, list):
+        raise BadRequest("`messages` must be a list of message objects.", param="messages")
+    body: dict[str, Any] = {name: asked[name] for name in _SAME if asked.get(name) is not None}
+    body["messages"] = [*_system(asked.get("system")), *_conversation(messages)]
+    if isinstance(model := asked.get("model"), str):
+        body["model"] = model
+    stream = asked.get("stream") is True
+    if stream:
+        body["stream"] = True
+    max_tokens = asked.get("max_tokens")
+    if is_count(max_tokens):
+        body["max_tokens"] = max_tokens
+    if stops := asked.get("stop_sequences"):
+        body["stop"] = stops
+    body |= _tools(asked)
+    form = _format(asked)
+    if form is not None:
+        body["response_format"] = form
+    return Request(
+        body=body,
+        model=body.get("model", ""),
+        stream=stream,
+        max_tokens=body.get("max_tokens"),
+        capped="max_tokens" in body,
+        usage_wish=True,
+        structured=form is not None,
+        continues=bool(messages) and messages[-1].get("role") == "assistant",
+    )
+
+
+def _system(system: Any) -> list[Message]:
+    """The system prompt as one message; none if there is none."""
+    if isinstance(system, str):
+        texts = [system]
+    else:
+        texts = [text(block, "text") for block in _blocks(system, "system")]
+    said = [each for each in texts if each and not each.startswith(BILLING)]
+    return [{"role": "system", "content": _BREAK.join(said)}] if said else []
+
+
+def _conversation(messages: Sequence[Any]) -> list[Message]:
+    made: list[Message] = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        role = message.get("role") if isinstance(message, dict) else None
+        if role not in _ROLES:
+            raise BadRequest(
+                f"`{where}` must be an object with the role user, assistant or system.", param=where
+            )
+        content = message.get("content")
+        if isinstance(content, str):
+            made.append({"role": role, "content": content})
+        else:
+            made += _ROLES[role](_blocks(content, f"{where}.content"), where)
+    return made
+
+
+def _blocks(content: Any, where: str) -> list[_Block]:
+    if content is None:
+        return []
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise BadRequest(f"`{where}` must be a string or a list of content blocks.", param=where)
+    return content
+
+
+# -- what each role says
+
+
+def _from_user(blocks: Sequence[_Block], where: str) -> list[Message]:
+    """Results first, as the call before them wants it; then what the user says. A result's pictures go with that."""
+    made: list[Message] = []
+    parts: list[dict[str, Any]] = []
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            result, pictures = _result(block, where)
+            made.append(result)
+            parts += pictures
+        else:
+            parts += _parts(block, where)
+    if parts:
+        made.append({"role": "user", "content": _joined(parts)})
+    return made
+
+
+def _from_assistant(blocks: Sequence[_Block], where: str) -> list[Message]:
+    """One message: what it thought, said and called."""
+    thoughts, texts, calls = list[str](), list[str](), list[dict[str, Any]]()
+    for block in blocks:
+        match block.get("type"):
+            case "text":
+                texts.append(text(block, "text"))
+            case "thinking":
+                thoughts.append(text(block, "thinking"))
+            case "tool_use":
+                function = {
+                    "name": text(block, "name"),
+                    "arguments": dumps(block.get("input") or {}).decode(),
+                }
+                calls.append({"id": text(block, "id"), "type": "function", "function": function})
+            case "compaction":
+                texts.append(text(block, "content"))
+            case kind:
+                if not _only_anthropic(kind):
+                    raise _unknown(kind, where)
+    message: Message = {"role": "assistant", "content": _BREAK.join(filter(None, texts))}
+    if calls:
+        message["tool_calls"] = calls
+        message["content"] = message["content"] or None
+    if thought := _BREAK.join(filter(None, thoughts)):
+        message["reasoning_content"] = thought
+    return [message]
+
+
+def _from_system(blocks: Sequence[_Block], where: str) -> list[Message]:
+    del where
+    return [{"role": "system", "content": _BREAK.join(text(block, "text") for block in blocks)}]
+
+
+_ROLES: dict[Any, Callable[[Sequence[_Block], str], list[Message]]] = {
+    "user": _from_user,
+    "assistant": _from_assistant,
+    "system": _from_system,
+}
+
+
+def _result(block: _Block, where: str) -> tuple[Message, list[dict[str, Any]]]:
+    """A tool message, and the pictures in the result, for which tool messages have no room."""
+    content = block.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else []
+    if not parts:
+        for inner in _blocks(content, where):
+            parts += _parts(inner, where)
+    said = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    if block.get("is_error") is True and "error" not in said[:200].lower():
+        said = f"Error: {said}"
+    pictures = [part for part in parts if part["type"] != "text"]
+    if pictures and not said:
+        said = "The result is the picture in the next message."
+    return {"role": "tool", "tool_call_id": text(block, "tool_use_id"), "content": said}, pictures
+
+
+def _parts(block: _Block, where: str) -> list[dict[str, Any]]:
+    """A block as parts of a user's message."""
+    match block.get("type"):
+        case "text":
+            return [{"type": "text", "text": text(block, "text")}]
+        case "image":
+            return [{"type": "image_url", "image_url": {"url": _url(block.get("source"), where)}}]
+        case "document":
+            return _document(block, where)
+        case "search_result":
+            heading = {"type": "text", "text": f"{text(block, 'title')} ({text(block, 'source')})"}
+            inner = [part for each in _blocks(block.get("content"), where) for part in _parts(each, where)]
+            return [heading, *inner]
+        case "tool_reference":
+            return [{"type": "text", "text": text(block, "tool_name")}]
+        case kind if _only_anthropic(kind):
+            return []
+        case kind:
+            raise _unknown(kind, where)
+
+
+def _document(block: _Block, where: str) -> list[dict[str, Any]]:
+    told = _BREAK.join(filter(None, (text(block, "title"), text(block, "context"))))
+    heading = [{"type": "text", "text": told}] if told else []
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
+    match source.get("type"):
+        case "text":
+            return [*heading, {"type": "text", "text": text(source, "data")}]
+        case "content":
+            content = source.get("content")
+            if isinstance(content, str):
+                return [*heading, {"type": "text", "text": content}]
+            return [*heading, *(part for each in _blocks(content, where) for part in _parts(each, where))]
+        case _:
+            name = text(block, "title") or "document.pdf"
+            return [{"type": "file", "file": {"filename": name, "file_data": _url(source, where)}}]
+
+
+def _url(source: Any, where: str) -> str:
+    """Where a picture or file is; one that is sent along becomes a `data:` URL."""
+    source = source if isinstance(source, dict) else {}
+    match source.get("type"):
+        case "base64":
+            return f"data:{text(source, 'media_type')};base64,{text(source, 'data')}"
+        case "url":
+            return text(source, "url")
+        case kind:
+            raise BadRequest(
+                f"`{where}` has a source of the type {kind!r}, which the backends behind this proxy cannot fetch: send "
+                "it as `base64` or as a `url`.",
+                param=where,
+            )
+
+
+def _joined(parts: Sequence[dict[str, Any]]) -> Any:
+    """One text where there is nothing else, because some chat templates know only that."""
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return list(parts)
+
+
+def _only_anthropic(kind: Any) -> bool:
+    """Whether a block tells of something that Anthropic's servers did, and that means nothing elsewhere."""
+    return kind in _NOT_SAID_AGAIN or (isinstance(kind, str) and kind.endswith("_tool_result"))
+
+
+def _unknown(kind: Any, where: str) -> BadRequest:
+    return BadRequest(
+        f"`{where}` has a content block of the type {kind!r}, which is not known here. Send text, image, document, "
+        "thinking, tool_use or tool_result blocks.",
+        param=where,
+    )
+
+
+# -- options
+
+
+def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
+    offered = _blocks(asked.get("tools"), "tools")
+    if asked.get("mcp_servers"):
+        raise BadRequest(
+            "`mcp_servers` are called by Anthropic's servers, which are not here: have the client call them, and offer "
+            "their tools in `tools`.",
+            param="mcp_servers",
+        )
+    tools = [_function(tool) for tool in offered if not _is_answered(tool)]
+    if not tools:
+        if offered:
+            names = ", ".join(text(tool, "name") for tool in offered)
+            raise BadRequest(
+                f"The tools {names} run on Anthropic's servers, which are not here: offer tools that the client runs.",
+                param="tools",
+            )
+        return {}
+    made: dict[str, Any] = {"tools": tools}
+    choice = asked.get("tool_choice")
+    if isinstance(choice, dict):
+        if choice.get("type") == "tool":
+            made["tool_choice"] = {"type": "function", "function": {"name": text(choice, "name")}}
+        elif choice.get("type") in _CHOICES:
+            made["tool_choice"] = _CHOICES[choice["type"]]
+        if choice.get("disable_parallel_tool_use") is True:
+            made["parallel_tool_calls"] = False
+    return made
+
+
+def _function(tool: _Block) -> dict[str, Any]:
+    schema = tool.get("input_schema")
+    function: dict[str, Any] = {"name": text(tool, "name")}
+    if description := text(tool, "description"):
+        function["description"] = description
+    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+    if tool.get("strict") is True:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _is_answered(tool: _Block) -> bool:
+    return text(tool, "type").startswith(_ANSWERED_BY_ANTHROPIC)
+
+
+def _format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The JSON schema that the answer has to follow, if any; it moved from `output_format` to `output_config`."""
+    config = asked.get("output_config")
+    places: Iterable[Any] = (
+        config.get("format") if isinstance(config, dict) else None,
+        asked.get("output_format"),
+    )
+    for form in places:
+        if isinstance(form, dict) and form.get("type") == "json_schema":
+            named = {"name": "answer", "schema": form.get("schema") or {}, "strict": True}
+            return {"type": "json_schema", "json_schema": named}
+    return None

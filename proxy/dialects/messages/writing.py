@@ -1,0 +1,291 @@
+"""Writing an answer as a Message: whole, or as the events of a stream.
+
+Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyPI `anthropic` 2.12.0, `types/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
+from proxy.wire import sse
+from proxy.wire.jsontext import dumps, loads
+
+_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""HTTP status to what Anthropic calls such an error."""
+
+
+class MessagesWriter:
+    """Writes the events of one answer: a message that is opened, its content blocks one after the other, its end.
+
+    The end waits for the usage, which backends report after they gave the reason.
+    """
+
+    native = False
+
+    def __init__(self) -> None:
+        self._opened = False
+        self._over = False
+        self._blocks = 0
+        """How many were opened."""
+        self._block = ""
+        """The kind of the open one; empty: none is."""
+        self._calls = _Calls()
+        self._finish: str | None = None
+        self._usage: Mapping[str, Any] = {}
+
+    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+        """A piece that was read."""
+        del role_said
+        if piece.done:
+            return self.end()
+        if piece.error:
+            return self.error({"error": piece.error})
+        if piece.form is None:
+            return piece.frame if piece.frame.startswith(b":") else b""
+        return self._says(piece, identity or piece.identity or NOBODY)
+
+    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+        """What a piece of a later attempt says."""
+        del role_said
+        said = (piece.text, piece.thought, piece.calls)
+        return self._says(Piece(text=said[0], thought=said[1], calls=said[2], choice=True), identity)
+
+    def own(self, piece: Piece, identity: Identity) -> bytes:
+        """A piece that Spillway made; a status event rides on a `ping`, in which clients look for nothing."""
+        if piece.comment:
+            return sse.comment(piece.comment)
+        out = self._says(piece, identity)
+        return out if piece.event is None else out + _event("ping", event=piece.event)
+
+    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
+        """The finish as it is."""
+        del usage
+        return finish
+
+    def error(self, body: Mapping[str, Any]) -> bytes:
+        """An error, after which nothing comes."""
+        if self._over:
+            return b""
+        self._over = True
+        return _event("error", **told(body.get("error")))
+
+    def end(self) -> bytes:
+        """What is still open is closed, and the reason and the usage are told."""
+        if self._over:
+            return b""
+        out = [self._open(NOBODY), self._close(), *map(self._whole_call, self._calls.rest())]
+        self._over = True
+        reason = {"stop_reason": _reason(self._finish, called=self._calls.any), "stop_sequence": None}
+        out.append(_event("message_delta", delta=reason, usage=usage_of(self._usage)))
+        return b"".join((*out, _event("message_stop")))
+
+    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        """The message that says what the first choice says."""
+        came = [*pieces, *whole.pieces, Piece()][0]
+        identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
+        content: list[dict[str, Any]] = []
+        if came.thought:
+            content.append({"type": "thinking", "thinking": came.thought, "signature": ""})
+        if came.text:
+            content.append({"type": "text", "text": came.text})
+        content += [
+            {**_call_block(call, f"{identity.id}_{index}"), "input": _arguments(call.arguments)}
+            for index, call in enumerate(came.calls)
+        ]
+        reason = _reason(came.finish, called=bool(came.calls))
+        body = _message(identity, usage_of(usage or {}))
+        return dumps({**body, "content": content, "stop_reason": reason})
+
+    # -- events
+
+    def _says(self, piece: Piece, identity: Identity) -> bytes:
+        if piece.index or self._over:
+            return b""
+        self._usage = piece.usage or self._usage
+        self._finish = piece.finish or self._finish
+        out: list[bytes] = []
+        if piece.choice or piece.role or piece.text or piece.thought or piece.event is not None:
+            out.append(self._open(identity, piece.prompt_tokens))
+        if piece.thought:
+            out += self._delta("thinking", {"thinking": piece.thought})
+        if piece.text:
+            out += self._delta("text", {"text": piece.text})
+        for part in piece.calls:
+            out += self._call(part, identity)
+        return b"".join(out)
+
+    def _open(self, identity: Identity, prompt_tokens: int = 0) -> bytes:
+        if self._opened:
+            return b""
+        self._opened = True
+        return _event("message_start", message=_message(identity, usage_of({"prompt_tokens": prompt_tokens})))
+
+    def _delta(self, kind: str, said: dict[str, str]) -> list[bytes]:
+        """A piece of a block that grows, which is opened where another one is."""
+        out: list[bytes] = []
+        if self._block != kind:
+            empty = {"type": kind, **dict.fromkeys(said, "")}
+            out += self._begin(kind, empty if kind == "text" else {**empty, "signature": ""})
+        delta = {"type": f"{kind}_delta", **said}
+        return [*out, _event("content_block_delta", index=self._blocks - 1, delta=delta)]
+
+    def _call(self, part: CallPart, identity: Identity) -> list[bytes]:
+        """A piece of a tool call: blocks do not interleave, so only one call is written while it comes."""
+        begun, live = self._calls.add(part)
+        if not live:
+            return []
+        out: list[bytes] = []
+        if begun:
+            out += self._begin("tool_use", _call_block(part, f"{identity.id}_{self._blocks}"))
+        return [*out, self._arguments(part.arguments)]
+
+    def _whole_call(self, call: CallPart) -> bytes:
+        opened = self._begin("tool_use", _call_block(call, f"call_{self._blocks}"))
+        return b"".join((*opened, self._arguments(call.arguments), self._close()))
+
+    def _arguments(self, said: str) -> bytes:
+        if not said:
+            return b""
+        delta = {"type": "input_json_delta", "partial_json": said}
+        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
+
+    def _begin(self, kind: str, block: dict[str, Any]) -> list[bytes]:
+        closed = self._close()
+        self._block = kind
+        self._blocks += 1
+        return [closed, _event("content_block_start", index=self._blocks - 1, content_block=block)]
+
+    def _close(self) -> bytes:
+        if not self._block:
+            return b""
+        if self._block == "tool_use":
+            self._calls.leave()
+        self._block = ""
+        return _event("content_block_stop", index=self._blocks - 1)
+
+
+class _Calls:
+    """The tool calls of an answer: the first is passed on as it comes, what comes of others meanwhile is kept."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self._live: int | None = None
+        self._kept: dict[int, CallPart] = {}
+        self._next = 0
+
+    def add(self, part: CallPart) -> tuple[bool, bool]:
+        """Take in a piece: whether it begins the call that is passed on, and whether it belongs to that."""
+        self.any = True
+        index = part.index
+        if index is None:
+            index = self._next if part.name else max(self._next - 1, 0)
+        begun = index >= self._next
+        self._next = max(self._next, index + 1)
+        if begun and self._live is None and not self._kept:
+            self._live = index
+            return True, True
+        if index == self._live:
+            return False, True
+        kept = self._kept.get(index, CallPart())
+        self._kept[index] = CallPart(
+            kept.name + part.name, kept.arguments + part.arguments, id=kept.id or part.id, index=index
+        )
+        return False, False
+
+    def leave(self) -> None:
+        """Something else is said: what comes of the live one after that can't be."""
+        self._live = None
+
+    def rest(self) -> list[CallPart]:
+        """Those that were kept."""
+        kept, self._kept = self._kept, {}
+        return [call for _, call in sorted(kept.items())]
+
+
+def told(error: Any, status: int = 0) -> dict[str, Any]:
+    """An error in Anthropic's shape; `status` is the HTTP status where there is one.
+
+    Of a prompt that is too long it begins in the words by which Claude Code (2.1) knows that, and compacts.
+    """
+    said = error if isinstance(error, dict) else {"message": str(error)}
+    code = status or whole_number(said.get("code"))
+    kind = _KINDS.get(code) or ("invalid_request_error" if 400 <= code < 500 else "")
+    if not kind:
+        known = str(said.get("type"))
+        kind = known if known in _KINDS.values() else "api_error"
+    message = str(said.get("message") or "The backend failed.")
+    tokens, window = whole_number(said.get("n_prompt_tokens")), whole_number(said.get("n_ctx"))
+    if tokens and window:
+        message = f"prompt is too long: {tokens} tokens > {window} maximum. {message}"
+    return {"error": {"type": kind, "message": message}}
+
+
+def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Usage as Anthropic counts it: what came from a cache is no part of the input tokens."""
+    details = usage.get("prompt_tokens_details")
+    cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    prompt = whole_number(usage.get("prompt_tokens"))
+    made: dict[str, Any] = {
+        "input_tokens": max(0, prompt - cached),
+        "output_tokens": whole_number(usage.get("completion_tokens")),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": min(cached, prompt),
+    }
+    return {**made, "spillway": usage["spillway"]} if "spillway" in usage else made
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
+
+
+def _message(identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": identity.id,
+        "type": "message",
+        "role": "assistant",
+        "model": identity.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _call_block(call: CallPart, unnamed: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id or f"toolu_{unnamed}", "name": call.name, "input": {}}
+
+
+def _arguments(written: str) -> dict[str, Any]:
+    """The arguments of a whole call; none where they are no JSON object."""
+    try:
+        parsed = loads(written)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _reason(finish: str | None, *, called: bool) -> str:
+    reason = _REASONS.get(finish or "", "end_turn")
+    return "tool_use" if called and reason == "end_turn" else reason

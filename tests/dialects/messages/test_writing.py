@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.dialects import UPSTREAM
+from proxy.dialects.messages.writing import MessagesWriter, told, usage_of
+from proxy.neutral.piece import CallPart, Identity, Piece
+from proxy.wire import sse
+
+WHO = Identity("chatcmpl-1", 7, "m")
+
+
+def events(stream: bytes) -> list[dict[str, Any]]:
+    found = []
+    for frame in sse.frames(stream):
+        if not frame.startswith(b":"):
+            named, data = frame.decode().strip().split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert named == f"event: {found[-1]['type']}"
+    return found
+
+
+def message_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What an SDK makes of the events, which have to be in the order in which it expects them."""
+    rest: Iterator[dict[str, Any]] = (event for event in found if event["type"] != "ping")
+    opened = next(rest)
+    assert opened["type"] == "message_start"
+    message: dict[str, Any] = opened["message"]
+    event = next(rest)
+    while event["type"] == "content_block_start":
+        block, index = event["content_block"], len(message["content"])
+        assert event["index"] == index
+        written = ""
+        while (event := next(rest))["type"] == "content_block_delta":
+            assert event["index"] == index
+            kind, (name, said) = event["delta"]["type"], list(event["delta"].items())[1]
+            if kind == "input_json_delta":
+                assert block["type"] == "tool_use"
+                written += said
+            else:
+                assert kind == f"{block['type']}_delta"
+                block[name] += said
+        assert event == {"type": "content_block_stop", "index": index}
+        message["content"].append({**block, "input": json.loads(written or "{}")} if written else block)
+        event = next(rest)
+    assert event["type"] == "message_delta"
+    message.update(event["delta"], usage=event["usage"])
+    assert next(rest)["type"] == "message_stop"
+    assert list(rest) == []
+    return message
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> Piece:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    body = {"id": "chatcmpl-1", "created": 7, "model": "m", "choices": [choice], **more}
+    return UPSTREAM.read(sse.encode(body))
+
+
+def called(index: int, name: str = "", arguments: str = "", id_: str = "") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments} if name else {"arguments": arguments}
+    return {"tool_calls": [{"index": index, **({"id": id_} if id_ else {}), "function": function}]}
+
+
+def written(*pieces: Piece) -> list[dict[str, Any]]:
+    writer = MessagesWriter()
+    return events(b"".join(writer.relay(piece, None, role_said=True) for piece in pieces) + writer.end())
+
+
+_SAID = st.lists(
+    st.one_of(
+        st.text(min_size=1).map(lambda text: {"content": text}),
+        st.text(min_size=1).map(lambda text: {"reasoning_content": text}),
+        st.just({"role": "assistant", "content": ""}),
+    ),
+    max_size=12,
+)
+
+
+@given(_SAID, st.integers(0, 3))
+def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(
+    said: list[dict[str, Any]], calls: int
+) -> None:
+    asked = [called(index, "f", '{"a":', f"call_{index}") for index in range(calls)]
+    more = [called(index, arguments=f"{index}}}") for index in range(calls)]  # they come interleaved
+    pieces = [chunk(delta) for delta in (*said, *asked, *more)]
+    message = message_of(written(*pieces, chunk({}, "tool_calls" if calls else "stop")))
+    for field, kind, name in (("content", "text", "text"), ("reasoning_content", "thinking", "thinking")):
+        assert "".join(delta.get(field, "") for delta in said) == "".join(
+            block[name] for block in message["content"] if block["type"] == kind
+        )
+    uses = [block for block in message["content"] if block["type"] == "tool_use"]
+    assert [(use["id"], use["name"], use["input"]) for use in uses] == [
+        (f"call_{index}", "f", {"a": index}) for index in range(calls)
+    ]
+    assert message["stop_reason"] == ("tool_use" if calls else "end_turn")
+    assert (message["id"], message["model"], message["role"]) == ("chatcmpl-1", "m", "assistant")
+
+
+def test_the_end_waits_for_the_usage() -> None:
+    usage = {"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}
+    trailer = UPSTREAM.read(sse.encode({"id": "x", "choices": [], "usage": usage}))
+    message = message_of(written(chunk({"content": "Well."}), chunk({}, "length"), trailer))
+    assert message["stop_reason"] == "max_tokens"
+    assert message["usage"]["input_tokens"] == 4
+    assert message["usage"]["cache_read_input_tokens"] == 8
+    assert message["usage"]["output_tokens"] == 3
+
+
+def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
+    writer = MessagesWriter()
+    calls = (CallPart("f", '{"a":1}', id="c1"), CallPart("g", "", id="c2"))
+    said = writer.own(Piece(calls=calls, choice=True), WHO) + writer.end()
+    uses = message_of(events(said))["content"]
+    assert [(use["name"], use["input"], use["id"]) for use in uses] == [
+        ("f", {"a": 1}, "c1"),
+        ("g", {}, "c2"),
+    ]
+
+
+def test_what_spillway_says_itself_fits_in() -> None:
+    writer = MessagesWriter()
+    said = [
+        writer.own(Piece(comment="spillway"), WHO),
+        writer.own(Piece(role=True), WHO),
+        writer.own(Piece(event={"type": "status"}), WHO),
+        writer.relay(chunk({"content": "one"}), WHO, role_said=True),
+        writer.part(chunk({"content": " two"}, "length"), WHO, role_said=True),
+        writer.own(Piece(finish="stop"), WHO),
+        writer.own(Piece(trailer=True, usage={"prompt_tokens": 5, "completion_tokens": 2}), WHO),
+        writer.end(),
+    ]
+    assert said[0] == b": spillway\n\n"
+    assert events(said[2]) == [{"type": "ping", "event": {"type": "status"}}]
+    message = message_of(events(b"".join(said)))
+    assert message["content"] == [{"type": "text", "text": "one two"}]
+    assert message["stop_reason"] == "end_turn"
+
+
+def test_nothing_comes_after_an_error_or_an_end() -> None:
+    writer = MessagesWriter()
+    said = writer.relay(chunk({"content": "one"}), None, role_said=False)
+    said += writer.relay(
+        UPSTREAM.read(sse.encode({"error": {"message": "broken", "code": 500}})), None, role_said=True
+    )
+    *_, error = events(said)
+    assert error == {"type": "error", "error": {"type": "api_error", "message": "broken"}}
+    assert writer.end() == writer.error({"error": {"message": "again"}}) == b""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        ({"message": "x", "type": "server_error"}, 0, "api_error"),
+        ({"message": "x", "code": 429}, 0, "rate_limit_error"),
+        ({"message": "x", "code": "invalid_api_key"}, 401, "authentication_error"),
+        ({"message": "x", "code": 418}, 0, "invalid_request_error"),
+        ("broken", 0, "api_error"),
+    ],
+)
+def test_errors_have_anthropics_types(error: Any, status: int, kind: str) -> None:
+    assert told(error, status)["error"]["type"] == kind
+
+
+def test_counts_that_make_no_sense_are_none() -> None:
+    told = usage_of(
+        {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 9}, "completion_tokens": "x"}
+    )
+    assert (told["input_tokens"], told["cache_read_input_tokens"], told["output_tokens"]) == (0, 3, 0)
