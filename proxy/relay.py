@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import httpx
 
@@ -193,10 +192,10 @@ class Relay:
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")
         form = wished if wished in FORMS else job.options.status
-        identity = Identity(job.dialect.answer_id(uuid4().hex), int(self.clock()), job.prompt.request.model)
+        identity = Identity(job.dialect.answer_id(job.unique), int(self.clock()), job.prompt.request.model)
         return ClientStream(
             job.exchange,
-            job.dialect,
+            job.writer(),
             form="off" if job.undisturbed else form,
             own=identity,
             own_headers=job.spillway_headers,

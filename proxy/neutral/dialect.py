@@ -51,6 +51,8 @@ class Reader(Protocol):
 class Writer(Protocol):
     """Writes one answer for one client, in the order in which it is sent; it may count what it wrote."""
 
+    media_type: str
+    """Of a stream."""
     native: bool
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
 
@@ -90,9 +92,6 @@ class Dialect(Protocol):
     paths: tuple[str, ...]
     """Of the requests that are made in it."""
 
-    media_type: str
-    """Of a stream."""
-
     def read(self, body: bytes, wire: bytes) -> Request:
         """A client's request; `wire` is its body as it came, `body` the same without content-encoding.
 
@@ -113,6 +112,6 @@ class Dialect(Protocol):
         """A backend's own error, which is told in the dialect spoken upstream."""
         ...
 
-    def writer(self) -> Writer:
-        """For one answer."""
+    def writer(self, request: Request, unique: str) -> Writer:
+        """For one answer to this request, which may make its ids of `unique`: hexadecimal, and like no other's."""
         ...

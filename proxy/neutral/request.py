@@ -45,6 +45,8 @@ class Request:
     """The body as it came, where it can go upstream as it is."""
     wire: bytes | None = None
     """The same before any content-encoding was undone."""
+    form: Any = None
+    """The body as its dialect parsed it, opaque to everyone else."""
 
     @property
     def messages(self) -> list[Message]:

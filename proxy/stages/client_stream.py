@@ -8,7 +8,7 @@ from typing import Protocol
 
 from proxy.exchange import Exchange, Headers
 from proxy.net.tasks import spawn
-from proxy.neutral.dialect import Dialect, Writer
+from proxy.neutral.dialect import Writer
 from proxy.neutral.piece import NOBODY, Identity, Piece
 from proxy.status import FORMS, Form, Notice, carries_chunks
 
@@ -59,7 +59,7 @@ class ClientStream:
     def __init__(
         self,
         exchange: Exchange,
-        dialect: Dialect,
+        writer: Writer,
         *,
         form: str,
         own: Identity,
@@ -71,7 +71,7 @@ class ClientStream:
 
         Args:
             exchange: the client.
-            dialect: in which it is answered.
+            writer: of the answer, in the client's dialect.
             form: a key of the status forms.
             own: under which notices go out while the backend has not given the answer an identity.
             own_headers: gives Spillway's own headers when they are due.
@@ -79,9 +79,9 @@ class ClientStream:
             heartbeat: seconds between comments on a silent stream.
         """
         self.exchange = exchange
-        self.writer = dialect.writer()
+        self.writer = writer
         self.identity: Identity | None = None
-        self.head: Headers = ((b"content-type", dialect.media_type.encode()), (b"cache-control", b"no-cache"))
+        self.head: Headers = ((b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"))
         """The backend's, once it has answered in the client's dialect."""
         self._forms = FORMS[form]
         self.sees_notices = bool(self._forms)

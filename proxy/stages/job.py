@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from proxy.backends.profile import ModelKey, ModelProfile
 from proxy.backends.remedy import Spent
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.checkpoint import Checkpoint
-from proxy.neutral.dialect import Dialect
+from proxy.neutral.dialect import Dialect, Writer
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
@@ -81,8 +82,14 @@ class Job:
     """The account of its attempts."""
     unsummarised: int = 0
     """Summaries in a row that were asked for and not written."""
+    unique: str = field(default_factory=lambda: uuid4().hex)
+    """Of which the ids in its answer are made."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
+
+    def writer(self) -> Writer:
+        """Of the answer, in the client's dialect."""
+        return self.dialect.writer(self.asked, self.unique)
 
     @property
     def key(self) -> ModelKey:

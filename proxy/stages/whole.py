@@ -156,7 +156,7 @@ def _unfinished(
     whole = not pieces or (pieces[0].finish != "length" and not (read and read[0].malformed))
     if whole or job.prompt.request.choices > 1:
         return None
-    return driver.begin(job, Nobody(job.dialect.writer()))
+    return driver.begin(job, Nobody(job.writer()))
 
 
 def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
@@ -189,7 +189,7 @@ def _made(
     told = job.told()
     if usage is not None and told is not None:
         usage = {**usage, "spillway": told}
-    writer = job.dialect.writer()
+    writer = job.writer()
     same = usage is came.usage and (pieces is None or all(map(is_, pieces, came.pieces)))
     if same and writer.native and not job.prompt.request.stream:
         return whole

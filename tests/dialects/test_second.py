@@ -25,6 +25,7 @@ PATH = "/v1/lines"
 
 
 class LinesWriter:
+    media_type = "application/x-ndjson"
     native = False
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
@@ -63,7 +64,6 @@ class LinesWriter:
 class Lines:
     name = "lines"
     paths: tuple[str, ...] = (PATH,)
-    media_type = "application/x-ndjson"
 
     def read(self, body: bytes, wire: bytes) -> Request:
         del wire
@@ -84,7 +84,8 @@ class Lines:
     def refused(self, body: bytes) -> bytes:
         return dumps({"fault": loads(body)["error"]["message"]})
 
-    def writer(self) -> LinesWriter:
+    def writer(self, request: Request, unique: str) -> LinesWriter:
+        del request, unique
         return LinesWriter()
 
 

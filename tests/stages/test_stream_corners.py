@@ -18,6 +18,7 @@ from typing_extensions import override
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.neutral.piece import Identity
+from proxy.neutral.request import Request
 from proxy.settings import BackendSetting
 from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
@@ -241,7 +242,7 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
     exchange = Exchange(scope, None, send)  # type: ignore[arg-type]
     client = ClientStream(
         exchange,
-        CHAT,
+        CHAT.writer(Request(body={}), ""),
         form="off",
         own=Identity("", 0, ""),
         own_headers=list,

@@ -19,7 +19,6 @@ class Chat:
 
     name = "chat"
     paths: tuple[str, ...] = (UPSTREAM_PATH.decode(),)
-    media_type = "text/event-stream; charset=utf-8"
 
     def read(self, body: bytes, wire: bytes) -> Request:
         """A client's request.
@@ -41,8 +40,9 @@ class Chat:
         """As it came."""
         return body
 
-    def writer(self) -> ChatWriter:
-        """For one answer."""
+    def writer(self, request: Request, unique: str) -> ChatWriter:
+        """For one answer; its chunks do not depend on what was asked, and keep the backend's ids."""
+        del request, unique
         return ChatWriter()
 
 

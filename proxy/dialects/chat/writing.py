@@ -30,6 +30,7 @@ _CALLS = ("tool_calls", "function_call")
 class ChatWriter:
     """Writes chunks. It keeps nothing: a chunk does not depend on those before it."""
 
+    media_type = "text/event-stream; charset=utf-8"
     native = True
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:

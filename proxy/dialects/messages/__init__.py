@@ -16,7 +16,6 @@ class Messages:
 
     name = "messages"
     paths: tuple[str, ...] = ("/v1/messages",)
-    media_type = "text/event-stream; charset=utf-8"
 
     def read(self, body: bytes, wire: bytes) -> Request:
         """A client's request.
@@ -44,9 +43,9 @@ class Messages:
         error = parsed.get("error") if isinstance(parsed, dict) else None
         return body if error is None else dumps({"type": "error", **told(error)})
 
-    def writer(self) -> MessagesWriter:
+    def writer(self, request: Request, unique: str) -> MessagesWriter:
         """For one answer."""
-        return MessagesWriter()
+        return MessagesWriter(self.answer_id(unique), request.model)
 
 
 __all__ = ["Messages"]

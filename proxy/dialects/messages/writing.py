@@ -42,9 +42,13 @@ class MessagesWriter:
     The end waits for the usage, which backends report after they gave the reason.
     """
 
+    media_type = "text/event-stream; charset=utf-8"
     native = False
 
-    def __init__(self) -> None:
+    def __init__(self, answer_id: str, model: str) -> None:
+        """`model` is what the client asked for, told where no backend has named one."""
+        self._id = answer_id
+        self._model = model
         self._opened = False
         self._over = False
         self._blocks = 0
@@ -111,11 +115,11 @@ class MessagesWriter:
         if came.text:
             content.append({"type": "text", "text": came.text})
         content += [
-            {**_call_block(call, f"{identity.id}_{index}"), "input": _arguments(call.arguments)}
+            {**self._call_block(call, index), "input": _arguments(call.arguments)}
             for index, call in enumerate(came.calls)
         ]
         reason = _reason(came.finish, called=bool(came.calls))
-        body = _message(identity, usage_of(usage or {}))
+        body = self._message(identity, usage or {})
         return dumps({**body, "content": content, "stop_reason": reason})
 
     # -- events
@@ -133,14 +137,14 @@ class MessagesWriter:
         if piece.text:
             out += self._delta("text", {"text": piece.text})
         for part in piece.calls:
-            out += self._call(part, identity)
+            out += self._call(part)
         return b"".join(out)
 
     def _open(self, identity: Identity, prompt_tokens: int = 0) -> bytes:
         if self._opened:
             return b""
         self._opened = True
-        return _event("message_start", message=_message(identity, usage_of({"prompt_tokens": prompt_tokens})))
+        return _event("message_start", message=self._message(identity, {"prompt_tokens": prompt_tokens}))
 
     def _delta(self, kind: str, said: dict[str, str]) -> list[bytes]:
         """A piece of a block that grows, which is opened where another one is."""
@@ -151,18 +155,18 @@ class MessagesWriter:
         delta = {"type": f"{kind}_delta", **said}
         return [*out, _event("content_block_delta", index=self._blocks - 1, delta=delta)]
 
-    def _call(self, part: CallPart, identity: Identity) -> list[bytes]:
+    def _call(self, part: CallPart) -> list[bytes]:
         """A piece of a tool call: blocks do not interleave, so only one call is written while it comes."""
         begun, live = self._calls.add(part)
         if not live:
             return []
         out: list[bytes] = []
         if begun:
-            out += self._begin("tool_use", _call_block(part, f"{identity.id}_{self._blocks}"))
+            out += self._begin("tool_use", self._call_block(part, self._blocks))
         return [*out, self._arguments(part.arguments)]
 
     def _whole_call(self, call: CallPart) -> bytes:
-        opened = self._begin("tool_use", _call_block(call, f"call_{self._blocks}"))
+        opened = self._begin("tool_use", self._call_block(call, self._blocks))
         return b"".join((*opened, self._arguments(call.arguments), self._close()))
 
     def _arguments(self, said: str) -> bytes:
@@ -184,6 +188,22 @@ class MessagesWriter:
             self._calls.leave()
         self._block = ""
         return _event("content_block_stop", index=self._blocks - 1)
+
+    def _message(self, identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": identity.model or self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_of(usage),
+        }
+
+    def _call_block(self, call: CallPart, number: int) -> dict[str, Any]:
+        call_id = call.id or f"toolu_{self._id.removeprefix('msg_')}_{number}"
+        return {"type": "tool_use", "id": call_id, "name": call.name, "input": {}}
 
 
 class _Calls:
@@ -258,23 +278,6 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
-
-
-def _message(identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": identity.id,
-        "type": "message",
-        "role": "assistant",
-        "model": identity.model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": usage,
-    }
-
-
-def _call_block(call: CallPart, unnamed: str) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call.id or f"toolu_{unnamed}", "name": call.name, "input": {}}
 
 
 def _arguments(written: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def called(index: int, name: str = "", arguments: str = "", id_: str = "") -> di
 
 
 def written(*pieces: Piece) -> list[dict[str, Any]]:
-    writer = MessagesWriter()
+    writer = MessagesWriter("msg_1", "asked")
     return events(b"".join(writer.relay(piece, None, role_said=True) for piece in pieces) + writer.end())
 
 
@@ -99,7 +99,7 @@ def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(
         (f"call_{index}", "f", {"a": index}) for index in range(calls)
     ]
     assert message["stop_reason"] == ("tool_use" if calls else "end_turn")
-    assert (message["id"], message["model"], message["role"]) == ("chatcmpl-1", "m", "assistant")
+    assert (message["id"], message["model"], message["role"]) == ("msg_1", "m", "assistant")
 
 
 def test_the_end_waits_for_the_usage() -> None:
@@ -113,7 +113,7 @@ def test_the_end_waits_for_the_usage() -> None:
 
 
 def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
-    writer = MessagesWriter()
+    writer = MessagesWriter("msg_1", "asked")
     calls = (CallPart("f", '{"a":1}', id="c1"), CallPart("g", "", id="c2"))
     said = writer.own(Piece(calls=calls, choice=True), WHO) + writer.end()
     uses = message_of(events(said))["content"]
@@ -124,7 +124,7 @@ def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
 
 
 def test_what_spillway_says_itself_fits_in() -> None:
-    writer = MessagesWriter()
+    writer = MessagesWriter("msg_1", "asked")
     said = [
         writer.own(Piece(comment="spillway"), WHO),
         writer.own(Piece(role=True), WHO),
@@ -143,7 +143,7 @@ def test_what_spillway_says_itself_fits_in() -> None:
 
 
 def test_nothing_comes_after_an_error_or_an_end() -> None:
-    writer = MessagesWriter()
+    writer = MessagesWriter("msg_1", "asked")
     said = writer.relay(chunk({"content": "one"}), None, role_said=False)
     said += writer.relay(
         UPSTREAM.read(sse.encode({"error": {"message": "broken", "code": 500}})), None, role_said=True
