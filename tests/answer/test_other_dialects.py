@@ -39,6 +39,7 @@ TEXT = "It was a bright cold day in April, and the clocks were striking thirteen
 class NumberedWriter:
     """Every frame has the next number, and says of what kind it is."""
 
+    media_type = "text/event-stream"
     native = False
 
     def __init__(self) -> None:
