@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from proxy.dialects.chat import Chat, ChatReader
 from proxy.dialects.messages import Messages
+from proxy.dialects.responses import Responses
 from proxy.neutral.dialect import Dialect, Reader
 
 CHAT = Chat()
-_ALL: tuple[Dialect, ...] = (CHAT, Messages())
+_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses())
 DIALECTS: dict[str, Dialect] = {path: dialect for dialect in _ALL for path in dialect.paths}
 """By the paths that they own."""
 UPSTREAM: Reader = ChatReader()

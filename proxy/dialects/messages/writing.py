@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.dialects.calls import Numbering, arguments_of
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
 from proxy.wire import sse
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 
 _REASONS = {
     "stop": "end_turn",
@@ -115,7 +116,7 @@ class MessagesWriter:
         if came.text:
             content.append({"type": "text", "text": came.text})
         content += [
-            {**self._call_block(call, index), "input": _arguments(call.arguments)}
+            {**self._call_block(call, index), "input": arguments_of(call.arguments)}
             for index, call in enumerate(came.calls)
         ]
         reason = _reason(came.finish, called=bool(came.calls))
@@ -213,16 +214,12 @@ class _Calls:
         self.any = False
         self._live: int | None = None
         self._kept: dict[int, CallPart] = {}
-        self._next = 0
+        self._numbering = Numbering()
 
     def add(self, part: CallPart) -> tuple[bool, bool]:
         """Take in a piece: whether it begins the call that is passed on, and whether it belongs to that."""
         self.any = True
-        index = part.index
-        if index is None:
-            index = self._next if part.name else max(self._next - 1, 0)
-        begun = index >= self._next
-        self._next = max(self._next, index + 1)
+        index, begun = self._numbering.take(part)
         if begun and self._live is None and not self._kept:
             self._live = index
             return True, True
@@ -278,15 +275,6 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
-
-
-def _arguments(written: str) -> dict[str, Any]:
-    """The arguments of a whole call; none where they are no JSON object."""
-    try:
-        parsed = loads(written)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def _reason(finish: str | None, *, called: bool) -> str:

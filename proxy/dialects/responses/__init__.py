@@ -1,0 +1,45 @@
+"""OpenAI's Responses, in which Codex, the Agents SDK and Vercel's AI SDK speak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.dialects.responses.request import read
+from proxy.dialects.responses.writing import ResponsesWriter
+from proxy.errors import ClientError
+from proxy.neutral.request import Request
+
+
+class Responses:
+    """Reads requests for responses, and answers them in events or whole."""
+
+    name = "responses"
+    paths: tuple[str, ...] = ("/v1/responses",)
+
+    def read(self, body: bytes, wire: bytes) -> Request:
+        """A client's request.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        del wire
+        return read(body)
+
+    def answer_id(self, unique: str) -> str:
+        """As OpenAI's look."""
+        return f"resp_{unique}"
+
+    def refusal(self, error: ClientError) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return error.body()
+
+    def refused(self, body: bytes) -> bytes:
+        """As it came: the same in all of OpenAI's dialects."""
+        return body
+
+    def writer(self, request: Request, unique: str) -> ResponsesWriter:
+        """For one answer."""
+        return ResponsesWriter(request, unique)
+
+
+__all__ = ["Responses"]

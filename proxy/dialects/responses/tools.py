@@ -1,0 +1,167 @@
+"""The tools of Responses: as functions, which is all that models behind chat completions can call, and back again.
+
+Kinds: OpenAI API reference, "Create a model response" (2026), and PyPI `openai` 3.54.0, `types/responses/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.dialects.bodies import text
+from proxy.dialects.calls import arguments_of
+from proxy.errors import BadRequest
+
+_Tool = Mapping[str, Any]
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_LOCAL_SHELL = {
+    "type": "object",
+    "properties": {
+        "command": {**_TEXTS, "description": "The program and its arguments, one a string."},
+        "working_directory": {"type": "string"},
+        "timeout_ms": {"type": "integer"},
+    },
+    "required": ["command"],
+}
+_SHELL = {
+    "type": "object",
+    "properties": {
+        "commands": {**_TEXTS, "description": "Shell commands, run in this order."},
+        "timeout_ms": {"type": "integer"},
+        "max_output_length": {"type": "integer"},
+    },
+    "required": ["commands"],
+}
+_APPLY_PATCH = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+        "path": {"type": "string"},
+        "diff": {"type": "string", "description": "The change as a V4A diff; none to delete."},
+    },
+    "required": ["type", "path"],
+}
+_BUILT_IN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "local_shell": ("Run a command on the user's machine.", _LOCAL_SHELL),
+    "shell": ("Run shell commands on the user's machine.", _SHELL),
+    "apply_patch": ("Create, change or delete a file.", _APPLY_PATCH),
+}
+"""Tools that the client runs and whose parameters OpenAI's models know unasked: description and schema."""
+_SEPARATOR = "__"
+_INPUT = "input"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a function stands for."""
+
+    kind: str
+    """`function`, `custom`, or one of the built-in ones."""
+    name: str
+    namespace: str = ""
+
+    def item(self, call_id: str, arguments: str, item_id: str, status: str) -> dict[str, Any]:
+        """A call as an item of the output, of which `arguments` is the JSON text that the model wrote."""
+        item: dict[str, Any] = {
+            "id": item_id,
+            "type": f"{self.kind}_call",
+            "call_id": call_id,
+            "status": status,
+        }
+        match self.kind:
+            case "function":
+                item |= {"name": self.name, "arguments": arguments}
+            case "custom":
+                item |= {"type": "custom_tool_call", "name": self.name, "input": free_text(arguments)}
+            case "local_shell":
+                item["action"] = {"type": "exec", "command": [], "env": {}, **arguments_of(arguments)}
+            case "shell":
+                item["action"] = {"commands": [], **arguments_of(arguments)}
+            case _:
+                item["operation"] = arguments_of(arguments)
+        return {**item, "namespace": self.namespace} if self.namespace else item
+
+
+def offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any], Named]]:
+    """The functions to offer, by their names, each with what it stands for; tools that OpenAI's servers run are left out."""
+    found: dict[str, tuple[dict[str, Any], Named]] = {}
+    for tool, named in _each(tools, ""):
+        name = function_name(named.name, named.namespace)
+        found[name] = (_function(tool, name), named)
+    return found
+
+
+def function_name(name: str, namespace: str) -> str:
+    """The name under which a model knows a tool."""
+    return f"{namespace}{_SEPARATOR}{name}" if namespace else name
+
+
+def written_freely(text_: str) -> dict[str, str]:
+    """The arguments of a call whose input is a text."""
+    return {_INPUT: text_}
+
+
+def free_text(arguments: str) -> str:
+    """The text that such a call gives; all that was written where it is not said in that form."""
+    given = arguments_of(arguments).get(_INPUT)
+    return given if isinstance(given, str) else arguments
+
+
+def choice(wanted: Any, names: Mapping[str, Any]) -> Any:
+    """`tool_choice` as chat completions has it; None: nothing that it could say.
+
+    Raises:
+        BadRequest: a tool is demanded that is not here.
+    """
+    if isinstance(wanted, str):
+        return wanted
+    if not isinstance(wanted, dict):
+        return None
+    kind = text(wanted, "type")
+    if kind == "allowed_tools":
+        # The others stay offered: leaving them out would change the beginning of the prompt.
+        return "required" if wanted.get("mode") == "required" else "auto"
+    name = function_name(text(wanted, "name") or kind, text(wanted, "namespace"))
+    if name not in names:
+        raise BadRequest(
+            f"`tool_choice` demands {name}, which is not among the tools that can be called here.",
+            param="tool_choice",
+        )
+    return {"type": "function", "function": {"name": name}}
+
+
+def _each(tools: Iterable[_Tool], namespace: str) -> Iterator[tuple[_Tool, Named]]:
+    for tool in tools:
+        kind = text(tool, "type")
+        if kind == "namespace":
+            inner = tool.get("tools")
+            listed = [each for each in inner if isinstance(each, dict)] if isinstance(inner, list) else []
+            yield from _each(listed, text(tool, "name"))
+        elif kind in ("function", "custom") and (name := text(tool, "name")):
+            yield tool, Named(kind, name, namespace)
+        elif kind in _BUILT_IN:
+            yield tool, Named(kind, kind, namespace)
+
+
+def _function(tool: _Tool, name: str) -> dict[str, Any]:
+    kind = text(tool, "type")
+    description, schema = text(tool, "description"), tool.get("parameters")
+    if kind in _BUILT_IN:
+        description, schema = _BUILT_IN[kind]
+    elif kind == "custom":
+        form = tool.get("format")
+        grammar = text(form, "definition") if isinstance(form, dict) else ""
+        told = {
+            "type": "string",
+            "description": f"Follows this grammar:\n{grammar}" if grammar else "A text.",
+        }
+        schema = {"type": "object", "properties": {_INPUT: told}, "required": [_INPUT]}
+    function: dict[str, Any] = {"name": name}
+    if description:
+        function["description"] = description
+    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+    if tool.get("strict") is True and kind == "function":
+        function["strict"] = True
+    return {"type": "function", "function": function}

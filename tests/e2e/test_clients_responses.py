@@ -1,0 +1,210 @@
+"""The openai package speaking Responses, in front of every kind of backend: as the Agents SDK and Codex do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import Response
+
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, Reply, ToolCall, scripted, walk, words
+from tests.proxying import Proxy, running_proxy
+
+MODEL = "fake-model"
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WEATHER: Any = {
+    "type": "function",
+    "name": "weather",
+    "description": "Tells the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "strict": False,
+}
+
+
+def sdk(proxy: Proxy) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def answer(client: openai.OpenAI, *, streamed: bool, **asked: Any) -> Response:
+    """What comes of a request; a stream's events have to be numbered, and agree with the response at its end."""
+    asked = {"model": MODEL, **asked}
+    if not streamed:
+        response: Response = client.responses.create(**asked)
+        return response
+    text, items = "", []
+    with client.responses.stream(**asked) as stream:
+        for number, event in enumerate(stream):
+            assert event.sequence_number == number
+            if event.type == "response.output_text.delta":
+                text += event.delta
+            elif event.type == "response.output_item.done":
+                items.append(event.item.model_dump())
+    assert event.type in ("response.completed", "response.incomplete")
+    final: Response = event.response
+    assert final.output_text == text
+    assert [item["id"] for item in items] == [item.id for item in final.output]
+    return final
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer(kind: str, streamed: bool) -> None:
+    with FAKES[kind](brain=scripted(["Good day to you."])) as fake, running_proxy(fake) as proxy:
+        said = answer(sdk(proxy), streamed=streamed, input="hello", instructions="Be brief.")
+        assert said.output_text == "Good day to you."
+        assert (said.status, said.object, said.instructions) == ("completed", "response", "Be brief.")
+        assert said.usage is not None
+        assert said.usage.input_tokens > 0
+        assert said.usage.output_tokens > 0
+        (sent,) = fake.chats()
+        assert sent.path.endswith("/chat/completions")
+        assert sent.json["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_of_several_windows_is_one_response(streamed: bool) -> None:
+    with LlamaCppFake(brain=walk(last=1500), window=1024) as fake, running_proxy(fake) as proxy:
+        said = answer(sdk(proxy), streamed=streamed, input="go")
+        assert said.output_text == words(1, 1500)
+        assert said.status == "completed"
+        assert len(fake.chats()) > 2
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_that_the_client_bounds_is_incomplete(streamed: bool) -> None:
+    with LlamaCppFake(brain=walk(last=1500)) as fake, running_proxy(fake) as proxy:
+        said = answer(sdk(proxy), streamed=streamed, input="go", max_output_tokens=20)
+        assert said.status == "incomplete"
+        assert said.incomplete_details is not None
+        assert said.incomplete_details.reason == "max_output_tokens"
+        assert said.output_text
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool) -> None:
+    calls = [ToolCall("weather", '{"city": "Graz"}'), ToolCall("weather", '{"city": "Linz"}')]
+    if native:
+        replies: list[Any] = [Reply(tool_calls=calls), "Sunny in both."]
+    else:
+        written = (f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in calls)
+        replies = ["".join(f"<tool_call>{each}</tool_call>" for each in written), "Sunny in both."]
+    models = [FakeModel(MODEL, tools=native)]
+    with LlamaCppFake(models, brain=scripted(replies)) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        given: list[Any] = [{"role": "user", "content": "How is the weather in Graz and Linz?"}]
+        asked = answer(client, streamed=streamed, input=given, tools=[WEATHER])
+        made = [item for item in asked.output if item.type == "function_call"]
+        assert [(call.name, json.loads(call.arguments)["city"]) for call in made] == [
+            ("weather", "Graz"),
+            ("weather", "Linz"),
+        ]
+        given += [item.model_dump(exclude_none=True) for item in asked.output]
+        given += [
+            {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in made
+        ]
+        told = answer(client, streamed=streamed, input=given, tools=[WEATHER])
+        assert told.output_text == "Sunny in both."
+        assert fake.invalid_histories == []
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
+    """A free text (`apply_patch`), a function in a namespace, a shell; the nameless search is left out."""
+    tools: Any = [
+        {"type": "custom", "name": "patch", "description": "Patches.", "format": {"type": "text"}},
+        {"type": "namespace", "name": "agents", "description": "", "tools": [{**WEATHER, "name": "spawn"}]},
+        {"type": "local_shell"},
+        {"type": "web_search"},
+    ]
+    calls = [
+        ToolCall("patch", json.dumps({"input": "*** Begin\n+a"})),
+        ToolCall("agents__spawn", '{"city": "x"}'),
+        ToolCall("local_shell", '{"command": ["ls", "-l"]}'),
+    ]
+    with (
+        LlamaCppFake(brain=scripted([Reply(tool_calls=calls), "Done."])) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        client = sdk(proxy)
+        given: list[Any] = [{"role": "developer", "content": "You code."}, {"role": "user", "content": "go"}]
+        asked = answer(client, streamed=streamed, input=given, tools=tools)
+        patch, spawn, shell = (item.model_dump(exclude_none=True) for item in asked.output)
+        assert (patch["type"], patch["input"]) == ("custom_tool_call", "*** Begin\n+a")
+        assert (spawn["type"], spawn["namespace"], spawn["name"]) == ("function_call", "agents", "spawn")
+        assert (shell["type"], shell["action"]["command"]) == ("local_shell_call", ["ls", "-l"])
+        given += [patch, spawn, shell]
+        given += [
+            {"type": "custom_tool_call_output", "call_id": patch["call_id"], "output": "patched"},
+            {
+                "type": "function_call_output",
+                "call_id": spawn["call_id"],
+                "output": [{"type": "input_text", "text": "ok"}],
+            },
+            {"type": "local_shell_call_output", "id": shell["call_id"], "output": "total 0"},
+        ]
+        assert answer(client, streamed=streamed, input=given, tools=tools).output_text == "Done."
+        first, second = fake.chats()
+        assert [tool["function"]["name"] for tool in first.json["tools"]] == [
+            "patch",
+            "agents__spawn",
+            "local_shell",
+        ]
+        _, _, called, *results = second.json["messages"]
+        assert [call["function"]["name"] for call in called["tool_calls"]] == [
+            "patch",
+            "agents__spawn",
+            "local_shell",
+        ]
+        assert [result["content"] for result in results] == ["patched", "ok", "total 0"]
+        assert fake.invalid_histories == []
+
+
+@pytest.mark.parametrize("summary", [None, "auto"])
+def test_reasoning_is_shown_as_the_client_wants_it_and_may_come_back(summary: str | None) -> None:
+    replies: list[Any] = [Reply(reasoning="Let me think.", text="Yes."), "Sure."]
+    with LlamaCppFake(brain=scripted(replies)) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        reasoning: Any = {"summary": summary} if summary else None
+        said = answer(client, streamed=True, input="really?", reasoning=reasoning)
+        thought, message = said.output
+        assert thought.type == "reasoning"
+        assert message.type == "message"
+        parts: Any = thought.summary if summary else thought.content
+        assert [part.text for part in parts] == ["Let me think."]
+        given: Any = [{"role": "user", "content": "really?"}, *(item.model_dump() for item in said.output)]
+        answer(client, streamed=False, input=[*given, {"role": "user", "content": "sure?"}])
+        assert fake.chats()[-1].json["messages"][1]["content"] == "Yes."
+
+
+def test_a_picture_goes_along() -> None:
+    content: Any = [
+        {"type": "input_text", "text": "What?"},
+        {"type": "input_image", "image_url": PIXEL, "detail": "low"},
+    ]
+    models = [FakeModel(MODEL, vision=True)]
+    with LlamaCppFake(models, brain=scripted(["A pixel."])) as fake, running_proxy(fake) as proxy:
+        said = answer(sdk(proxy), streamed=False, input=[{"role": "user", "content": content}])
+        assert said.output_text == "A pixel."
+        (message,) = fake.chats()[0].json["messages"]
+        assert message["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
+
+
+def test_errors() -> None:
+    with LlamaCppFake(window=1024) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.create(model=MODEL, input="hello", instructions="word " * 5_000)
+        assert caught.value.code == "context_length_exceeded"
+        for wrong in (
+            {"background": True},
+            {"previous_response_id": "resp_1"},
+            {"tools": [{"type": "web_search"}]},
+        ):
+            with pytest.raises(openai.BadRequestError):
+                client.responses.create(**{"model": MODEL, "input": "hello", **wrong})  # type: ignore[call-overload]
+        fake.stop()
+        with pytest.raises(openai.InternalServerError):
+            client.responses.create(model=MODEL, input="hello")
