@@ -79,6 +79,20 @@ class Relay:
             body = dumps(await explain(job, self.counting, self.compactor))
             await exchange.reply(200, [(b"content-type", b"application/json")], body)
 
+    async def count(self, exchange: Exchange, dialect: Dialect) -> None:
+        """Tell how many tokens a prompt has that is asked in this dialect: all that the client sends, nothing shortened.
+
+        Raises:
+            ClientError: it is malformed.
+        """
+        wire = await exchange.body(self.options.max_body)
+        async with exchange.watched():
+            body = decoded(wire, exchange.header(b"content-encoding"), self.options.max_body)
+            request = dialect.read_to_count(body)
+            tokens = await self.counting.exactly(await self.router.route(request.model), request.body)
+            told = dumps(dialect.counted(tokens))
+            await exchange.reply(200, [(b"content-type", b"application/json")], told)
+
     async def passthrough(self, exchange: Exchange) -> None:
         """Hand any other request to a backend, streaming both ways.
 

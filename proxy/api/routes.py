@@ -52,6 +52,11 @@ class Application(FastAPI):
             )
             for path, dialect in DIALECTS.items()
         }
+        self.managed |= {
+            path: Endpoint(partial(relay.count, dialect=dialect), keys, refusal=dialect.refusal)
+            for dialect in set(DIALECTS.values())
+            for path in dialect.counts
+        }
         self.spelled = canonical(self.managed)
         for router in own_routers(surface):
             self.include_router(router)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from proxy.errors import BadRequest
@@ -22,6 +22,25 @@ def object_in(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("The request body must be a JSON object.")
     return body
+
+
+def model_in(body: Mapping[str, Any]) -> str:
+    """The id of the model that is asked for.
+
+    Raises:
+        BadRequest: none is.
+    """
+    model = body.get("model")
+    if not isinstance(model, str):
+        raise BadRequest(
+            "`model` must be the id of a model; GET /v1/models shows what there is.", param="model"
+        )
+    return model
+
+
+def given(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of these fields that are there."""
+    return {name: body[name] for name in names if body.get(name) is not None}
 
 
 def is_count(value: Any) -> bool:

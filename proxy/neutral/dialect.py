@@ -100,6 +100,21 @@ class Dialect(Protocol):
         """
         ...
 
+    counts: tuple[str, ...]
+    """Paths of requests that ask how many tokens a prompt has; none in most dialects."""
+
+    def read_to_count(self, body: bytes) -> Request:
+        """The prompt of such a request.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        ...
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        """The answer to it."""
+        ...
+
     def answer_id(self, unique: str) -> str:
         """The id of an answer that no backend has given one yet."""
         ...

@@ -55,6 +55,18 @@ class Counting:
                 self.meter.load(key, learned)
         return await self.meter.measure(key, body)
 
+    async def exactly(self, route: Route, body: Mapping[str, Any]) -> int:
+        """Prompt tokens of a body as the backend counts them; an estimate where it does not, or not soon."""
+        prober, model = route.upstream.prober, route.model
+        named = {**body, "model": model}
+        try:
+            async with asyncio.timeout(10 * EXACT_TIMEOUT):
+                if (exact := await prober.count(named)) is not None:
+                    return exact
+        except TimeoutError:
+            pass
+        return (await self.measure(route, await prober.profile(model), named)).tokens
+
     async def refine(self, job: Job) -> None:
         """Have the facts in order before a decision to compact: the window as it is now, and the exact count.
 

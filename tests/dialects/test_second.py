@@ -75,6 +75,14 @@ class Lines:
         neutral = {"model": "fake-model", "messages": turns, "stream": streamed}
         return Request(body=neutral, model="fake-model", stream=streamed, usage_wish=True)
 
+    counts: tuple[str, ...] = ()
+
+    def read_to_count(self, body: bytes) -> Request:
+        return self.read(body, body)
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        return {"tokens": tokens}
+
     def answer_id(self, unique: str) -> str:
         return unique
 

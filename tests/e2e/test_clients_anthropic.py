@@ -8,7 +8,18 @@ import anthropic
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
-from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, ToolCall, scripted, walk, words
+from tests.fakes import (
+    FAKES,
+    FakeBackend,
+    FakeModel,
+    GenericFake,
+    LlamaCppFake,
+    Reply,
+    ToolCall,
+    scripted,
+    walk,
+    words,
+)
 from tests.proxying import Proxy, running_proxy
 
 MODEL = "fake-model"
@@ -140,3 +151,18 @@ def test_errors_are_those_that_the_sdk_knows() -> None:
         assert "dance" in str(_fails(fake, messages=unknown))
         fake.stop()
         assert _fails(fake).status_code == 502
+
+
+def test_a_prompt_is_counted_as_the_backend_counts_it_or_near_to_that() -> None:
+    for kind, exact in ((LlamaCppFake, True), (GenericFake, False)):
+        with kind(brain=scripted(["Well."])) as fake, running_proxy(fake) as proxy:
+            client = sdk(proxy)
+            asked: Any = {
+                "model": MODEL,
+                "messages": ask("hello " * 50),
+                "system": "Be brief.",
+                "tools": [WEATHER],
+            }
+            counted = client.messages.count_tokens(**asked).input_tokens
+            used = client.messages.create(**asked, max_tokens=10).usage.input_tokens
+            assert counted == used if exact else 0.5 < counted / used < 2

@@ -208,3 +208,12 @@ def test_errors() -> None:
         fake.stop()
         with pytest.raises(openai.InternalServerError):
             client.responses.create(model=MODEL, input="hello")
+
+
+def test_a_prompt_is_counted() -> None:
+    with LlamaCppFake(brain=scripted(["Well."])) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        counted = client.responses.input_tokens.count(model=MODEL, input="hello " * 50)
+        used = client.responses.create(model=MODEL, input="hello " * 50).usage
+        assert used is not None
+        assert (counted.object, counted.input_tokens) == ("response.input_tokens", used.input_tokens)

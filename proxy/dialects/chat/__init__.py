@@ -28,6 +28,16 @@ class Chat:
         """
         return read(body, wire)
 
+    counts: tuple[str, ...] = ()
+
+    def read_to_count(self, body: bytes) -> Request:
+        """As any other: only llama-server has such a path, and answers there itself."""
+        return read(body)
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        """As llama-server (b11549) says it."""
+        return {"input_tokens": tokens}
+
     def answer_id(self, unique: str) -> str:
         """As OpenAI's look."""
         return f"chatcmpl-{unique}"

@@ -26,6 +26,20 @@ class Messages:
         del wire
         return read(body)
 
+    counts: tuple[str, ...] = ("/v1/messages/count_tokens",)
+
+    def read_to_count(self, body: bytes) -> Request:
+        """A prompt: no bound on an answer belongs to it.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        return read(body, bounded=False)
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        """As Anthropic says it."""
+        return {"input_tokens": tokens}
+
     def answer_id(self, unique: str) -> str:
         """As Anthropic's look."""
         return f"msg_{unique}"

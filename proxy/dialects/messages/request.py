@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import is_count, object_in, text
+from proxy.dialects.bodies import given, is_count, model_in, object_in, text
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
@@ -27,8 +27,8 @@ _NOT_SAID_AGAIN = frozenset({"redacted_thinking", "server_tool_use", "container_
 _BREAK = "\n\n"
 
 
-def read(raw: bytes) -> Request:
-    """Read a request body.
+def read(raw: bytes, *, bounded: bool = True) -> Request:
+    """Read a request body. `bounded`: it has to bound its answer, as all have that want one.
 
     Raises:
         BadRequest: it is malformed, or asks for what only Anthropic's servers can do.
@@ -37,16 +37,16 @@ def read(raw: bytes) -> Request:
     messages = asked.get("messages")
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
-    body: dict[str, Any] = {name: asked[name] for name in _SAME if asked.get(name) is not None}
+    body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
     body["messages"] = [*_system(asked.get("system")), *_conversation(messages)]
-    if isinstance(model := asked.get("model"), str):
-        body["model"] = model
     stream = asked.get("stream") is True
     if stream:
         body["stream"] = True
     max_tokens = asked.get("max_tokens")
     if is_count(max_tokens):
         body["max_tokens"] = max_tokens
+    elif bounded:
+        raise BadRequest("`max_tokens` must be a positive number of tokens.", param="max_tokens")
     if stops := asked.get("stop_sequences"):
         body["stop"] = stops
     body |= _tools(asked)
@@ -55,10 +55,10 @@ def read(raw: bytes) -> Request:
         body["response_format"] = form
     return Request(
         body=body,
-        model=body.get("model", ""),
+        model=body["model"],
         stream=stream,
         max_tokens=body.get("max_tokens"),
-        capped="max_tokens" in body,
+        capped=True,
         usage_wish=True,
         structured=form is not None,
         continues=bool(messages) and messages[-1].get("role") == "assistant",

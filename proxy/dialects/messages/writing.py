@@ -21,6 +21,9 @@ _REASONS = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
+_CALLER = {"type": "direct"}
+_BLANK: Mapping[str, Mapping[str, Any]] = {"text": {"citations": None}, "thinking": {"signature": ""}}
+"""What else a block has by its kind."""
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -114,7 +117,7 @@ class MessagesWriter:
         if came.thought:
             content.append({"type": "thinking", "thinking": came.thought, "signature": ""})
         if came.text:
-            content.append({"type": "text", "text": came.text})
+            content.append({"type": "text", "text": came.text, "citations": None})
         content += [
             {**self._call_block(call, index), "input": arguments_of(call.arguments)}
             for index, call in enumerate(came.calls)
@@ -152,7 +155,7 @@ class MessagesWriter:
         out: list[bytes] = []
         if self._block != kind:
             empty = {"type": kind, **dict.fromkeys(said, "")}
-            out += self._begin(kind, empty if kind == "text" else {**empty, "signature": ""})
+            out += self._begin(kind, {**empty, **_BLANK[kind]})
         delta = {"type": f"{kind}_delta", **said}
         return [*out, _event("content_block_delta", index=self._blocks - 1, delta=delta)]
 
@@ -199,12 +202,14 @@ class MessagesWriter:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
             "usage": usage_of(usage),
         }
 
     def _call_block(self, call: CallPart, number: int) -> dict[str, Any]:
         call_id = call.id or f"toolu_{self._id.removeprefix('msg_')}_{number}"
-        return {"type": "tool_use", "id": call_id, "name": call.name, "input": {}}
+        return {"type": "tool_use", "id": call_id, "name": call.name, "input": {}, "caller": _CALLER}
 
 
 class _Calls:
@@ -269,6 +274,11 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
         "output_tokens": whole_number(usage.get("completion_tokens")),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": min(cached, prompt),
+        "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+        "output_tokens_details": None,
+        "server_tool_use": None,
+        "service_tier": "standard",
+        "inference_geo": None,
     }
     return {**made, "spillway": usage["spillway"]} if "spillway" in usage else made
 

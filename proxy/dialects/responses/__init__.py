@@ -25,6 +25,20 @@ class Responses:
         del wire
         return read(body)
 
+    counts: tuple[str, ...] = ("/v1/responses/input_tokens",)
+
+    def read_to_count(self, body: bytes) -> Request:
+        """A prompt.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        return read(body)
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        """As OpenAI says it."""
+        return {"object": "response.input_tokens", "input_tokens": tokens}
+
     def answer_id(self, unique: str) -> str:
         """As OpenAI's look."""
         return f"resp_{unique}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import is_count, object_in, text
+from proxy.dialects.bodies import given, is_count, model_in, object_in, text
 from proxy.dialects.responses.tools import choice, function_name, offered, written_freely
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
@@ -50,7 +50,7 @@ def read(raw: bytes) -> Request:
     """
     asked = object_in(raw)
     _check(asked)
-    body: dict[str, Any] = {name: asked[name] for name in _SAME if asked.get(name) is not None}
+    body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
     instructions = asked.get("instructions")
     lead = (
         [{"role": "system", "content": instructions}]
@@ -58,8 +58,6 @@ def read(raw: bytes) -> Request:
         else []
     )
     body["messages"] = [*lead, *_Conversation.of(_items(asked.get("input")))]
-    if isinstance(model := asked.get("model"), str):
-        body["model"] = model
     stream = asked.get("stream") is True
     if stream:
         body["stream"] = True
@@ -73,7 +71,7 @@ def read(raw: bytes) -> Request:
         body["response_format"] = form
     return Request(
         body=body,
-        model=body.get("model", ""),
+        model=body["model"],
         stream=stream,
         max_tokens=body.get("max_tokens"),
         capped="max_tokens" in body,
@@ -98,12 +96,12 @@ def _check(asked: Mapping[str, Any]) -> None:
         )
 
 
-def _items(given: Any) -> list[_Item]:
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+def _items(said: Any) -> list[_Item]:
+    if isinstance(said, str):
+        return [{"role": "user", "content": said}]
+    if not isinstance(said, list) or not all(isinstance(item, dict) for item in said):
         raise BadRequest("`input` must be a string or a list of items.", param="input")
-    return given
+    return said
 
 
 class _Conversation:
@@ -282,11 +280,11 @@ def _is_content(output: Sequence[Any]) -> bool:
 
 
 def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
-    given = _parts_of(asked.get("tools"))
-    found = offered(given)
+    listed = _parts_of(asked.get("tools"))
+    found = offered(listed)
     if not found:
-        if given:
-            kinds = ", ".join(sorted({text(tool, "type") for tool in given}))
+        if listed:
+            kinds = ", ".join(sorted({text(tool, "type") for tool in listed}))
             raise BadRequest(
                 f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",
                 param="tools",

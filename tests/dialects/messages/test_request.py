@@ -15,7 +15,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def asked(messages: Any = HELLO, **fields: Any) -> Request:
-    return read(json.dumps({"model": "m", "max_tokens": 10, "messages": messages, **fields}).encode())
+    return read(json.dumps({"model": "m", "max_tokens": 10, "messages": messages} | fields).encode())
 
 
 def refused(messages: Any = HELLO, **fields: Any) -> BadRequest:
@@ -150,6 +150,8 @@ def test_an_answer_that_the_client_began_is_to_be_gone_on_with() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
+        ({"model": None}, "`model`"),
+        ({"max_tokens": None}, "`max_tokens`"),
         ({"messages": "hello"}, "`messages`"),
         ({"messages": [1]}, "messages[0]"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),

@@ -138,7 +138,7 @@ def test_what_spillway_says_itself_fits_in() -> None:
     assert said[0] == b": spillway\n\n"
     assert events(said[2]) == [{"type": "ping", "event": {"type": "status"}}]
     message = message_of(events(b"".join(said)))
-    assert message["content"] == [{"type": "text", "text": "one two"}]
+    assert message["content"] == [{"type": "text", "text": "one two", "citations": None}]
     assert message["stop_reason"] == "end_turn"
 
 
