@@ -86,10 +86,30 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             )
         content = message.get("content")
         if isinstance(content, str):
-            made.append({"role": role, "content": content})
+            said = [{"role": role, "content": content}]
         else:
-            made += _ROLES[role](_blocks(content, f"{where}.content"), where)
+            said = _ROLES[role](_blocks(content, f"{where}.content"), where)
+        if role == "system" and made:
+            _remind(made, said[0]["content"])
+        else:
+            made += said
     return made
+
+
+def _remind(made: list[Message], said: str) -> None:
+    """A system message in the middle, said with the message before it.
+
+    Many chat templates refuse one there. As a user's message it would be the newest, and begin a turn that nobody
+    asked for. The tag is the one that Claude Code (2.1) itself puts around what it says in a user's name.
+    """
+    reminder = f"<system-reminder>\n{said}\n</system-reminder>"
+    before = made[-1]
+    if before["role"] == "assistant":
+        made.append({"role": "user", "content": reminder})
+    elif isinstance(before["content"], list):
+        before["content"].append({"type": "text", "text": reminder})
+    else:
+        before["content"] = f"{before['content']}{_BREAK}{reminder}"
 
 
 def _blocks(content: Any, where: str) -> list[_Block]:

@@ -73,8 +73,11 @@ def test_a_session_of_claude_code() -> None:
     }
     assert body["messages"] == [
         {"role": "system", "content": "You are Claude Code.\n\nFollow the rules."},
-        {"role": "user", "content": "<system-reminder>…</system-reminder>"},
-        {"role": "system", "content": "Available agent types."},
+        {
+            "role": "user",
+            "content": "<system-reminder>…</system-reminder>\n\n"
+            "<system-reminder>\nAvailable agent types.\n</system-reminder>",
+        },
         {"role": "assistant", "content": "I look.", "tool_calls": [call], "reasoning_content": "Look first."},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "a.py"},
         {"role": "user", "content": "Go on."},
@@ -214,3 +217,21 @@ def test_anything_is_read_or_refused(messages: list[Any], fields: dict[str, Any]
     except BadRequest:
         return
     assert all(isinstance(message["role"], str) for message in request.messages)
+
+
+def test_a_reminder_in_the_middle_is_said_with_what_is_before_it() -> None:
+    reminder = {"role": "system", "content": "Mind the list."}
+    said = "<system-reminder>\nMind the list.\n</system-reminder>"
+    use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "fine"}
+    picture = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
+    assert asked([reminder, *HELLO]).messages[0] == reminder
+    assert (
+        asked([*HELLO, use, {"role": "user", "content": [result]}, reminder]).messages[-1]["content"]
+        == f"fine\n\n{said}"
+    )
+    assert asked([{"role": "user", "content": [picture]}, reminder]).messages[0]["content"][1]["text"] == said
+    assert asked([*HELLO, {"role": "assistant", "content": "a"}, reminder]).messages[-1] == {
+        "role": "user",
+        "content": said,
+    }
