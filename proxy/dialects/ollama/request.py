@@ -1,0 +1,179 @@
+"""Bodies of Ollama's own requests, read into the neutral form.
+
+Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_types.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxy.dialects.bodies import given, is_count, model_in, object_in, text
+from proxy.errors import BadRequest
+from proxy.neutral.request import Message, Request
+from proxy.wire.jsontext import dumps
+
+_SAME = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_penalty",
+)
+"""Options that backends have by the same name. Those that load a model otherwise (`num_ctx`, `num_gpu`) and `keep_alive`
+have none in chat completions: what is loaded is managed."""
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+_PICTURES = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
+"""How base64 of each kind of picture begins: Ollama's clients do not say which it is."""
+_ONLY_OLLAMA = {
+    "raw": "a prompt without a chat template",
+    "template": "another chat template",
+    "suffix": "an answer in front of a suffix",
+    "context": "the token ids of a conversation",
+}
+"""What `/api/generate` can be given that chat completions has no word for."""
+
+
+def read_chat(raw: bytes) -> Request:
+    """Read a body of `/api/chat`.
+
+    Raises:
+        BadRequest: it is malformed.
+    """
+    asked = object_in(raw)
+    messages = asked.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("`messages` must be a list with at least one message.", param="messages")
+    body = {"messages": _conversation(messages), **_tools(asked.get("tools"))}
+    return _request(asked, body)
+
+
+def read_generate(raw: bytes) -> Request:
+    """Read a body of `/api/generate`: one question.
+
+    Raises:
+        BadRequest: it is malformed, or asks for what chat completions cannot do.
+    """
+    asked = object_in(raw)
+    for name, what in _ONLY_OLLAMA.items():
+        if asked.get(name):
+            raise BadRequest(
+                f"`{name}` ({what}) can't be managed: leave it out, or set `managed = false` for this backend.",
+                param=name,
+            )
+    if not text(asked, "prompt"):
+        raise BadRequest("`prompt` must be a text; a model is loaded by its first request.", param="prompt")
+    lead = [{"role": "system", "content": asked["system"]}] if text(asked, "system") else []
+    question = _with_pictures({"role": "user", "content": asked["prompt"]}, asked.get("images"))
+    return _request(asked, {"messages": [*lead, question]})
+
+
+def _request(asked: Mapping[str, Any], body: dict[str, Any]) -> Request:
+    options = asked.get("options")
+    options = options if isinstance(options, dict) else {}
+    body = {"model": model_in(asked), **body, **given(options, _SAME)}
+    stream = asked.get("stream") is not False
+    if stream:
+        body["stream"] = True
+    bound = options.get("num_predict")
+    if is_count(bound):
+        body["max_tokens"] = bound
+    think = asked.get("think")
+    if think is False or isinstance(think, str):
+        body["reasoning_effort"] = think or "none"
+    form = _format(asked.get("format"))
+    if form is not None:
+        body["response_format"] = form
+    return Request(
+        body=body,
+        model=body["model"],
+        stream=stream,
+        max_tokens=body.get("max_tokens"),
+        capped="max_tokens" in body,
+        usage_wish=True,
+        structured=form is not None,
+    )
+
+
+def _conversation(messages: Sequence[Any]) -> list[Message]:
+    made: list[Message] = []
+    waiting: list[tuple[str, str]] = []
+    """Id and name of the calls whose results have not come: here calls need no ids."""
+    calls = 0
+    for index, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, dict) else None
+        if role not in _ROLES:
+            where = f"messages[{index}]"
+            raise BadRequest(
+                f"`{where}` must be an object with the role system, user, assistant or tool.", param=where
+            )
+        said: Message = {"role": role, "content": text(message, "content")}
+        if role == "tool":
+            said = {"role": role, "tool_call_id": _answered(message, waiting), "content": said["content"]}
+        elif role == "assistant":
+            if thought := text(message, "thinking"):
+                said["reasoning_content"] = thought
+            if listed := _calls(message.get("tool_calls"), calls):
+                said["tool_calls"] = listed
+                waiting += [(call["id"], call["function"]["name"]) for call in listed]
+                calls += len(listed)
+        made.append(_with_pictures(said, message.get("images")))
+    return made
+
+
+def _calls(listed: Any, before: int) -> list[dict[str, Any]]:
+    made = []
+    for call in listed if isinstance(listed, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            arguments = function.get("arguments")
+            written = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
+            call_id = text(call, "id") or f"call_{before + len(made)}"
+            named = {"name": text(function, "name"), "arguments": written}
+            made.append({"id": call_id, "type": "function", "function": named})
+    return made
+
+
+def _answered(message: Mapping[str, Any], waiting: list[tuple[str, str]]) -> str:
+    """The id of the call that a result answers: the one it names, else the next of that tool, else the next."""
+    if given_id := text(message, "tool_call_id"):
+        waiting[:] = [call for call in waiting if call[0] != given_id]
+        return given_id
+    name = text(message, "tool_name") or text(message, "name")
+    found = next((call for call in waiting if call[1] == name), waiting[0] if waiting else ("", ""))
+    if found in waiting:
+        waiting.remove(found)
+    return found[0]
+
+
+def _with_pictures(message: Message, images: Any) -> Message:
+    pictures = [image for image in images if isinstance(image, str)] if isinstance(images, list) else []
+    if not pictures:
+        return message
+    parts = [{"type": "text", "text": message["content"]}] if message["content"] else []
+    return {
+        **message,
+        "content": [*parts, *({"type": "image_url", "image_url": {"url": _url(p)}} for p in pictures)],
+    }
+
+
+def _url(data: str) -> str:
+    kind = next((kind for begin, kind in _PICTURES.items() if data.startswith(begin)), "png")
+    return f"data:image/{kind};base64,{data}"
+
+
+def _tools(listed: Any) -> dict[str, Any]:
+    tools = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
+    return {"tools": [{"type": "function", **tool} for tool in tools]} if tools else {}
+
+
+def _format(wanted: Any) -> dict[str, Any] | None:
+    if wanted == "json":
+        return {"type": "json_object"}
+    if isinstance(wanted, dict) and wanted:
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": wanted}}
+    return None
