@@ -2,6 +2,7 @@
 
 SpillwayError
 ├── SettingError          the operator set something impossible: start is refused
+├── NotManaged            a request that only its own backend understands: it is passed through
 └── ClientError           the request can't be served as it is: told to the client
     ├── BadRequest        400, malformed
     ├── BodyTooLarge      413
@@ -21,6 +22,10 @@ from typing_extensions import override
 
 class SpillwayError(Exception):
     """Base of all errors that Spillway raises on purpose."""
+
+
+class NotManaged(SpillwayError):
+    """A request that no dialect can say otherwise, and that is handed to the backend as it came."""
 
 
 class SettingError(SpillwayError):

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from proxy.dialects import CHAT
-from proxy.errors import ClientError, ContextOverflow, UpstreamInvalid
+from proxy.errors import ClientError, ContextOverflow, NotManaged, UpstreamInvalid
 from proxy.exchange import Exchange, decoded
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
@@ -28,7 +28,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.job import Job
-from proxy.stages.passing import left_alone, pass_by_model, pass_through, relay_response
+from proxy.stages.passing import left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Router
@@ -114,7 +114,11 @@ class Relay:
             if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
                 await pass_through(exchange, journal, *alone)
                 return
-            job = await self._read(exchange, journal, dialect, wire)
+            try:
+                job = await self._read(exchange, journal, dialect, wire)
+            except NotManaged:
+                await pass_on(exchange, journal, self.router, wire)
+                return
             try:
                 await (self._stream(job) if job.prompt.request.stream else self._whole(job))
             finally:

@@ -53,7 +53,7 @@ class Application(FastAPI):
             for path, dialect in DIALECTS.items()
         }
         self.managed |= {
-            path: Endpoint(partial(relay.count, dialect=dialect), keys, refusal=dialect.refusal)
+            path: Endpoint(partial(relay.count, dialect=dialect), door, refusal=dialect.refusal)
             for dialect in set(DIALECTS.values())
             for path in dialect.counts
         }

@@ -97,6 +97,7 @@ class Dialect(Protocol):
 
         Raises:
             BadRequest: it is malformed.
+            NotManaged: only a backend that speaks this dialect itself can answer it.
         """
         ...
 

@@ -101,7 +101,16 @@ async def pass_by_model(exchange: Exchange, journal: Journal, router: Router) ->
         return
     body = await exchange.body(PEEK)
     async with exchange.watched():
-        await pass_through(exchange, journal, await _route_of(_parsed(body), router), body)
+        await pass_on(exchange, journal, router, body)
+
+
+async def pass_on(exchange: Exchange, journal: Journal, router: Router, body: bytes) -> None:
+    """Pass a request whose body was read to the backend of the model that it names, else to the first backend.
+
+    Raises:
+        UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
+    """
+    await pass_through(exchange, journal, await _route_of(_parsed(body), router), body)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             )
         content = message.get("content")
         if isinstance(content, str):
-            said = [{"role": role, "content": content}]
+            said: list[Message] = [{"role": role, "content": content}]
         else:
             said = _ROLES[role](_blocks(content, f"{where}.content"), where)
         if role == "system" and made:

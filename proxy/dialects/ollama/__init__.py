@@ -29,6 +29,7 @@ class Ollama:
 
         Raises:
             BadRequest: it is malformed.
+            NotManaged: only Ollama itself can answer it.
         """
         del wire
         return self._read(body)

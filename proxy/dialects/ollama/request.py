@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.bodies import given, is_count, model_in, object_in, text
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
 
@@ -29,12 +29,7 @@ have none in chat completions: what is loaded is managed."""
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _PICTURES = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
 """How base64 of each kind of picture begins: Ollama's clients do not say which it is."""
-_ONLY_OLLAMA = {
-    "raw": "a prompt without a chat template",
-    "template": "another chat template",
-    "suffix": "an answer in front of a suffix",
-    "context": "the token ids of a conversation",
-}
+_ONLY_OLLAMA = ("raw", "template", "suffix", "context")
 """What `/api/generate` can be given that chat completions has no word for."""
 
 
@@ -43,11 +38,14 @@ def read_chat(raw: bytes) -> Request:
 
     Raises:
         BadRequest: it is malformed.
+        NotManaged: it only loads or unloads a model.
     """
     asked = object_in(raw)
-    messages = asked.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest("`messages` must be a list with at least one message.", param="messages")
+    messages = asked.get("messages", [])
+    if not isinstance(messages, list):
+        raise BadRequest("`messages` must be a list of message objects.", param="messages")
+    if not messages:
+        raise NotManaged
     body = {"messages": _conversation(messages), **_tools(asked.get("tools"))}
     return _request(asked, body)
 
@@ -56,17 +54,12 @@ def read_generate(raw: bytes) -> Request:
     """Read a body of `/api/generate`: one question.
 
     Raises:
-        BadRequest: it is malformed, or asks for what chat completions cannot do.
+        BadRequest: it is malformed.
+        NotManaged: it only loads or unloads a model, or asks for what chat completions cannot do.
     """
     asked = object_in(raw)
-    for name, what in _ONLY_OLLAMA.items():
-        if asked.get(name):
-            raise BadRequest(
-                f"`{name}` ({what}) can't be managed: leave it out, or set `managed = false` for this backend.",
-                param=name,
-            )
-    if not text(asked, "prompt"):
-        raise BadRequest("`prompt` must be a text; a model is loaded by its first request.", param="prompt")
+    if not text(asked, "prompt") or any(map(asked.get, _ONLY_OLLAMA)):
+        raise NotManaged
     lead = [{"role": "system", "content": asked["system"]}] if text(asked, "system") else []
     question = _with_pictures({"role": "user", "content": asked["prompt"]}, asked.get("images"))
     return _request(asked, {"messages": [*lead, question]})
@@ -126,7 +119,7 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
 
 
 def _calls(listed: Any, before: int) -> list[dict[str, Any]]:
-    made = []
+    made: list[dict[str, Any]] = []
     for call in listed if isinstance(listed, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from typing_extensions import override
@@ -102,8 +102,10 @@ class ChatLines:
         for part in piece.calls:
             index, _ = self._numbering.take(part)
             had = self._calls.get(index, CallPart())
-            merged = {"name": had.name + part.name, "arguments": had.arguments + part.arguments}
-            self._calls[index] = replace(part, id=had.id or part.id, **merged)
+            said = had.arguments + part.arguments
+            self._calls[index] = replace(
+                part, name=had.name + part.name, arguments=said, id=had.id or part.id
+            )
         return self._line(self._saying(piece.text, piece.thought)) if piece.text or piece.thought else b""
 
     def _saying(self, text: str, thought: str, calls: Sequence[CallPart] = ()) -> dict[str, Any]:
@@ -128,7 +130,7 @@ class ChatLines:
         return dumps(self._object({**said, "done": False, **fields})) + b"\n"
 
     def _object(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        created = datetime.fromtimestamp(self._created, timezone.utc).isoformat().replace("+00:00", "Z")
+        created = datetime.fromtimestamp(self._created, UTC).isoformat().replace("+00:00", "Z")
         return {"model": self._model, "created_at": created, **fields}
 
 

@@ -1,0 +1,159 @@
+"""Ollama's own package for Python, in front of every kind of backend: chat and generate, streamed, tools, past the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import ollama
+import pytest
+
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, Reply, ToolCall, scripted, walk, words
+from tests.proxying import Proxy, running_proxy
+
+MODEL = "fake-model"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WEATHER: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+Sdk: TypeAlias = Callable[[Proxy], ollama.Client]
+
+
+@pytest.fixture
+def sdk() -> Iterator[Sdk]:
+    made: list[ollama.Client] = []
+
+    def client(proxy: Proxy) -> ollama.Client:
+        made.append(ollama.Client(host=proxy.url, timeout=60))
+        return made[-1]
+
+    yield client
+    for each in made:
+        each.close()  # type: ignore[no-untyped-call]
+
+
+def chat(client: ollama.Client, *, streamed: bool, **asked: Any) -> ollama.ChatResponse:
+    """What comes of a request; of a stream its last line, with all that was said in the message."""
+    asked = {"model": MODEL, **asked}
+    if not streamed:
+        whole: ollama.ChatResponse = client.chat(**asked)
+        return whole
+    text, thought, calls = "", "", list[Any]()
+    for line in client.chat(**asked, stream=True):
+        text += line.message.content or ""
+        thought += line.message.thinking or ""
+        calls += line.message.tool_calls or []
+    line.message = ollama.Message(
+        role="assistant", content=text, thinking=thought or None, tool_calls=calls or None
+    )
+    return line
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer(kind: str, streamed: bool, sdk: Sdk) -> None:
+    with FAKES[kind](brain=scripted(["Good day to you."])) as fake, running_proxy(fake) as proxy:
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+        said = chat(
+            sdk(proxy), streamed=streamed, messages=messages, options={"temperature": 0.5, "num_ctx": 99}
+        )
+        assert said.message.content == "Good day to you."
+        assert (said.done, said.done_reason, said.model) == (True, "stop", MODEL)
+        assert said.prompt_eval_count
+        assert said.eval_count
+        (sent,) = fake.chats()
+        assert sent.path.endswith("/chat/completions")
+        assert (sent.json["messages"], sent.json["temperature"]) == (messages, 0.5)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_of_several_windows_is_one(streamed: bool, sdk: Sdk) -> None:
+    with LlamaCppFake(brain=walk(last=1500), window=1024) as fake, running_proxy(fake) as proxy:
+        said = chat(sdk(proxy), streamed=streamed, messages=[{"role": "user", "content": "go"}])
+        assert said.message.content == words(1, 1500)
+        assert len(fake.chats()) > 2
+        bounded = chat(
+            sdk(proxy),
+            streamed=streamed,
+            messages=[{"role": "user", "content": "go"}],
+            options={"num_predict": 9},
+        )
+        assert bounded.done_reason == "length"
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool, sdk: Sdk) -> None:
+    calls = [ToolCall("weather", '{"city": "Graz"}'), ToolCall("weather", '{"city": "Linz"}')]
+    if native:
+        replies: list[Any] = [Reply(reasoning="Two.", tool_calls=calls), "Sunny in both."]
+    else:
+        written = (f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in calls)
+        replies = ["".join(f"<tool_call>{each}</tool_call>" for each in written), "Sunny in both."]
+    models = [FakeModel(MODEL, tools=native)]
+    with LlamaCppFake(models, brain=scripted(replies)) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        messages: list[Any] = [{"role": "user", "content": "How is the weather in Graz and Linz?"}]
+        asked = chat(client, streamed=streamed, messages=messages, tools=[WEATHER])
+        made = [call.function for call in asked.message.tool_calls or []]
+        assert [(call.name, call.arguments) for call in made] == [
+            ("weather", {"city": c}) for c in ("Graz", "Linz")
+        ]
+        assert asked.message.thinking == ("Two." if native else None)
+        results = [{"role": "tool", "tool_name": "weather", "content": said} for said in ("sun", "rain")]
+        told = chat(client, streamed=streamed, messages=[*messages, asked.message, *results], tools=[WEATHER])
+        assert told.message.content == "Sunny in both."
+        assert fake.invalid_histories == []
+        if native:
+            *_, call, first, second = fake.chats()[-1].json["messages"]
+            assert [each["id"] for each in call["tool_calls"]] == [
+                first["tool_call_id"],
+                second["tool_call_id"],
+            ]
+            assert (first["content"], second["content"]) == ("sun", "rain")
+
+
+def test_one_question(sdk: Sdk) -> None:
+    models = [FakeModel(MODEL, vision=True)]
+    with LlamaCppFake(models, brain=scripted(["A pixel."] * 2)) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        whole = client.generate(MODEL, "What is it?", system="Be brief.", images=[PIXEL])
+        assert whole.response == "A pixel."
+        assert (
+            "".join(line.response or "" for line in client.generate(MODEL, "And this?", stream=True))
+            == "A pixel."
+        )
+        system, question = fake.chats()[0].json["messages"]
+        assert system["content"] == "Be brief."
+        assert question["content"][1]["image_url"]["url"] == f"data:image/png;base64,{PIXEL}"
+
+
+def test_what_only_ollama_can_do_is_left_to_it() -> None:
+    with OllamaFake(brain=scripted(["Well."])) as fake, running_proxy(fake) as proxy:
+        assert proxy.client.post("/api/generate", json={"model": MODEL, "keep_alive": 0}).status_code != 400
+        assert fake.requests[-1].path == "/api/generate"
+
+
+def test_errors_and_formats(sdk: Sdk) -> None:
+    with LlamaCppFake(brain=scripted(['{"a": 1}']), window=1024) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        said = chat(
+            client, streamed=False, messages=[{"role": "user", "content": "go"}], format={"type": "object"}
+        )
+        assert said.message.content == '{"a": 1}'
+        assert fake.chats()[-1].json["response_format"]["json_schema"]["schema"] == {"type": "object"}
+        with pytest.raises(ollama.ResponseError) as caught:
+            chat(client, streamed=False, messages=[{"role": "system", "content": "word " * 5000}])
+        assert caught.value.status_code == 400
+        with pytest.raises(ollama.ResponseError, match="role"):
+            chat(client, streamed=False, messages=[{"role": "boss", "content": "go"}])
+        fake.stop()
+        with pytest.raises(ollama.ResponseError, match="cannot be reached"):
+            chat(client, streamed=True, messages=[{"role": "user", "content": "go"}])
