@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects import UPSTREAM
 from proxy.dialects.messages.writing import MessagesWriter, told, usage_of
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.wire import sse
+from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")
 
@@ -56,42 +56,19 @@ def message_of(found: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> Piece:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    body = {"id": "chatcmpl-1", "created": 7, "model": "m", "choices": [choice], **more}
-    return UPSTREAM.read(sse.encode(body))
-
-
-def called(index: int, name: str = "", arguments: str = "", id_: str = "") -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments} if name else {"arguments": arguments}
-    return {"tool_calls": [{"index": index, **({"id": id_} if id_ else {}), "function": function}]}
-
-
 def written(*pieces: Piece) -> list[dict[str, Any]]:
     writer = MessagesWriter("msg_1", "asked")
     return events(b"".join(writer.relay(piece, None, role_said=True) for piece in pieces) + writer.end())
 
 
-_SAID = st.lists(
-    st.one_of(
-        st.text(min_size=1).map(lambda text: {"content": text}),
-        st.text(min_size=1).map(lambda text: {"reasoning_content": text}),
-        st.just({"role": "assistant", "content": ""}),
-    ),
-    max_size=12,
-)
-
-
-@given(_SAID, st.integers(0, 3))
+@given(SAID, st.integers(0, 3))
 def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(
     said: list[dict[str, Any]], calls: int
 ) -> None:
-    asked = [called(index, "f", '{"a":', f"call_{index}") for index in range(calls)]
-    more = [called(index, arguments=f"{index}}}") for index in range(calls)]  # they come interleaved
-    pieces = [chunk(delta) for delta in (*said, *asked, *more)]
+    pieces = [chunk(delta) for delta in (*said, *calling(calls))]
     message = message_of(written(*pieces, chunk({}, "tool_calls" if calls else "stop")))
     for field, kind, name in (("content", "text", "text"), ("reasoning_content", "thinking", "thinking")):
-        assert "".join(delta.get(field, "") for delta in said) == "".join(
+        assert all_of(said, field) == "".join(
             block[name] for block in message["content"] if block["type"] == kind
         )
     uses = [block for block in message["content"] if block["type"] == "tool_use"]
@@ -103,8 +80,8 @@ def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(
 
 
 def test_the_end_waits_for_the_usage() -> None:
-    usage = {"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}
-    trailer = UPSTREAM.read(sse.encode({"id": "x", "choices": [], "usage": usage}))
+    counts = {"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}
+    trailer = usage(**counts)
     message = message_of(written(chunk({"content": "Well."}), chunk({}, "length"), trailer))
     assert message["stop_reason"] == "max_tokens"
     assert message["usage"]["input_tokens"] == 4
@@ -145,9 +122,7 @@ def test_what_spillway_says_itself_fits_in() -> None:
 def test_nothing_comes_after_an_error_or_an_end() -> None:
     writer = MessagesWriter("msg_1", "asked")
     said = writer.relay(chunk({"content": "one"}), None, role_said=False)
-    said += writer.relay(
-        UPSTREAM.read(sse.encode({"error": {"message": "broken", "code": 500}})), None, role_said=True
-    )
+    said += writer.relay(failure(message="broken", code=500), None, role_said=True)
     *_, error = events(said)
     assert error == {"type": "error", "error": {"type": "api_error", "message": "broken"}}
     assert writer.end() == writer.error({"error": {"message": "again"}}) == b""

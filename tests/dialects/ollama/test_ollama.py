@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.dialects.ollama import OLLAMA
+from proxy.dialects.ollama.request import read_chat, read_generate
+from proxy.dialects.ollama.writing import ChatLines, GenerateLines
+from proxy.errors import BadRequest, ModelNotFound, NotManaged
+from proxy.neutral.piece import CallPart, Identity, Piece
+from proxy.neutral.request import Request
+from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
+
+WHO = Identity("x", 7, "m")
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def chatting(messages: Any = HELLO, **fields: Any) -> Request:
+    return read_chat(json.dumps({"model": "m", "messages": messages} | fields).encode())
+
+
+def generating(**fields: Any) -> Request:
+    return read_generate(json.dumps({"model": "m", "prompt": "hello"} | fields).encode())
+
+
+def test_a_plain_request_is_streamed_unless_it_says_otherwise() -> None:
+    options = {"temperature": 0.5, "num_predict": 9, "num_ctx": 99, "stop": ["x"]}
+    request = chatting(options=options, think=False, keep_alive="5m")
+    assert request.body == {
+        "model": "m",
+        "messages": HELLO,
+        "temperature": 0.5,
+        "stop": ["x"],
+        "stream": True,
+        "max_tokens": 9,
+        "reasoning_effort": "none",
+    }
+    assert (request.max_tokens, request.capped, request.usage_wish) == (9, True, True)
+    assert not chatting(stream=False).stream
+    assert chatting(options={"num_predict": -1}).max_tokens is None
+    assert chatting(think="high").body["reasoning_effort"] == "high"
+    assert "reasoning_effort" not in chatting(think=True).body
+
+
+def test_calls_and_results_find_each_other_without_ids() -> None:
+    def call(name: str) -> dict[str, Any]:
+        return {"function": {"name": name, "arguments": {"a": 1}}}
+
+    made = chatting(
+        [
+            {"role": "assistant", "content": "", "thinking": "Hm.", "tool_calls": [call("f"), call("g")]},
+            {"role": "tool", "tool_name": "g", "content": "of g"},
+            {"role": "tool", "content": "of f"},
+            {"role": "tool", "content": "of nobody"},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "own", "function": {"name": "f", "arguments": "{}"}}, 4],
+            },
+            {"role": "tool", "tool_call_id": "own", "content": "of own"},
+        ]
+    ).messages
+    assert made[0]["reasoning_content"] == "Hm."
+    assert [(each["id"], each["function"]["arguments"]) for each in made[0]["tool_calls"]] == [
+        ("call_0", '{"a":1}'),
+        ("call_1", '{"a":1}'),
+    ]
+    ids = [message["tool_call_id"] for message in made if message["role"] == "tool"]
+    assert ids == ["call_1", "call_0", "", "own"]
+
+
+def test_pictures_are_shown_as_what_they_are() -> None:
+    (message,) = chatting(
+        [{"role": "user", "content": "", "images": ["/9j/4AAQ", "iVBORw0", "AAAA"]}]
+    ).messages
+    urls = [part["image_url"]["url"] for part in message["content"]]
+    assert urls == [
+        "data:image/jpeg;base64,/9j/4AAQ",
+        "data:image/png;base64,iVBORw0",
+        "data:image/png;base64,AAAA",
+    ]
+
+
+def test_formats_and_tools() -> None:
+    assert chatting(format="json").body["response_format"] == {"type": "json_object"}
+    assert chatting(format={"type": "object"}).structured
+    assert not chatting(format="").structured
+    tool = {"function": {"name": "f"}}
+    assert chatting(tools=[tool]).body["tools"] == [{"type": "function", **tool}]
+    assert "tools" not in chatting(tools=[]).body
+
+
+def test_one_question() -> None:
+    assert generating(system="Be brief.").messages == [{"role": "system", "content": "Be brief."}, *HELLO]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"prompt": ""}, {"raw": True}, {"template": "x"}, {"suffix": "x"}, {"context": [1]}]
+)
+def test_what_only_ollama_can_do_is_left_to_it(fields: dict[str, Any]) -> None:
+    with pytest.raises(NotManaged):
+        generating(**fields)
+
+
+def test_what_is_malformed_is_refused() -> None:
+    with pytest.raises(NotManaged):
+        chatting([])
+    for messages in ("x", [4], [{"role": "boss"}]):
+        with pytest.raises(BadRequest):
+            chatting(messages)
+    with pytest.raises(BadRequest):
+        chatting(model=None)
+
+
+def lines(stream: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.splitlines()]
+
+
+@given(SAID, st.integers(0, 3))
+def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], calls: int) -> None:
+    to = ChatLines("asked")
+    pieces = [*map(chunk, said), *map(chunk, calling(calls)), chunk({}, "tool_calls" if calls else "length")]
+    counted = usage(prompt_tokens=5, completion_tokens=2)
+    found = lines(b"".join(to.relay(each, None, role_said=True) for each in (*pieces, counted)) + to.end())
+    *_, last = found
+    assert [line["done"] for line in found] == [*(False for _ in found[1:]), True]
+    assert "".join(line["message"]["content"] for line in found) == all_of(said, "content")
+    assert "".join(line["message"].get("thinking", "") for line in found) == all_of(said, "reasoning_content")
+    made = [call for line in found for call in line["message"].get("tool_calls", ())]
+    assert [(call["id"], call["function"]["arguments"]) for call in made] == [
+        (f"call_{index}", {"a": index}) for index in range(calls)
+    ]
+    assert (last["done_reason"], last["prompt_eval_count"], last["eval_count"]) == (
+        "stop" if calls else "length",
+        5,
+        2,
+    )
+    assert {line["model"] for line in found} == {"asked"}
+    assert last["created_at"] == ("1970-01-01T00:00:07Z")
+
+
+def test_what_spillway_says_itself_are_lines_too() -> None:
+    to = GenerateLines("m")
+    said = [
+        to.own(Piece(comment="spillway"), WHO),
+        to.own(Piece(event={"type": "status"}), WHO),
+        to.part(chunk({"content": "two", "reasoning_content": "Hm."}, "length"), WHO, role_said=True),
+        to.own(Piece(calls=(CallPart("f", "{}"),)), WHO),
+        to.own(Piece(finish="stop", usage={"spillway": {"a": 1}}), WHO),
+        to.end(),
+    ]
+    heartbeat, event, text, *_, last = lines(b"".join(said))
+    assert (heartbeat["response"], heartbeat["done"]) == ("", False)
+    assert event["event"] == {"type": "status"}
+    assert (text["response"], text["thinking"]) == ("two", "Hm.")
+    assert (last["response"], last["done"], last["spillway"]) == ("", True, {"a": 1})
+
+
+def test_nothing_comes_after_an_error() -> None:
+    to = ChatLines("m")
+    assert lines(to.relay(failure(message="broken"), None, role_said=True)) == [{"error": "broken"}]
+    assert to.end() == to.error({"error": "again"}) == to.own(Piece(text="x"), WHO) == b""
+
+
+def test_errors_are_told_in_a_word() -> None:
+    for dialect in OLLAMA:
+        assert dialect.refusal(ModelNotFound("No such model.")) == {"error": "No such model."}
+        assert json.loads(dialect.refused(b'{"error": {"message": "no"}}')) == {"error": "no"}
+        assert dialect.refused(b"plain") == b"plain"
+        assert dialect.counted(4) == {"prompt_eval_count": 4}
+    assert [dialect.name for dialect in OLLAMA] == ["ollama-chat", "ollama-generate"]

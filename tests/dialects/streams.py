@@ -1,0 +1,56 @@
+"""What backends send, as pieces, for the tests of those who write them in other dialects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from proxy.dialects import UPSTREAM
+from proxy.neutral.piece import Piece
+from proxy.wire import sse
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> Piece:
+    """A chunk with one choice."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    body = {"id": "chatcmpl-1", "created": 7, "model": "m", "choices": [choice], **more}
+    return UPSTREAM.read(sse.encode(body))
+
+
+def called(index: int, name: str = "", arguments: str = "", call_id: str = "") -> dict[str, Any]:
+    """A piece of a tool call."""
+    function = {"name": name, "arguments": arguments} if name else {"arguments": arguments}
+    return {"tool_calls": [{"index": index, **({"id": call_id} if call_id else {}), "function": function}]}
+
+
+def usage(**counts: Any) -> Piece:
+    """The chunk at the end that counts."""
+    return UPSTREAM.read(sse.encode({"id": "chatcmpl-1", "choices": [], "usage": counts}))
+
+
+def failure(**error: Any) -> Piece:
+    """A frame that reports an error."""
+    return UPSTREAM.read(sse.encode({"error": error}))
+
+
+SAID = st.lists(
+    st.one_of(
+        st.text(min_size=1).map(lambda text: {"content": text}),
+        st.text(min_size=1).map(lambda text: {"reasoning_content": text}),
+        st.just({"role": "assistant", "content": ""}),
+    ),
+    max_size=12,
+)
+"""Deltas of an answer that calls nothing."""
+
+
+def calling(count: int) -> list[dict[str, Any]]:
+    """Deltas of as many calls of `f`, which come interleaved."""
+    begun = [called(index, "f", '{"a":', f"call_{index}") for index in range(count)]
+    return [*begun, *(called(index, arguments=f"{index}}}") for index in range(count))]
+
+
+def all_of(said: list[dict[str, Any]], field: str) -> str:
+    """What these deltas say in a field."""
+    return "".join(delta.get(field, "") for delta in said)

@@ -1,0 +1,92 @@
+"""What holds for every dialect of clients that is registered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.dialects import DIALECTS, UPSTREAM
+from proxy.errors import ContextOverflow, Unauthorized
+from proxy.neutral.dialect import Dialect
+from proxy.neutral.request import Request
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+CHOICE = {
+    "index": 0,
+    "finish_reason": "tool_calls",
+    "message": {"role": "assistant", "content": "Well.", "reasoning_content": "Hm.", "tool_calls": [CALL]},
+}
+USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
+BODY = {
+    "id": "chatcmpl-1",
+    "created": 7,
+    "model": "m",
+    "object": "chat.completion",
+    "choices": [CHOICE],
+    "usage": USAGE,
+}
+HELLO = [{"role": "user", "content": "hello"}]
+ASKED = {"model": "m", "messages": HELLO, "input": HELLO, "max_tokens": 9}
+
+every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+
+
+def whole_answer(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
+    came = UPSTREAM.whole(json.dumps(body).encode())
+    assert came is not None
+    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
+    told: dict[str, Any] = json.loads(writer.whole(came, came.pieces, came.usage))
+    return told
+
+
+@every
+def test_a_question_is_read_alike(dialect: Dialect) -> None:
+    body = json.dumps({**ASKED, "prompt": "hello"} if dialect.paths == ("/api/generate",) else ASKED).encode()
+    for request in (dialect.read(body, body), dialect.read_to_count(body)):
+        assert (request.model, request.messages) == ("m", HELLO)
+    assert list(dialect.counted(7).values())[-1] == 7
+    assert "0a1b" in dialect.answer_id("0a1b")
+
+
+@every
+def test_a_whole_answer_says_all_that_it_says(dialect: Dialect) -> None:
+    told = json.dumps(whole_answer(dialect, BODY))
+    for said in ("Well.", *(() if dialect.paths == ("/api/generate",) else ("Hm.", '"f"')), "12", "3"):
+        assert said in told
+
+
+@every
+def test_a_whole_answer_that_says_nothing_is_one(dialect: Dialect) -> None:
+    empty = {**CHOICE, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}
+    assert whole_answer(dialect, {**BODY, "choices": [empty]})
+    assert whole_answer(dialect, {**BODY, "choices": []})
+
+
+@every
+def test_errors_say_what_is_wrong(dialect: Dialect) -> None:
+    overflow = ContextOverflow("Too long for this window.", tokens=900, window=512)
+    assert "Too long for this window." in json.dumps(dialect.refusal(overflow))
+    assert "Who are you?" in json.dumps(dialect.refusal(Unauthorized("Who are you?")))
+    assert b"slow down" in dialect.refused(b'{"error": {"message": "slow down", "code": 429}}')
+    for odd in (b"<html>", b"[]", b"{}"):
+        assert dialect.refused(odd) == odd
+
+
+@every
+def test_backends_comments_and_other_choices_are_no_part_of_an_answer(dialect: Dialect) -> None:
+    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
+    if writer.native:
+        return
+    comment = writer.relay(UPSTREAM.read(b": PROCESSING\n\n"), None, role_said=False)
+    assert comment in (b"", b": PROCESSING\n\n")
+    other = {**BODY, "choices": [{"index": 1, "delta": {"content": "other"}}]}
+    assert b"other" not in writer.relay(
+        UPSTREAM.read(b"data: %b\n\n" % json.dumps(other).encode()), None, role_said=True
+    )
+    finish = UPSTREAM.read(b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n')
+    assert writer.with_usage(finish, finish) is finish
+    ended = writer.relay(UPSTREAM.read(b"data: [DONE]\n\n"), None, role_said=True)
+    assert ended
+    assert writer.end() == b""
