@@ -132,7 +132,7 @@ def test_old_probes_need_not_say_whom_they_call() -> None:
         ("POST", "/v1/chat/completions"),
         ("POST", "/spillway/explain"),
         ("GET", "/v1/models"),
-        ("POST", "/api/generate"),
+        ("POST", "/api/embed"),
         ("OPTIONS", "/v1/chat/completions"),
         ("OPTIONS", "/api/tags"),
     ],
@@ -342,7 +342,7 @@ def test_what_changes_nothing_is_passed_on() -> None:
             *(
                 ("POST", "/tokenize"),
                 ("GET", "/api/ps"),
-                ("POST", "/v1/responses"),
+                ("POST", "/v1/rerank"),
                 ("DELETE", "/v1/responses/x"),
             ),
         ):
