@@ -22,7 +22,7 @@ PINNED := Dockerfile docker-compose.yml
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz oldest lock pin audit sbom docs bench e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom docs bench e2e-openwebui clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ coverage: $(VENV)/.dev ## the tests of the pure part, and how much of it they re
 
 fuzz: $(VENV)/.dev ## look for new examples against the properties for MINUTES=10, in ARGS=tests
 	HYPOTHESIS_PROFILE=deep FUZZ_MINUTES=$(MINUTES) $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=1800 $(ARGS)
+
+chaos: $(VENV)/.dev ## many clients and every fault at random against a running proxy for MINUTES=10; ARGS="--seed N" brings a mix back
+	$(PY) -m tests.faults --minutes $(MINUTES) $(ARGS)
 
 oldest: $(OLDEST)/.ready ## the tests with the oldest dependencies that pyproject.toml allows
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) -W ignore::DeprecationWarning $(if $(ARGS),$(ARGS),$(OLDEST_TESTS))

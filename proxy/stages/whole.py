@@ -15,7 +15,7 @@ from proxy.emulation import EmulatedMessage, complaint, emulated_message
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.net.headers import response_headers
 from proxy.net.inflate import Undecodable
-from proxy.net.responses import QUOTED, plain_body
+from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Identity, Piece
 from proxy.stages.client_stream import Audience, Nobody
@@ -24,7 +24,7 @@ from proxy.stages.job import Job
 from proxy.stages.passing import failure
 from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.telemetry.events import FirstByte
-from proxy.wire.jsontext import loads
+from proxy.wire.jsontext import dumps, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     if came is None and plain is not None:
         raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if came is None or came.refused:
-        told = job.dialect.refused(raw)
-        return whole if told is raw else _with_body(whole, told)
+        return _refused(job, response, whole)
     job.journal.tell(FirstByte())
     driver.read_again(job)
     offer = job.prompt.offer
@@ -206,6 +205,28 @@ def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
         raise wrong from None
 
 
-def _with_body(whole: Whole, body: bytes) -> Whole:
-    headers = [(n, v) for n, v in whole.headers if n not in (b"content-length", b"content-encoding")]
-    return replace(whole, headers=[*headers, (b"content-length", str(len(body)).encode())], body=body)
+def _refused(job: Job, response: httpx.Response, whole: Whole) -> Whole:
+    """An error as the client is told of it: as it came, if that can be read."""
+    told = job.dialect.refused(whole.body)
+    if told is not whole.body:
+        return _with_body(whole, told)
+    if whole.status < 400 or _is_readable(response, whole.body):
+        return whole
+    # A page of a proxy on the way, or an error that was cut off.
+    return _with_body(whole, job.dialect.refused(dumps(whole.error())), kind=b"application/json")
+
+
+def _is_readable(response: httpx.Response, body: bytes) -> bool:
+    """Whether a client can take it for JSON; in an encoding that is not known here it may be anything."""
+    try:
+        plain = plain_body(response, body, ERROR_BYTES)
+        return plain is None or loads(plain) is not None
+    except ValueError:
+        return False
+
+
+def _with_body(whole: Whole, body: bytes, *, kind: bytes = b"") -> Whole:
+    """The same response with another body, of another `kind` if one is given."""
+    own = [(b"content-length", str(len(body)).encode()), *([(b"content-type", kind)] if kind else [])]
+    gone = {b"content-length", b"content-encoding", *(name for name, _ in own)}
+    return replace(whole, headers=[*((n, v) for n, v in whole.headers if n not in gone), *own], body=body)

@@ -91,6 +91,11 @@ class BackgroundServer:
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(done(), self._loop).result(START_TIMEOUT)
 
+    @property
+    def accepting(self) -> bool:
+        """Whether it lets anyone in."""
+        return self._listening is not None
+
     def refuse(self) -> None:
         """Let nobody in any more, and drop whoever is: as if the program were gone. To be called by the app."""
         if self._listening is not None:

@@ -36,9 +36,20 @@ class Faulty(FakeBackend):
 
     # -- for tests
 
+    @property
+    def in_trouble(self) -> bool:
+        """Whether something is wrong for whoever comes."""
+        gone = not self.server.accepting
+        return gone or self.asleep or "" in self.plans or self.models is not self._real_models
+
     def heal(self) -> None:
         """Be as good as at first."""
         self.plans.clear()
+        self.recover()
+
+    def recover(self) -> None:
+        """Be good again to those who have no plan of their own."""
+        self.plans.pop("", None)
         self.asleep = False
         self.models = self._real_models
         self.server.accept()
