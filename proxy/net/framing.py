@@ -12,7 +12,23 @@ BODILESS = frozenset({204, 304})
 
 def is_chunked(headers: RawHeaders) -> bool:
     """Whether the body comes in chunks, the last of which ends it."""
-    return any(b"chunked" in value.lower() for value in _values(headers, b"transfer-encoding"))
+    return any(True for _ in _values(headers, b"transfer-encoding"))
+
+
+def fault_in(status: int, headers: RawHeaders) -> str | None:
+    """What makes this no head of a response to be read on from; None for nothing.
+
+    Other transfer codings than `chunked` were not asked for (RFC 9112, 6.1), and who passed their bytes on would pass on
+    another body. After the head of an interim response comes that of the next one (RFC 9110, 15.2).
+    """
+    if not 100 <= status < 600:
+        return f"a status of {status:03}"
+    if status == 101:
+        return "an upgrade that nobody asked for"
+    if status < 200:
+        return "an interim response with a body" if has_body(headers) else None
+    codings = [value.strip(b" \t").lower() for value in _values(headers, b"transfer-encoding")]
+    return "a transfer coding that nobody asked for" if codings not in ([], [b"chunked"]) else None
 
 
 def is_framed(headers: RawHeaders) -> bool:

@@ -15,7 +15,7 @@ import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from typing_extensions import override
 
-from proxy.net.framing import BODILESS, has_body, is_chunked, is_framed
+from proxy.net.framing import BODILESS, fault_in, has_body, is_chunked, is_framed
 from proxy.net.sockets import is_readable
 from proxy.net.tasks import spawn
 
@@ -365,10 +365,8 @@ class Connection(asyncio.Protocol):
         """Take the head, unless it is that of a 1xx response."""
         assert self._parser is not None
         status = self._parser.get_status_code()
-        if status == 101:
-            raise ValueError("an upgrade that nobody asked for")
-        if not 100 <= status < 600:
-            raise ValueError(f"a status of {status:03}")
+        if (fault := fault_in(status, self.headers)) is not None:
+            raise ValueError(fault)
         if status < 200:
             self.reason, self.headers = b"", []
             return
