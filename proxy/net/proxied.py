@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 
 import httpx
 from typing_extensions import override
@@ -53,13 +54,29 @@ class ProxiedTransport(httpx.AsyncBaseTransport):
         proxied = self._proxied.get(_origin(request.url))
         if proxied is None:
             return await self._direct.handle_async_request(request)
-        return await proxied.handle_async_request(self._complete(request))
+        complete, seconds = self._complete(request), self._seconds(request)
+        upload = None if isinstance(request.stream, httpx.ByteStream) else _Upload(request.stream, seconds)
+        if upload is not None:
+            complete.stream = upload
+        try:
+            # The library waits for as long as something comes, be it one 1xx response after the other.
+            async with asyncio.timeout(seconds if upload is None else None) as deadline:
+                if upload is not None:
+                    upload.deadline = deadline
+                return await proxied.handle_async_request(complete)
+        except TimeoutError:
+            raise httpx.ReadTimeout(f"no response within {seconds:g} s") from None
 
     @override
     async def aclose(self) -> None:
         """Close every connection."""
         for transport in (self._direct, *self._made):
             await transport.aclose()
+
+    def _seconds(self, request: httpx.Request) -> float:
+        """How long it may take to connect and get a response, once the request is sent."""
+        given = {**self._timeout, **(request.extensions.get("timeout") or {})}
+        return float((given["connect"] or 0) + (given["read"] or 0))
 
     def _complete(self, request: httpx.Request) -> httpx.Request:
         """The request with what the direct transport adds on the wire by itself, and its target in the URL."""
@@ -71,6 +88,23 @@ class ProxiedTransport(httpx.AsyncBaseTransport):
             stream=request.stream,
             extensions={"timeout": request.extensions.get("timeout") or self._timeout},
         )
+
+
+class _Upload(httpx.AsyncByteStream):
+    """A body that is produced while it is sent: only when it is out does the time for the response begin."""
+
+    deadline: asyncio.Timeout
+
+    def __init__(self, stream: object, seconds: float) -> None:
+        assert isinstance(stream, httpx.AsyncByteStream)
+        self._stream = stream
+        self._seconds = seconds
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            yield part
+        self.deadline.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:

@@ -22,6 +22,10 @@ _NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6
 _SCALARS = ("B", "b", "H", "h", "I", "i", "f", "?", "", "", "Q", "q", "d")
 _STRING, _ARRAY = 8, 9
 _Metadata: TypeAlias = dict[str, Any]
+MOST_VALUES = 8_000_000
+"""Values that are read of a file; a vocabulary of 256,000 tokens has less than a fifth of them."""
+_DEEPEST = 4
+"""Arrays in one another; files have none of those."""
 
 
 class _Cursor:
@@ -29,6 +33,8 @@ class _Cursor:
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
+        self._left = MOST_VALUES
+        self._depth = 0
         self.at = 0
 
     def number(self, code: str) -> Any:
@@ -50,11 +56,22 @@ class _Cursor:
             return self._array(self.number("I"), self.number("Q"))
         return self.number(_scalar(kind))
 
+    def spend(self, count: int) -> None:
+        """Put so many values on the account.
+
+        Raises:
+            ValueError: it is overdrawn: nothing that follows could be true, and reading it would take for ever.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"it has more than {MOST_VALUES} values")
+
     def _array(self, kind: int, count: int) -> Any:
+        self.spend(count)
         if kind == _STRING:
             return [self.string() for _ in range(count)]
         if kind == _ARRAY:
-            return [self.value(_ARRAY) for _ in range(count)]
+            return self._arrays(count)
         code = _scalar(kind)
         size = struct.calcsize("<" + code)
         if count * size > len(self._data) - self.at:
@@ -63,6 +80,14 @@ class _Cursor:
         if code == "?":
             return list(self._data[start : self.at])
         return array(code, self._data[start : self.at])
+
+    def _arrays(self, count: int) -> list[Any]:
+        if self._depth >= _DEEPEST:
+            raise ValueError("its arrays are nested too deeply")
+        self._depth += 1
+        arrays = [self.value(_ARRAY) for _ in range(count)]
+        self._depth -= 1
+        return arrays
 
 
 def _scalar(kind: int) -> str:
@@ -88,6 +113,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
             version, _, count = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
             if version not in {2, 3}:
                 raise ValueError(f"GGUF version {version} is not supported")
+            cursor.spend(count)
             return {cursor.string(): cursor.value(cursor.number("I")) for _ in range(count)}
         except (struct.error, IndexError) as error:
             raise ValueError("the file is cut short") from error

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _SAMPLE = "Does it count? 1,234 x_y\n\n\tna\u00efve \u6f22\u5b57 \U0001f600"
 _T = TypeVar("_T")
+LARGEST = 256 * 2**20
+"""Bytes of the largest `tokenizer.json` that is read; those of models have up to 35 MB."""
 
 
 class HuggingFaceVocabulary:
@@ -51,6 +53,8 @@ def load_tokenizer_json(path: Path, name: str) -> Vocabulary:
     """
     from tokenizers import Tokenizer  # noqa: PLC0415 - 35 ms and 40 MB that only few need
 
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"it has more than {LARGEST} bytes")
     data = path.read_bytes()
     tokenizer = _guarded(lambda: Tokenizer.from_buffer(data))
     # Files of embedding models ask for all texts to be made equally long.

@@ -38,7 +38,10 @@ class Library:
     def _load(self, name: str, load: Callable[[], Vocabulary]) -> Vocabulary | None:
         try:
             vocabulary = load()
-        except Exception as error:  # noqa: BLE001 - a broken file of the user's must not stop the proxy; status shows it
+        except BaseException as error:  # a broken file of the user's must not stop the proxy; status shows it
+            # Libraries written in Rust panic as an exception that is no Exception.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             self.failures[name] = f"{type(error).__name__}: {error}"
             return None
         self._loaded[name] = vocabulary

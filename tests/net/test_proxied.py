@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -100,3 +102,25 @@ async def test_closing_it_closes_the_direct_one_too() -> None:
         await proxied(direct, 9, FAR).aclose()
         with pytest.raises(httpx.ConnectError, match="closed"):
             await send(direct, build_request("GET", httpx.URL("http://127.0.0.1:9"), []))
+
+
+@pytest.mark.parametrize("upload", [False, True])
+async def test_a_response_that_does_not_begin_is_given_up(upload: bool) -> None:
+    """One interim response after the other."""
+
+    async def script(peer: Peer) -> None:
+        await (peer.head() if upload else peer.request())
+        with suppress(ConnectionError):
+            while True:
+                await peer.send(b"HTTP/1.1 102 Processing\r\n\r\n")
+                await asyncio.sleep(0.001)
+
+    async def produce() -> AsyncIterator[bytes]:
+        yield b"a"
+
+    body = produce() if upload else b"a"
+    async with serving(script) as served, opened() as direct:
+        proxies = {FAR: f"http://127.0.0.1:{served.port}"}
+        async with ProxiedTransport(direct, proxies, connect_timeout=0.1, read_timeout=0.1) as transport:
+            with pytest.raises(httpx.ReadTimeout):
+                await ask(transport, build_request("POST", httpx.URL(FAR), [], body))

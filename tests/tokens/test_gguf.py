@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,3 +145,60 @@ def test_no_damage_raises_anything_else(tmp_path: Path, at: int, noise: bytes) -
     path.write_bytes((data[:at] + noise + data[at + len(noise) :])[:400] or b"GGUF")
     with suppress(ValueError):
         read_metadata(path)
+
+
+def head(keys: int) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, keys)
+
+
+def key(kind: int) -> bytes:
+    return struct.pack("<Q", 1) + b"a" + struct.pack("<I", kind)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (head(1) + key(9) + struct.pack("<IQ", 9, 1) * 100_000, "nested too deeply"),
+        (head(2**62), "more than"),
+        (head(1) + key(9) + struct.pack("<IQ", 8, 2**62), "more than"),
+        (head(1) + key(9) + struct.pack("<IQ", 9, 2**62), "more than"),
+        (head(1) + key(9) + struct.pack("<IQ", 0, 2**62), "more than"),
+    ],
+    ids=["nested", "keys", "strings", "arrays", "bytes"],
+)
+def test_a_file_that_would_take_for_ever_is_refused(tmp_path: Path, data: bytes, says: str) -> None:
+    """What follows is a terabyte of zeros, none of which is on the disk: empty strings, empty arrays, empty keys."""
+    path = tmp_path / "a.gguf"
+    path.write_bytes(data)
+    os.truncate(path, 2**40)
+    with pytest.raises(ValueError, match=says):
+        read_metadata(path)
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        ["", "▁", "▁▁", "\n\n", "\t\t", "<b>", "</b>", "a", "ab", "é", "\ud800", "\U0001f600", "<0x00>"]
+    ),
+    st.text(max_size=6),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    model=st.sampled_from(["llama", "gemma4", "gpt2"]),
+    pieces=st.lists(st.tuples(PIECES, st.sampled_from([1, 3, 4, 6])), max_size=30),
+    merges=st.lists(st.sampled_from(["a b", "▁ a", "", " ", "\n \n", "Ġ a", "é é"]), min_size=1, max_size=6),
+    text=st.text(max_size=60),
+)
+def test_a_strange_vocabulary_is_refused_or_counts(
+    tmp_path: Path, model: str, pieces: list[tuple[str, int]], merges: list[str], text: str
+) -> None:
+    tokens = [piece.encode("utf-8", "replace").decode() for piece, _ in pieces] + BYTES
+    kinds = [kind for _, kind in pieces] + [6] * 256
+    scores = [float(-at) for at in range(len(tokens))]
+    fill = tokenizer(model, tokens, kinds, pre="gpt-2", merges=merges, scores=scores)
+    try:
+        vocabulary = load_gguf(write(tmp_path / "a.gguf", fill), "x")
+    except ValueError:
+        return
+    assert vocabulary.count(text) >= bool(text)

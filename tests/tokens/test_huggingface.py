@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,11 @@ async def test_a_request_is_measured_although_the_users_file_is_broken(
     assert estimate.source == "calibrated"
     assert estimate.tokens > 100
     assert "not a tokenizer" in meter.describe(key)["problem"]
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(b"{")
+    os.truncate(path, 2**40)
+    with pytest.raises(ValueError, match="more than"):
+        load_tokenizer_json(path, "mine")
