@@ -72,7 +72,7 @@ class Job:
     options: Options
     profile: ModelProfile
     scope: str
-    """Credential digest, backend and model: nothing is shared across it."""
+    """Digests of credential and system prompt, backend and model: nothing is shared across it."""
     prompt: Prompt = field(init=False)
     """Set when the job is prepared, and once more if its tools have to become text."""
     usage_asked: bool = False

@@ -9,6 +9,7 @@ from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.chain import Chains
 from proxy.history.checkpoint import Checkpoints
+from proxy.history.volatile import lasting_digest
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.options import Options
@@ -48,7 +49,7 @@ class Preparer:
             route=route,
             options=self._options.for_model(route.model),
             profile=await route.upstream.prober.profile(route.model),
-            scope=f"{exchange.tenant}|{route.upstream.name}|{route.model}",
+            scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
         )
         await self._prepare(job, emulate=False)
         return job
@@ -97,6 +98,11 @@ class Preparer:
             messages, kinds = repair(request.messages, rules)
             _tell(job.journal, kinds)
         return request, offer, messages
+
+
+def _lasting(asked: Request) -> str:
+    """A digest of the client's own system prompt: what was summarised under another is not for this one."""
+    return lasting_digest(asked.messages[: leading_system(asked.messages)])
 
 
 def _tell(journal: Journal, kinds: Sequence[str]) -> None:

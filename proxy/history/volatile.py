@@ -1,0 +1,111 @@
+"""What of a system prompt lasts, and what only tells the time, the place in a count, or the name of a run.
+
+A summary is made under a system prompt and may repeat what that says, so it holds only under the same one. But many
+clients put a clock into theirs, which must not cost a summary with every minute. Numbers as such last: a customer's, or a limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+from proxy.neutral.request import Message
+from proxy.wire.jsontext import dumps
+
+_MONTH = (
+    r"(?:jan(?:uary|uar|vier)?|feb(?:ruary|ruar)?|f[ée]vr(?:ier)?|mar(?:ch|s|zo|ço)?|märz?|apr(?:il|ile)?|avr(?:il)?|"
+    r"may|mai|mayo|maggio|maio|mei|june?|juni|juin|junio|giugno|junho|july?|juli|juillet|julio|luglio|julho|"
+    r"aug(?:ust|ustus)?|août|ago(?:sto)?|sept?(?:ember|embre|iembre)?|set(?:embre|tembre|embro)?|"
+    r"oct(?:ober|obre|ubre)?|okt(?:ober)?|ott(?:obre)?|out(?:ubro)?|nov(?:ember|embre|iembre|embro)?|"
+    r"dec(?:ember)?|dez(?:ember|embro)?|d[ée]c(?:embre)?|dic(?:iembre|embre)?|enero|ene|febrero|marzo|maart|abril|abr|"
+    r"janeiro|fevereiro|março|gennaio|febbraio)\.?"
+)
+_DAY = (
+    r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|diens|donners|frei|sams|sonn)tag|mittwoch|sonnabend|"
+    r"lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|mi[ée]rcoles|jueves|viernes|s[áa]bado|domingo|"
+    r"luned[ìi]|marted[ìi]|mercoled[ìi]|gioved[ìi]|venerd[ìi]|sabato|domenica|"
+    r"(?:segunda|terça|quarta|quinta|sexta)-feira|(?:maan|dins|woens|donder|vrij|zater|zon)dag)\b"
+)
+_ZONE = r"(?-i:\s?(?:Z|UTC|GMT|[A-Z]{1,4}T)\b)?(?:\s?[+-]\d{2}:?\d{2})?"
+_TIME = rf"\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d{{1,9}})?)?(?:\s?[ap]\.?m\b\.?)?{_ZONE}"
+_NUMBER = r"\d[\d,.]{0,15}+"
+_UNIT = r"(?:%|percent|tokens?|messages?|turns?|steps?|requests?|seconds?|secs?|minutes?|mins?|hours?|days?|ms|[smhd])"
+_COUNTED = r"(?:turn|step|round|iteration|attempt|message|request)"
+_SPENT = r"(?:used|left|remaining|spent|elapsed|uptime|battery|countdown|counter|token count)"
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+_DIGEST = r"(?=[a-f]{0,40}\d)[0-9a-f]{16,128}\b"
+
+_FIGURES = (
+    _UUID,
+    _DIGEST,
+    r"[0-7][0-9A-HJKMNP-TV-Z]{25}\b",  # a ULID
+    rf"\d{{4}}([-/.])\d{{1,2}}\1\d{{1,2}}(?!\d)(?:[T ]\s?{_TIME})?",
+    r"\d{1,2}([-/.])\d{1,2}\2(?:19|20)\d{2}\b",
+    rf"\d{{1,2}}(?:st|nd|rd|th|º|\.)?[\s-]\s?(?:(?:of|de)\s)?{_MONTH}(?:,?[\s-]\s?(?:(?:de|del)\s)?\d{{4}})?\b",
+    _TIME,
+    r"\d{1,2}(?:h\d{2}|\s?[ap]\.?m)\b",
+    r"1[5-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6}|\d{9})?\b",  # seconds since the epoch, or parts of them
+    rf"{_NUMBER}\s?{_UNIT}?\s{{1,2}}(?:left|remaining|used|spent|elapsed|ago|so far)\b",
+    rf"{_NUMBER}\s?(?:/|of|out of)\s?{_NUMBER}\b",
+)
+_WORDS = (
+    _UUID,
+    _DIGEST,
+    r"(?:req|request|sess|session|run|msg|chat|conv|conversation|thread|trace)[_-](?=[\w-]{0,40}\d)[\w-]{6,64}",
+    _DAY,
+    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?=,?\s(?:\d|[a-z]{3}\s{1,2}\d))",
+    rf"{_MONTH}\s{{1,2}}\d{{1,2}}(?:st|nd|rd|th)?(?!\d)(?:,?\s\d{{4}})?\b",
+    rf"{_MONTH},?\s\d{{4}}\b",
+    rf"{_COUNTED}s?\s?(?:no\.?|number|count)?\s?[:=#]?\s?#?\d{{1,12}}\b(?:\s?(?:/|of|out of)\s?{_NUMBER}\b)?",
+    rf"{_SPENT}\s?[:=]?\s?{_NUMBER}\s?{_UNIT}?(?!\w)",
+)
+# Tried where a word begins, and there only those that can begin so: a prompt is long, and nearly nothing in it volatile.
+_VOLATILE = re.compile(
+    rf"(?<!\w)(?:(?=\d)(?:{'|'.join(_FIGURES)})|(?=[^\W\d])(?:{'|'.join(_WORDS)}))", re.IGNORECASE
+)
+_EASTERN = re.compile(
+    r"\d{4}\s?[年년]\s?\d{1,2}\s?[月월]\s?\d{1,2}\s?[日일]|\d{1,2}:\d{2}(?::\d{2})?|"
+    r"(?:星期|周|週)[一二三四五六日天]|[月火水木金土日]曜日?|[월화수목금토일]요일"
+)
+"""Dates, times and days where no spaces are between words."""
+_MARK = "\N{MIDDLE DOT}"
+_LONGEST = 2**16
+"""Characters of a system prompt that are looked through; a longer one lasts as it is."""
+_LINE = 2_000
+"""Characters of a line that is remembered."""
+
+
+def lasting_digest(system: Sequence[Message]) -> str:
+    """A digest of system messages that stays when only clocks, counts and names of runs in them change."""
+    if not system:
+        return ""
+    told = [_lasting(message.get("content")) for message in system]
+    return blake2b(dumps(told), digest_size=12, person=b"spillway-system").hexdigest()
+
+
+def without_volatile(text: str) -> str:
+    """A text with a mark in place of what only tells the time, a place in a count, or the name of a run."""
+    return "\n".join(
+        _stilled(line) if len(line) > _LINE else _remembered(line) for line in text.strip().splitlines()
+    )
+
+
+def _lasting(content: object) -> object:
+    if isinstance(content, str):
+        return without_volatile(content) if len(content) <= _LONGEST else content
+    if isinstance(content, list):
+        return [_lasting(part) for part in content]
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return _lasting(content["text"])
+    return content
+
+
+def _stilled(line: str) -> str:
+    if not line.isascii():
+        line = _EASTERN.sub(_MARK, line)
+    return " ".join(_VOLATILE.sub(_MARK, line).split())
+
+
+_remembered = lru_cache(maxsize=8192)(_stilled)

@@ -1,0 +1,78 @@
+"""Whose a compaction is: the key's that let a request in, and the system prompt's under which it was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
+from tests.proxying import Proxy, running_proxy
+
+WINDOW = 2048
+ROLES = ("user", "assistant")
+HISTORY: list[dict[str, Any]] = [
+    {"role": ROLES[n % 2], "content": f"said {n} " + "word " * 150} for n in range(11)
+]
+
+
+def action(proxy: Proxy, system: str = "", **headers: str) -> str:
+    """What was done to the same long history, under this system prompt and with these headers."""
+    lead = [{"role": "system", "content": system}] if system else []
+    body = {"model": "m", "messages": [*lead, *HISTORY], "max_tokens": 10}
+    answer = proxy.client.post(
+        "/v1/chat/completions",
+        json=body,
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-spillway-action"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        ({"x_api_key": "key-of-a"}, [{"x_api_key": "key-of-b"}, {"authorization": "Bearer key-of-b"}]),
+        ({"authorization": "Bearer key-of-a"}, [{"authorization": "Bearer key-of-b"}]),
+    ],
+)
+def test_a_tenant_is_the_key_that_let_the_request_in(
+    mine: dict[str, str], others: list[dict[str, str]]
+) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake,
+        running_proxy(fake, api_keys=("key-of-a", "key-of-b")) as proxy,
+    ):
+        none = {} if "authorization" in mine else {"authorization": "Bearer none"}
+        assert action(proxy, **mine, **none) == "compacted"
+        for again in (mine, {"x_api_key": "key-of-a"}, {"authorization": "bearer key-of-a"}):
+            for extra in ({}, {"api_key": "of the backend"}, {"cookie": "a=1"}):
+                assert action(proxy, **again, **extra) == "forwarded"
+        for other in others:
+            none = {} if "authorization" in other else {"authorization": "Bearer none"}
+            assert action(proxy, **other, **none) == ("compacted" if other is others[0] else "forwarded")
+
+
+@pytest.mark.parametrize(
+    "header", ["authorization", "x_api_key", "api_key", "x_goog_api_key", "x_auth_token"]
+)
+def test_without_keys_a_tenant_is_the_credential_that_is_sent(header: str) -> None:
+    none = {} if header == "authorization" else {"authorization": "Bearer none"}
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        assert action(proxy, **{header: "one", **none}) == "compacted"
+        assert (
+            action(proxy, **{header: "one", **none, "x_request_id": "r", "cookie": "__cf_bm=1"})
+            == "forwarded"
+        )
+        assert action(proxy, **{header: "another", **none}) == "compacted"
+        assert action(proxy, **none) == "compacted"
+
+
+def test_what_was_summarised_under_one_system_prompt_is_not_for_another() -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        clock = "You help customer 4711. It is {} o'clock, {}. Request 550e8400-e29b-41d4-a716-44665544000{}."
+        assert action(proxy, clock.format("04:09:56", "Sunday, November 22, 2026", 1)) == "compacted"
+        assert action(proxy, clock.format("23:59", "Monday, May 3, 2027", 2)) == "forwarded"
+        assert action(proxy, clock.format("04:10", "Sunday", 3).replace("4711", "4712")) == "compacted"
+        assert action(proxy, "You are a pirate. It is 04:09.") == "compacted"
+        assert action(proxy) == "compacted"
