@@ -88,7 +88,7 @@ def lasting_digest(system: Sequence[Message]) -> str:
 def without_volatile(text: str) -> str:
     """A text with a mark in place of what only tells the time, a place in a count, or the name of a run."""
     return "\n".join(
-        _stilled(line) if len(line) > _LINE else _remembered(line) for line in text.strip().splitlines()
+        _stilled(line) if len(line) > _LINE else _remembered(line) for line in text.strip().split("\n")
     )
 
 
