@@ -8,8 +8,8 @@ Keys, all under `spillway:` (`<s>` is a hash of the scope, `<d>` a digest in hex
     cl:<key>     claim: the token of its owner    expires when the claim does
 
 All times are the server's: replicas whose clocks differ, or jump, agree on what has expired. Size is bounded by the
-TTL and by the server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 (`GETEX`) or a server that speaks the
-same; no cluster, because the script that looks up a checkpoint reads the keys that it finds.
+TTL and by the server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 or a server that speaks the same; no
+cluster, because the script that looks up a checkpoint reads the keys that it finds.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ class RedisStore:
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""
-        command = ("GETEX", f"{PREFIX}st:{key}", "PX", _ms(self._ttl))
-        value = await self._ask(lambda: self._wire.call(*command), None)
+        value = await self._ask(lambda: self._get_state(f"{PREFIX}st:{key}"), None)
         return value if isinstance(value, bytes) else None
 
     async def put_state(self, key: str, value: bytes) -> None:
@@ -202,9 +201,18 @@ class RedisStore:
         return await self._ask(lambda: export_all(self._wire), [], seconds=BULK_TIMEOUT)
 
     async def close(self) -> None:
-        """See `StoreAdmin.close`."""
-        await self._ask(self._wire.close, None, seconds=CLOSE_TIMEOUT)
+        """See `StoreAdmin.close`. Whatever state the server is in, the connections are ours to close."""
         self._guard.close()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._wire.close()
+
+    async def _get_state(self, name: str) -> object:
+        # A use; as in the script, whether the server takes the note does not matter.
+        value, _ = await self._wire.batch([("GET", name), ("PEXPIRE", name, _ms(self._ttl))])
+        if isinstance(value, Exception):
+            raise value
+        return value
 
     async def _claimed(self, key: str) -> bool:
         return bool(await self._ask(lambda: self._wire.call("EXISTS", f"{PREFIX}cl:{key}"), 0))

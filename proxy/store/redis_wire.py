@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import DataError, RedisError, ResponseError
+from redis.exceptions import ConnectionError, DataError, ResponseError  # noqa: A004 - redis-py's own
 
 from proxy.store.breaker import Fault
 
@@ -93,11 +93,11 @@ class Wire:
 
 
 def describe(error: Exception) -> str:
-    """A few words for the log. A reply's text may quote the command, so only its code is used."""
+    """A few words for the log. A reply's text may quote the command, or anything at all, so only its code is used."""
     if isinstance(error, ResponseError):
         code = _CODE.match(str(error))
         return f"{type(error).__name__} {code[1]}" if code else type(error).__name__
-    if isinstance(error, RedisError) and str(error):
+    if isinstance(error, ConnectionError) and str(error):
         return str(error).rstrip(".")
     return type(error).__name__
 
