@@ -12,17 +12,18 @@ PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tes
 WORKERS ?= 2
 OLDEST := .venv-oldest
 # Not those that look at the documents and the code, or start other programs.
-OLDEST_TESTS := $(filter-out $(addprefix tests/,e2e engine benchmarks openwebui fakes test_docker.py test_docs.py test_architecture.py), \
+OLDEST_TESTS := $(filter-out $(addprefix tests/,agents e2e engine benchmarks openwebui fakes test_docker.py test_docs.py test_architecture.py), \
 	$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py tests/test_*.py)))
 LITELLM := benchmarks/.venv-litellm
 WEBUI := .venv-openwebui
+AGENTS := tests/agents/node_modules
 AUDIT := .venv-audit
 SBOM := build/sbom.cdx.json
 PINNED := Dockerfile docker-compose.yml
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom docs bench e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom docs bench e2e-agents e2e-openwebui clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,13 +87,16 @@ bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and sim
 	$(PY) -m benchmarks.counting --vocab known=$(VOCAB)-phi-3.gguf --vocab unknown=$(VOCAB)-gpt-2.gguf
 	$(PY) -m benchmarks.survival --quick
 
+e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; fetches 1 GB)
+	$(PY) -m tests.agents $(ARGS)
+
 e2e-openwebui: $(VENV)/.browser ## use a real Open WebUI in a real browser (needs chromium; fetches 2.6 GB of packages)
 	@$(PY) -m tests.openwebui --check
 	@$(MAKE) --no-print-directory --silent $(WEBUI)/.ready
 	@$(PY) -m tests.openwebui $(ARGS)
 
 clean: ## remove the environment and what tests left
-	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(WEBUI) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(WEBUI) $(AGENTS) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 # The environment. uv where it is installed, else the standard library's venv and pip.
 $(PY):
@@ -150,6 +154,11 @@ else
 	@$(PY) -m venv --clear $(AUDIT)
 	@$(AUDIT)/bin/python -m pip install --quiet 'pip-audit>=2.10' 'cyclonedx-bom>=7'
 endif
+	@touch $@
+
+# Coding agents as they are published, for `make e2e-agents` only.
+$(AGENTS)/.ready: tests/agents/package.json
+	@npm install --silent --no-audit --no-fund --prefix tests/agents
 	@touch $@
 
 # Open WebUI and what drives a browser, for `make e2e-openwebui` only. With pip alone it would take a quarter of an hour.

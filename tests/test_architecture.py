@@ -24,6 +24,7 @@ OTHER_TESTS = {
     "fakes",
     "faults",
     "fixtures",
+    "agents",
     "openwebui",
     "properties",
 }
