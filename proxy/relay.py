@@ -254,6 +254,8 @@ class Relay:
                 Notice(done=True, before=before, after=job.prompt.estimate.tokens, failed=not gained)
             )
         if _cannot_fit(job, budget.window):
+            await self.counting.make_sure(job)
+        if _cannot_fit(job, budget.window):
             text, tokens = _overflow_text(job, before), job.prompt.estimate.tokens
             raise ContextOverflow(text, param="messages", tokens=tokens, window=budget.window)
 

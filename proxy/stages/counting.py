@@ -96,6 +96,11 @@ class Counting:
             job.measured()
         return job.budget
 
+    async def make_sure(self, job: Job) -> None:
+        """Have the backend count, for a moment, what is about to be refused by an estimate."""
+        if job.prompt.estimate.source != "backend":
+            await self._ask(job, EXACT_TIMEOUT)
+
     def ask_soon(self, job: Job) -> None:
         """Have the backend count in the background: its figure anchors what comes after."""
         spawn(self._ask(job, 10 * EXACT_TIMEOUT), name="exact-count")

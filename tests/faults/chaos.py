@@ -69,7 +69,7 @@ def drawn(seed: int, client: int, number: int, kinds: Sequence[str]) -> Turn:
         number,
         chance.choice(kinds),
         chance.choice(POINTS),
-        chance.choice(list(Fault)) if chance.random() < 0.5 else None,
+        chance.choice(list(Fault)) if chance.random() < 0.3 else None,
         stream=chance.random() < 0.6,
         leaves=chance.uniform(0.0, 0.6) if chance.random() < 0.15 else None,
         slow=chance.random() < 0.1,

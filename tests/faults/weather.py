@@ -10,8 +10,10 @@ from time import monotonic
 from tests.faults.backend import Faulty
 from tests.faults.table import Fault, Plan, Point
 
-FAIR, SPELL = (1.0, 6.0), (0.2, 1.5)
+FAIR, SPELL = (1.0, 6.0), (0.1, 0.6)
 """Seconds between two spells, and seconds that one lasts."""
+LOOK = 0.05
+"""Seconds between two looks at all of them."""
 AFTERMATH = 3.0
 """Seconds in which a proxy may still believe what it was told last."""
 
@@ -23,6 +25,8 @@ class Weather:
         self._backends, self._chance = backends, chance
         self._bad: dict[str, float] = {}
         """When a backend was last seen in trouble."""
+        self._heals: dict[str, float] = {}
+        """When one that is will be healed."""
 
     def note(self, backend: Faulty) -> None:
         """It is in trouble now, whoever brought it there."""
@@ -34,12 +38,23 @@ class Weather:
 
     async def run(self, going: asyncio.Event) -> None:
         """Go on until cancelled; nothing is begun while `going` is not set."""
+        begins = monotonic()
         while True:
-            await asyncio.sleep(self._chance.uniform(*FAIR))
-            await going.wait()
-            backend = self._chance.choice(self._backends)
-            self._worsen(backend, self._chance.choice(list(Fault)))
-            await self._last(self._chance.uniform(*SPELL))
+            await asyncio.sleep(LOOK)
+            for backend in self._backends:
+                self._care(backend)
+            if going.is_set() and monotonic() > begins:
+                begins = monotonic() + self._chance.uniform(*FAIR)
+                self._worsen(self._chance.choice(self._backends), self._chance.choice(list(Fault)))
+
+    def _care(self, backend: Faulty) -> None:
+        """Heal who has been in trouble for long enough, by the weather or by a client's own fault."""
+        if not backend.in_trouble:
+            return
+        self.note(backend)
+        if monotonic() > self._heals.setdefault(backend.kind, monotonic() + self._chance.uniform(*SPELL)):
+            del self._heals[backend.kind]
+            backend.recover()
 
     def _worsen(self, backend: Faulty, fault: Fault) -> None:
         self.note(backend)
@@ -47,14 +62,3 @@ class Weather:
             backend.go_down()
         else:
             backend.plans[""] = Plan(Point.PROBING, fault, self._chance.randint(1, 8))
-
-    async def _last(self, seconds: float) -> None:
-        """Let it be, then heal whoever is in trouble, by the weather or by a client's own fault."""
-        until = monotonic() + seconds
-        while monotonic() < until:
-            for backend in self._backends:
-                if backend.in_trouble:
-                    self.note(backend)
-            await asyncio.sleep(0.05)
-        for backend in self._backends:
-            backend.recover()

@@ -147,3 +147,16 @@ def test_odd_messages_are_counted_or_refused(messages: list[Any]) -> None:
         if answer.status_code == 200:
             assert float(answer.headers["x-spillway-fill"]) >= 0
         assert proxy.client.get("/healthz").status_code == 200
+
+
+def test_nothing_is_refused_by_an_estimate_where_the_backend_counts() -> None:
+    """What pictures weigh is a guess, and the second request was answered where the first one was refused."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    shown = {"role": "user", "content": [{"type": "text", "text": "Look."}, picture]}
+    history = [{"role": "assistant", "content": "alpha " * 900}, *[shown] * 4]
+    asked = {"model": "m", "messages": [*history, {"role": "user", "content": "And?"}]}
+    with (
+        LlamaCppFake([FakeModel("m", 1024, vision=True)], summariser(qa())) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        assert proxy.chat(asked).status_code == 200
