@@ -10,6 +10,13 @@ SpillwayError
     ├── Forbidden         403, not from there, not under that name, or not without a key
     ├── ModelNotFound     404
     ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
+    ├── HeadTooLarge      431
+    ├── TooSlow           408
+    ├── TooManyConnections  429
+    ├── Overloaded        503, more is being held than may be
+    ├── ShuttingDown      503, the server is being stopped
+    ├── InternalError     500, a mistake of ours
+    ├── NotImplementedHere  501, a part of HTTP that is not spoken here
     └── UpstreamUnavailable  502/504, no backend answered, or not in a way that can be passed on
 """
 
@@ -38,6 +45,8 @@ class ClientError(SpillwayError):
     status = 400
     type = "invalid_request_error"
     code: str | None = None
+    retry_after: int | None = None
+    """Seconds after which the same request may succeed, if that is known."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -99,6 +108,62 @@ class ContextOverflow(ClientError):
         """With the figures by the names that llama-server (b11549) has for them."""
         error = super().body()["error"]
         return {"error": {**error, "n_prompt_tokens": self.tokens, "n_ctx": self.window}}
+
+
+class HeadTooLarge(ClientError):
+    """Request line and headers are larger than `SPILLWAY_MAX_HEADER`."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class TooSlow(ClientError):
+    """The request did not arrive within `SPILLWAY_CLIENT_TIMEOUT`."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class TooManyConnections(ClientError):
+    """One address has `SPILLWAY_MAX_CONNECTIONS_PER_ADDRESS` connections."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "too_many_connections"
+    retry_after = 1
+
+
+class Overloaded(ClientError):
+    """There are `SPILLWAY_MAX_CONNECTIONS` connections, or bodies of `SPILLWAY_MAX_BODIES` bytes."""
+
+    status = 503
+    type = "server_error"
+    code = "overloaded"
+    retry_after = 2
+
+
+class ShuttingDown(ClientError):
+    """The server is being stopped."""
+
+    status = 503
+    type = "server_error"
+    code = "shutting_down"
+    retry_after = 5
+
+
+class NotImplementedHere(ClientError):
+    """A part of HTTP that is not spoken here: WebSocket, tunnels, codings of a message."""
+
+    status = 501
+    code = "not_implemented"
+
+
+class InternalError(ClientError):
+    """A mistake in Spillway itself; the log has more."""
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
 
 
 class UpstreamUnavailable(ClientError):

@@ -10,7 +10,7 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, TypeAlias
 
-from proxy.errors import BadRequest, BodyTooLarge, ClientError
+from proxy.errors import BadRequest, BodyTooLarge, ClientError, Overloaded, ShuttingDown
 from proxy.net.inflate import UNDONE, Undecodable, undone
 from proxy.net.tasks import spawn
 from proxy.wire.jsontext import dumps
@@ -27,6 +27,24 @@ _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 _MINE = f"req_{token_hex(5)}"
 """Ours are this and a number: different in every process, and a hundredth of the cost of a random one each."""
 _NUMBERS = count(1)
+
+
+SMALL = 64 * 1024
+"""Bytes of a body that are taken in however many are held: large bodies of some do not keep out the chats of others."""
+
+
+class Intake:
+    """What all exchanges of a server share; it stands in the scope of each as `spillway.intake`."""
+
+    def __init__(self, room: int | None = None) -> None:
+        self.room = room
+        """Bytes of bodies that may be held at a time; None: any number."""
+        self.held = 0
+        """Bytes of bodies that are."""
+        self.draining = False
+        """Whether the server is being stopped: nothing new is begun."""
+        self.stopping = False
+        """Whether what still runs is ended: by cancelling it."""
 
 
 class Exchange:
@@ -60,6 +78,56 @@ class Exchange:
         self._send = send
         self._uploaded: asyncio.Event | None = None
         """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
+        self._intake: Intake = scope.get("spillway.intake") or Intake()
+        self._held = 0
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is being stopped."""
+        return self._intake.draining
+
+    def admit(self) -> None:
+        """Let the request in.
+
+        Raises:
+            ShuttingDown: nothing new is begun.
+        """
+        if self.draining:
+            raise ShuttingDown("The server is being stopped; send the request to whatever takes its place.")
+
+    def stopped(self) -> ShuttingDown | None:
+        """What to tell the client of a request that was cancelled, if it was because the server stops.
+
+        The task is no longer cancelled then, so that it can be told.
+        """
+        task = asyncio.current_task()
+        if self.gone or not self._intake.stopping or task is None:
+            return None
+        while task.cancelling():
+            task.uncancel()
+        return ShuttingDown(
+            "The server is being stopped; send the request again, to whatever takes its place."
+        )
+
+    def hold(self, size: int) -> None:
+        """Count bytes of a body that are kept until the exchange is over.
+
+        Raises:
+            Overloaded: there are too many of them, of all exchanges together.
+        """
+        intake = self._intake
+        self._held += size
+        intake.held += size
+        if intake.room is not None and intake.held > intake.room and self._held > SMALL:
+            raise Overloaded(
+                f"Requests of more than {intake.room} bytes are being worked on, which is all that is held at a time: "
+                "try again later, or send less. Whoever runs this can raise SPILLWAY_MAX_BODIES."
+            )
+
+    def over(self) -> None:
+        """The exchange is over: let go of what it held."""
+        self._intake.held -= self._held
+        self._held = 0
 
     def header(self, name: bytes) -> str | None:
         """The first header of that name."""
@@ -67,20 +135,38 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
     async def body(self, limit: int) -> bytes:
-        """Read the whole body, at most `limit` bytes.
+        """Read the whole body, at most `limit` bytes, and hold it. One that tells a larger length is not read at all.
 
         Raises:
             BodyTooLarge: it is larger.
+            Overloaded: too much is held already.
         """
+        length = self.header(b"content-length")
+        if length is not None and length.isdecimal() and int(length) > limit:
+            raise _too_large(limit)
         part, more = await self._part(0, limit)
+        self.hold(len(part))
         if not more:
             return part
         parts, size = [part], len(part)
         while more:
             part, more = await self._part(size, limit)
+            self.hold(len(part))
             parts.append(part)
             size += len(part)
         return b"".join(parts)
+
+    def decoded(self, body: bytes, limit: int) -> bytes:
+        """Undo the body's content-encoding, and hold what comes out.
+
+        Raises:
+            BadRequest, BodyTooLarge: see the function of this name.
+            Overloaded: too much is held already.
+        """
+        out = decoded(body, self.header(b"content-encoding"), limit)
+        if out is not body:
+            self.hold(len(out))
+        return out
 
     async def body_stream(self, limit: int | None = None) -> AsyncIterator[bytes]:
         """The body as it arrives.
@@ -113,7 +199,7 @@ class Exchange:
             raise asyncio.CancelledError
         part = message.get("body", b"")
         if limit is not None and size + len(part) > limit:
-            raise BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here.")
+            raise _too_large(limit)
         return part, message.get("more_body", False)
 
     def watched(self) -> AbstractAsyncContextManager[None]:
@@ -163,6 +249,8 @@ class Exchange:
         """Answer with an error, told in the words of the client's dialect."""
         body = dumps(told)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if error.retry_after is not None:
+            headers.append((b"retry-after", str(error.retry_after).encode()))
         await self.reply(error.status, headers, body)
 
 
@@ -181,6 +269,12 @@ class _Watched:
 
     async def __aexit__(self, *_: object) -> None:
         self._watcher.cancel()
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY)."
+    )
 
 
 def _id_in(given: bytes | None) -> str:
@@ -206,5 +300,5 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
     except Undecodable as error:
         raise BadRequest(f"The request body is not valid {encoding}: {error}.") from None
     if plain is None:
-        raise BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here.")
+        raise _too_large(limit)
     return plain

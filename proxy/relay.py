@@ -16,7 +16,7 @@ import httpx
 
 from proxy.dialects import CHAT
 from proxy.errors import ClientError, ContextOverflow, NotManaged, UpstreamInvalid
-from proxy.exchange import Exchange, decoded
+from proxy.exchange import Exchange
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import Dialect
@@ -87,7 +87,7 @@ class Relay:
         """
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
-            body = decoded(wire, exchange.header(b"content-encoding"), self.options.max_body)
+            body = exchange.decoded(wire, self.options.max_body)
             request = dialect.read_to_count(body)
             tokens = await self.counting.exactly(await self.router.route(request.model), request.body)
             told = dumps(dialect.counted(tokens))
@@ -128,7 +128,7 @@ class Relay:
 
     async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, count."""
-        body = decoded(wire, exchange.header(b"content-encoding"), self.options.max_body)
+        body = exchange.decoded(wire, self.options.max_body)
         request = dialect.read(body, wire)
         route = await self.router.route(request.model)
         journal.tell(Routed(route.upstream.name, route.model))
@@ -141,11 +141,15 @@ class Relay:
         journal = self.journals.open(exchange.id)
         journal.tell(Received(dialect, exchange.tenant))
         try:
+            exchange.admit()
             await served(journal)
         except ClientError as error:
             journal.failed(error.status, error.code or error.type)
             raise
         except asyncio.CancelledError:
+            if (stopped := exchange.stopped()) is not None:
+                journal.failed(stopped.status, stopped.code or stopped.type)
+                raise stopped from None
             if not journal.delivered:
                 journal.failed(CLIENT_LEFT, "client_left" if exchange.gone else "cancelled")
             raise
@@ -183,6 +187,14 @@ class Relay:
                 raise
             job.journal.failed(error.status, error.code or error.type)
             await _end_with_error(client, error.body())
+        except asyncio.CancelledError:
+            stopped = job.exchange.stopped()
+            if stopped is None:
+                raise
+            if not job.exchange.started:
+                raise stopped from None
+            job.journal.failed(stopped.status, stopped.code or stopped.type)
+            await _end_with_error(client, stopped.body())
         finally:
             client.stop()
 

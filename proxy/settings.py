@@ -224,6 +224,22 @@ class Settings(BaseSettings):
         gt=0,
         description="Bytes of the largest answer taken from a backend that does not stream it.",
     )
+    max_bodies: int = Field(
+        256 * 2**20, gt=0, description="Bytes of request bodies held at a time, of all clients together."
+    )
+    max_header: int = Field(64 * 1024, ge=1024, description="Bytes of a request's line and headers.")
+    max_connections: int = Field(1000, gt=0, description="Connections of clients at a time.")
+    max_connections_per_address: int = Field(
+        500, ge=0, description="Of them from one address, loopback excepted; 0: no bound of its own."
+    )
+    client_timeout: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds a client may take for its headers, be silent in its body, or not read its answer.",
+    )
+    graceful_timeout: float = Field(
+        8.0, ge=0, description="Seconds that running answers get to end when the server is stopped."
+    )
     connect_timeout: float = Field(10.0, gt=0, description="Seconds to wait for a connection to a backend.")
     read_timeout: float = Field(
         900.0, gt=0, description="Seconds of silence after which a backend is given up."
@@ -248,6 +264,9 @@ class Settings(BaseSettings):
         names = [backend.name for backend in self.backends]
         if len(set(names)) != len(names):
             msg = f"backends must have different names, not {names}"
+            raise ValueError(msg)
+        if self.max_bodies < self.max_body:
+            msg = f"max_bodies {self.max_bodies} must be at least max_body {self.max_body}, or the largest never gets in"
             raise ValueError(msg)
         if self.host not in LOOPBACK and not self.api_keys and not self.allow_open:
             msg = (

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import uvicorn
 import uvloop
 from fastapi import FastAPI
-from typing_extensions import override
 
 from proxy.app import create_app
+from proxy.commands.serve import limits_of
+from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
 from proxy.wire.jsontext import loads
 from tests.fakes import FakeBackend
@@ -44,48 +44,28 @@ def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> I
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{"store": "memory://", "port": 0, "grace": 30.0, **settings, "backends": given})
     app = create_app(chosen, transport=transport)
-    config = uvicorn.Config(
+    ready: Future[asyncio.AbstractEventLoop] = Future()
+    server = Server(
         app,
         host="127.0.0.1",
         port=0,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=5,
+        limits=limits_of(chosen),
+        graceful=0.2,
+        started=lambda _: ready.set_result(asyncio.get_running_loop()),
     )
-    server = _Server(config)
     thread = threading.Thread(target=_serve, args=(server,), daemon=True)
     thread.start()
-    if not server.ready.wait(20):
-        raise RuntimeError("the proxy did not start")
-    port = server.servers[0].sockets[0].getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
+    loop = ready.result(20)
+    url = f"http://127.0.0.1:{server.port}"
     try:
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-            yield Proxy(url, client, app, server.loop)
+            yield Proxy(url, client, app, loop)
     finally:
         server.should_exit = True
         thread.join(20)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, telling another thread that it serves."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = threading.Event()
-        self.loop: asyncio.AbstractEventLoop
-
-    @override
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
-        await super().startup(sockets)
-        self.ready.set()
-
-
-def _serve(server: _Server) -> None:
+def _serve(server: Server) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve())
 

@@ -9,20 +9,12 @@ from typing import Any
 
 from proxy.api.door import Door
 from proxy.dialects import CHAT
-from proxy.errors import BrokenOff, ClientError
+from proxy.errors import BrokenOff, ClientError, InternalError
 from proxy.exchange import Exchange, Receive, Scope, SendMessage
 
 _log = logging.getLogger("spillway.api")
 
 Handler = Callable[[Exchange], Awaitable[None]]
-
-
-class InternalError(ClientError):
-    """A mistake in Spillway itself; the log has more."""
-
-    status = 500
-    type = "server_error"
-    code = "internal_error"
 
 
 class Endpoint:
@@ -61,11 +53,8 @@ class Endpoint:
             else:
                 await exchange.reply(204, (), b"")
         except asyncio.CancelledError:
-            if not exchange.gone:
+            if not await self._may_end(exchange):
                 raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
         except ClientError as error:
             if exchange.started:
                 raise
@@ -79,6 +68,20 @@ class Endpoint:
                 raise
             failed = InternalError("Spillway failed on this request; its log says more.")
             await exchange.refuse(failed, self._refusal(failed))
+        finally:
+            exchange.over()
+
+    async def _may_end(self, exchange: Exchange) -> bool:
+        """Whether a request that was cancelled may end there: the client has left, or was told that the server stops."""
+        if (stopped := exchange.stopped()) is not None:
+            if exchange.started:
+                raise stopped from None
+            await exchange.refuse(stopped, self._refusal(stopped))
+            return True
+        task = asyncio.current_task()
+        if exchange.gone and task is not None:
+            task.uncancel()
+        return exchange.gone
 
     def _let_in(self, exchange: Exchange) -> bool:
         try:

@@ -58,9 +58,12 @@ def _health(on: Surface) -> APIRouter:
     async def ready(request: Request, response: Response) -> Readiness:
         """Ask the backends whether one answers. A store that fails is told, but does not count."""
         backends = await on.readiness.kinds()
-        if not any(backends.values()):
+        draining = request.scope[_EXCHANGE].draining
+        if draining or not any(backends.values()):
             response.status_code = 503
-        told = Readiness(status="ready" if any(backends.values()) else "no backend answers")
+        told = Readiness(
+            status="draining" if draining else "ready" if any(backends.values()) else "no backend answers"
+        )
         if request.scope[_EXCHANGE].trusted:
             told.backends = backends
             told.store = await on.store.check()

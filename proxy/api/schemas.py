@@ -20,7 +20,7 @@ class Health(_Open):
 class Readiness(_Open):
     """Whether requests can be served."""
 
-    status: Literal["ready", "no backend answers"]
+    status: Literal["ready", "no backend answers", "draining"]
     backends: dict[str, str | None] | None = Field(
         default=None, description="Name to kind; null: it does not answer. Only told to those who have a key."
     )

@@ -7,15 +7,12 @@ import logging
 import sys
 from contextlib import AsyncExitStack
 
-import uvicorn
-from fastapi import FastAPI
-from typing_extensions import override
-
 from proxy.app import create_app
 from proxy.demo import serve_demo
 from proxy.errors import SettingError
 from proxy.net.discovery import Found, discover_all
 from proxy.net.transport import open_transport
+from proxy.server import Limits, Server
 from proxy.settings import BackendSetting, Settings
 
 _NOTHING_FOUND = (
@@ -52,8 +49,14 @@ def uvicorn_run(main: object) -> int:
 async def _serve(settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(settings, stack)
-        app = create_app(settings)
-        server = Server(app, settings, note)
+        server = Server(
+            create_app(settings),
+            host=settings.host,
+            port=settings.port,
+            limits=limits_of(settings),
+            graceful=settings.graceful_timeout,
+            started=lambda port: _greet(settings.host, port, note),
+        )
         await server.serve()
         return 0 if server.started else 1
 
@@ -86,43 +89,30 @@ def _backend(found: Found) -> BackendSetting:
     return BackendSetting.model_validate({"url": found.url, "name": found.kind, "kind": found.kind})
 
 
-class Server(uvicorn.Server):
-    """uvicorn, saying where it listens once it does."""
+def limits_of(settings: Settings) -> Limits:
+    """What clients may take of the server."""
+    return Limits(
+        head=settings.max_header,
+        timeout=settings.client_timeout,
+        bodies=settings.max_bodies,
+        connections=settings.max_connections,
+        per_address=settings.max_connections_per_address,
+    )
 
-    def __init__(self, app: FastAPI, settings: Settings, note: str) -> None:
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            http="httptools",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,  # the upstream's own headers pass
-            date_header=False,
-            timeout_graceful_shutdown=10,
-        )
-        super().__init__(config)
-        self._note = note
 
-    @override
-    async def startup(self, sockets: object = None) -> None:
-        await super().startup(sockets=None)
-        if not self.started:
-            return
-        port = self.servers[0].sockets[0].getsockname()[1]
-        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-        base = f"http://{host}:{port}/v1"
-        _say(f"Spillway listening on {base}")
-        if self._note:
-            _say(self._note)
-        _say(
-            f"Point any OpenAI client at {base}, or try:\n"
-            f"  curl {base}/models\n"
-            f"  curl -N {base}/chat/completions -H 'content-type: application/json' "
-            """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
-        )
+def _greet(host: str, port: int, note: str) -> None:
+    """Say where it listens, and what to type next."""
+    host = f"[{host}]" if ":" in host else host
+    base = f"http://{host}:{port}/v1"
+    _say(f"Spillway listening on {base}")
+    if note:
+        _say(note)
+    _say(
+        f"Point any OpenAI client at {base}, or try:\n"
+        f"  curl {base}/models\n"
+        f"  curl -N {base}/chat/completions -H 'content-type: application/json' "
+        """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
+    )
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from proxy.errors import BrokenOff, UpstreamUnavailable
-from proxy.exchange import Exchange, decoded
+from proxy.exchange import Exchange
 from proxy.net.headers import Header, response_headers
 from proxy.options import Options
 from proxy.stages.routing import Route, Router, is_managed
@@ -79,7 +79,7 @@ async def left_alone(
     if not bypassed and options.manages_all and router.manages_all:
         return None
     encoding = exchange.header(b"content-encoding")
-    parsed = _parsed(wire if bypassed and not encoding else decoded(wire, encoding, options.max_body))
+    parsed = _parsed(wire if bypassed and not encoding else exchange.decoded(wire, options.max_body))
     route = await _route_of(parsed, router)
     if not bypassed and is_managed(route, options):
         return None

@@ -1,0 +1,228 @@
+"""One request and its answer, between a connection and the application: ASGI's side of HTTP/1.1."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from proxy.errors import InternalError, SpillwayError
+from proxy.exchange import AsgiMessage, Receive, Scope, SendMessage
+from proxy.server.limits import BODY_BUFFER
+from proxy.wire.jsontext import dumps
+
+_log = logging.getLogger("spillway.server")
+
+_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_DISCONNECT: AsgiMessage = {"type": "http.disconnect"}
+
+
+class Line(Protocol):
+    """The connection, as a cycle uses it."""
+
+    write_paused: bool
+    """Whether the client has more to read than is buffered for it."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether connections are to end with the answer."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send, or buffer."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait until the client has read, or is gone."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Take no more from the client."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Go on taking."""
+        ...
+
+    def answered(self) -> None:
+        """The answer is complete."""
+        ...
+
+    def cut_off(self, *, at_once: bool) -> None:
+        """End a connection whose answer can't be completed; `at_once`: so that its end is seen to be none."""
+        ...
+
+
+class Cycle:
+    """A request that is being read, or answered, or both."""
+
+    def __init__(self, line: Line, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
+        """Make it.
+
+        Args:
+            line: the connection.
+            scope: what ASGI tells of the request.
+            keep_alive: whether the client would use the connection again.
+            expects: whether it waits for `100 Continue` before it sends the body.
+        """
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.started = False
+        """Whether the head of the answer is out."""
+        self.complete = False
+        """Whether the whole answer is."""
+        self.read = False
+        """Whether the whole request is in."""
+        self.received = 0
+        """Bytes of the request's body so far."""
+        self._line = line
+        self._expects = expects
+        self._body = bytearray()
+        self._stirred = asyncio.Event()
+        self._disconnected = False
+        self._chunked = self._bodiless = False
+        self._left: int | None = None
+        """Bytes of the answer that its length still promises."""
+
+    # -- the connection's side
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the body; what comes after the answer is dropped."""
+        self.received += len(data)
+        if self.complete or self._disconnected:
+            return
+        self._body += data
+        if len(self._body) > BODY_BUFFER:
+            self._line.pause_reading()
+        self._stirred.set()
+
+    def whole(self) -> None:
+        """The body has ended."""
+        self.read = True
+        self._stirred.set()
+
+    def disconnect(self) -> None:
+        """The client is gone, or given up: whatever the application still sends goes nowhere."""
+        self._disconnected = not self.complete
+        self._body.clear()
+        self._stirred.set()
+
+    # -- the application's side
+
+    async def run(self, app: Any) -> None:
+        """Have the application answer, and end the connection if it can't."""
+        receive: Receive = self.receive
+        send: SendMessage = self.send
+        try:
+            await app(self.scope, receive, send)
+        except asyncio.CancelledError:
+            self._line.cut_off(at_once=True)
+            raise
+        except SpillwayError:  # told by whoever raised it; what is left is to end the connection
+            pass
+        except Exception:  # noqa: BLE001 - the last boundary: there is nobody above
+            _log.exception("a request failed")
+        if self.complete or self._disconnected:
+            return
+        if self.started:
+            # The end of a body without length or chunks is the end of the connection: only a reset tells it from one.
+            self._line.cut_off(at_once=not (self._chunked or self._left))
+        else:
+            body = dumps(InternalError("Spillway failed on this request; its log says more.").body())
+            head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            await self.send({"type": "http.response.start", "status": 500, "headers": head})
+            await self.send({"type": "http.response.body", "body": body})
+
+    async def receive(self) -> AsgiMessage:
+        """ASGI's `receive`: what has arrived of the body, once there is something."""
+        if self._expects and not self._disconnected:
+            self._expects = False
+            self._line.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self._disconnected and not self.complete:
+            self._line.resume_reading()
+            await self._stirred.wait()
+            self._stirred.clear()
+        if self._disconnected or self.complete:
+            return _DISCONNECT
+        body, self._body = self._body, bytearray()
+        return {"type": "http.request", "body": bytes(body), "more_body": not self.read}
+
+    async def send(self, message: AsgiMessage) -> None:
+        """ASGI's `send`; waits while the client does not read.
+
+        Raises:
+            RuntimeError: what was sent is no answer.
+        """
+        line = self._line
+        if line.write_paused and not self._disconnected:
+            await line.drained()
+        if self._disconnected:
+            return
+        if not self.started:
+            self._begin(message)
+            return
+        if self.complete:
+            raise RuntimeError("more was sent after the answer was complete")
+        self._send_body(message.get("body", b""))
+        if not message.get("more_body", False):
+            if self._left:
+                raise RuntimeError(f"the answer ended {self._left} bytes short of its length")
+            self.complete = True
+            self._stirred.set()
+            if self._chunked:
+                line.write(b"0\r\n\r\n")
+            line.answered()
+
+    def _begin(self, message: AsgiMessage) -> None:
+        status: int = message["status"]
+        if not 200 <= status <= 999:
+            raise RuntimeError(f"{status} is no status of an answer")
+        self._expects = False
+        out = [_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        for name, value in message["headers"]:
+            lower = name.lower()
+            if lower == b"content-length":
+                self._left = int(value)
+            elif lower == b"transfer-encoding":
+                continue
+            elif lower == b"connection":
+                self.keep_alive = self.keep_alive and b"close" not in value.lower()
+                continue
+            out.append(b"%b: %b\r\n" % (name, value))
+        self._frame(status, out)
+        head = b"".join(out)
+        if head.count(b"\n") != len(out) or head.count(b"\r") != len(out) or b"\0" in head:
+            raise RuntimeError("a header of the answer has a line break in it")
+        self.started = True
+        self._line.write(head + b"\r\n")
+
+    def _frame(self, status: int, out: list[bytes]) -> None:
+        """How the end of the body is told (RFC 9112, section 6.3), and what becomes of the connection."""
+        old = self.scope["http_version"] == "1.0"
+        self._bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
+        if self._bodiless:
+            self._left = None
+        elif self._left is None:
+            self._chunked = not old
+            self.keep_alive = self.keep_alive and not old
+            if self._chunked:
+                out.append(b"transfer-encoding: chunked\r\n")
+        # What the client is still sending is read to be dropped, not to find the next request behind it.
+        self.keep_alive = self.keep_alive and self.read and not self._line.draining
+        if not self.keep_alive:
+            out.append(b"connection: close\r\n")
+        elif old:
+            out.append(b"connection: keep-alive\r\n")
+
+    def _send_body(self, body: bytes) -> None:
+        if not body or self._bodiless:
+            return
+        if self._chunked:
+            self._line.write(b"%x\r\n%b\r\n" % (len(body), body))
+            return
+        if self._left is not None:
+            if len(body) > self._left:
+                raise RuntimeError("the answer is longer than its length")
+            self._left -= len(body)
+        self._line.write(body)
