@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections import deque
 from enum import Enum, auto
 from typing import Any
@@ -21,6 +22,7 @@ from proxy.server.parsing import Head, Parsing
 from proxy.wire.jsontext import dumps
 
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # Linux and macOS
+_RESET = struct.pack("ii", 1, 0)
 
 
 class Phase(Enum):
@@ -320,7 +322,11 @@ class Connection(asyncio.Protocol):
 
     def _end(self, *, at_once: bool) -> None:
         transport = self._transport
-        if transport is not None and at_once:
-            transport.abort()
-        elif transport is not None:
+        if transport is None:
+            return
+        if not at_once:
             transport.close()
+            return
+        # With a reset: the system need not keep what was not read, and the end of an answer is not taken for a whole one.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        transport.abort()

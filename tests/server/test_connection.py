@@ -1,0 +1,208 @@
+"""HTTP/1.1 and 1.0 as the world speaks them, on raw sockets in front of the whole application."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fakes import Gate, GenericFake, scripted, wait_until
+from tests.fakes.model import Reply
+from tests.proxying import read_stream, running_proxy
+from tests.server.raw import Raw, chat, connected
+
+H2C = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+
+
+def said(body: bytes) -> str:
+    text: str = json.loads(body)["choices"][0]["message"]["content"]
+    return text
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_an_offer_of_http_2_is_ignored_and_the_body_kept(pieces: int) -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        request = chat(headers=H2C)
+        size = -(-len(request) // pieces)
+        for start in range(0, len(request), size):
+            client.send(request[start : start + size])
+        response, body = client.answer("POST")
+        assert response.status == 200
+        assert "hello" in json.dumps(fake.chats()[0].json)
+        assert said(body)
+        client.send(chat(text="again"))  # the connection goes on in HTTP/1.1
+        assert client.answer("POST")[0].status == 200
+        assert "upgrade" not in {name.lower() for name, _ in fake.chats()[0].headers}
+
+
+def test_an_offer_of_http_2_with_a_body_in_chunks_is_ignored_too() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        head, body = chat(headers=H2C).split(b"\r\n\r\n")
+        head = head.replace(b"content-length: %d" % len(body), b"transfer-encoding: chunked")
+        client.send(b"%b\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (head, len(body), body))
+        assert client.answer("POST")[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        b"CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n",
+        b"GET / HTTP/2.0\r\nhost: a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    ],
+    ids=["websocket", "tunnel", "version", "coding"],
+)
+def test_what_is_not_spoken_here_is_refused_in_so_many_words(request_: bytes) -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(request_)
+        status, error = client.error()
+        assert (status, error["code"]) == (501, "not_implemented")
+        assert client.rest() == b""
+        assert fake.served == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "content-length: 5\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked\r\ncontent-length: 5",
+        "content-length: 5\r\ncontent-length: 5",
+        "content-length: 5\r\ncontent-length: 6",
+        "content-length: 5, 5",
+        "content-length: -5",
+        "content-length: +5",
+        "content-length: 0x5",
+        "content-length:",
+        "content-length: 99999999999999999999",
+        "content-length : 5",
+        "transfer-encoding: xchunked",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked, identity",
+        "x: a\r\n folded: b",
+        "x: a\rb",
+        "x: a\0b",
+        ": a",
+    ],
+)
+def test_a_request_whose_end_can_be_read_in_two_ways_is_refused(headers: str) -> None:
+    """Each of them has been the way past a proxy, somewhere (RFC 9112, section 11.2)."""
+    smuggled = "5\r\nhello\r\n0\r\n\r\nGET /v1/smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(
+            f"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\n{headers}\r\n\r\n{smuggled}".encode("latin-1")
+        )
+        status, _ = client.error()
+        assert status in (400, 501)
+        assert client.rest() == b""
+        assert [each.path for each in fake.requests if each.path.startswith("/v1/smuggled")] == []
+
+
+def test_transfer_encoding_in_http_1_0_is_refused() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(b"POST /v1/embeddings HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n")
+        assert client.error()[0] == 400
+
+
+def test_an_http_1_0_client_gets_a_stream_without_chunks_until_the_end_of_the_connection() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(chat(stream=True, version="1.0", headers="connection: keep-alive\r\n"))
+        head, _, body = client.rest().partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert b"connection: close" in head.lower()
+        seen = read_stream(body)
+        assert seen.text
+        assert seen.done == 1
+
+
+def test_an_http_1_0_client_keeps_its_connection_where_it_asks_and_the_length_is_known() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        for _ in range(2):
+            client.send(chat(version="1.0", headers="connection: keep-alive\r\n"))
+            response, body = client.answer("POST")
+            assert response.getheader("connection") == "keep-alive"
+            assert said(body)
+        client.send(chat(version="1.0"))
+        assert b"connection: close" in client.rest()
+
+
+def test_a_stream_that_breaks_off_is_no_whole_one_in_http_1_0_either() -> None:
+    """Its end is the connection's: only a reset tells the two apart."""
+    with (
+        GenericFake(brain=scripted([Reply(text="one two three", cut=True, after=2)])) as fake,
+        running_proxy(fake) as proxy,
+        connected(proxy.url) as client,
+    ):
+        client.send(chat(stream=True, version="1.0", headers="x-spillway-bypass: 1\r\n"))
+        with pytest.raises(ConnectionResetError):
+            iterated(client)
+
+
+def iterated(client: Raw) -> None:
+    while client.sock.recv(65536):
+        pass
+
+
+def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
+    with (
+        GenericFake(brain=scripted(["one", "two", "three"])) as fake,
+        running_proxy(fake) as proxy,
+        connected(proxy.url) as client,
+    ):
+        client.send(chat(text="a") + chat(text="b") + chat(text="c"))
+        assert [said(client.answer("POST")[1]) for _ in range(3)] == ["one", "two", "three"]
+
+
+def test_more_requests_at_once_than_may_wait_end_with_the_answer_under_way() -> None:
+    gate = Gate()
+    with (
+        GenericFake(brain=scripted([Reply(text="one", gate=gate)])) as fake,
+        running_proxy(fake) as proxy,
+        connected(proxy.url) as client,
+    ):
+        client.send(chat() * 100)
+        gate.wait_reached()
+        gate.open()
+        assert said(client.answer("POST")[1]) == "one"
+        assert client.rest() == b""
+        assert len(fake.chats()) == 1
+
+
+def test_a_connection_ends_where_the_client_says_so() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(chat(headers="connection: close\r\n") + b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+        answer = client.rest()
+        assert answer.lower().count(b"http/1.1 ") == 1
+        assert b"connection: close" in answer
+
+
+def test_a_client_that_leaves_before_its_answer_is_noticed() -> None:
+    gate = Gate()
+    with GenericFake(brain=scripted([Reply(text="hi", gate=gate)])) as fake, running_proxy(fake) as proxy:
+        with connected(proxy.url) as client:
+            client.send(chat())
+            gate.wait_reached()
+        wait_until(lambda: fake.cancelled == 1)
+
+
+def test_a_client_that_expects_to_be_told_to_go_on_is_told() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        head, body = chat(headers="expect: 100-continue\r\n").split(b"\r\n\r\n")
+        client.send(head + b"\r\n\r\n")
+        assert client.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(body)
+        assert client.answer("POST")[0].status == 200
+
+
+def test_nothing_that_breaks_a_connection_leaves_a_trace_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy:
+        for data in (
+            b"\x16\x03\x01\x02\x00\x01",
+            b"GET / HTTP/1.1\r\nhost: a\r\n",
+            b"SSH-2.0-x\r\n",
+            chat(stream=True),
+        ):
+            with connected(proxy.url) as client:
+                client.send(data)
+        wait_until(lambda: fake.active == 0)
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []

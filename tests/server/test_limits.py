@@ -1,0 +1,284 @@
+"""What clients may hold up is bounded, and what goes beyond is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.fakes import Gate, GenericFake, LlamaCppFake, scripted, wait_until, walk
+from tests.fakes.llamacpp import POOL_FULL
+from tests.fakes.model import Reply
+from tests.proxying import Proxy, running_proxy
+from tests.server.raw import Raw, chat, connected
+
+MIB = 2**20
+
+
+def works(proxy: Proxy) -> bool:
+    told = proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": "hello"}]})
+    return told.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: ", b"a" * 65536),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx", b"a" * 65536),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n", b"x: y\r\n" * 10000),
+        (b"GET /", b"a" * 65536),
+        (b"", b"\r\n" * 30000),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ", b"a" * 65536),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n" * 10000),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5;", b"a" * 65536),
+    ],
+    ids=["value", "name", "headers", "target", "nothing", "trailer", "trailers", "extension"],
+)
+def test_a_head_without_end_is_refused(begin: bytes, more: bytes) -> None:
+    with GenericFake() as fake, running_proxy(fake, api_keys=["k"]) as proxy, connected(proxy.url) as client:
+        client.send(begin)
+        # What the systems on both sides buffer is the most that goes beyond.
+        assert client.flood(more, 40 * MIB) < 40 * MIB or client.error()[0] in (401, 431)
+        assert works_with_key(proxy)
+
+
+def works_with_key(proxy: Proxy) -> bool:
+    return proxy.client.get("/v1/models", headers={"authorization": "Bearer k"}).status_code == 200
+
+
+@pytest.mark.parametrize("size", [2000, 200_000])
+def test_headers_beyond_the_bound_are_told_so(size: int) -> None:
+    with (
+        GenericFake() as fake,
+        running_proxy(fake, max_header=1024) as proxy,
+        connected(proxy.url) as client,
+    ):
+        client.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\nx: " + b"a" * size + b"\r\n\r\n")
+        status, error = client.error()
+        assert (status, error["code"]) == (431, "headers_too_large")
+        assert "SPILLWAY_MAX_HEADER" in error["message"]
+        assert fake.served == 0
+
+
+def test_headers_within_the_bound_are_taken() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(chat(headers="x: " + "a" * 60_000 + "\r\n"))
+        assert client.answer("POST")[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nhost: a\r\nx: ",
+        b"G",
+        chat()[:-5],
+        b"POST /v1/embeddings HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n",
+    ],
+    ids=["head", "first byte", "body", "pass-through"],
+)
+def test_a_request_that_stops_in_its_middle_is_told_and_closed(sent: bytes) -> None:
+    with (
+        GenericFake() as fake,
+        running_proxy(fake, client_timeout=0.3) as proxy,
+        connected(proxy.url) as client,
+    ):
+        client.send(sent)
+        status, error = client.error()
+        assert (status, error["code"]) == (408, "request_timeout")
+        assert client.rest() == b""
+        wait_until(lambda: fake.active == 0)
+
+
+def test_a_body_that_drips_is_not_waited_for() -> None:
+    with (
+        GenericFake() as fake,
+        running_proxy(fake, client_timeout=0.3) as proxy,
+        connected(proxy.url) as client,
+    ):
+        client.send(chat(text="x" * 500)[:-400])
+        stop = threading.Event()
+
+        def drip() -> None:
+            while not stop.wait(0.05):
+                client.flood(b" ", 1)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert client.error()[0] == 408
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_a_connection_on_which_nothing_comes_is_closed() -> None:
+    with (
+        GenericFake() as fake,
+        running_proxy(fake, client_timeout=0.3) as proxy,
+        connected(proxy.url) as client,
+    ):
+        assert client.rest() == b""
+
+
+def test_a_slow_answer_is_no_slow_request() -> None:
+    gate = Gate()
+    with (
+        GenericFake(brain=scripted([Reply(text="hi", gate=gate)])) as fake,
+        running_proxy(fake, client_timeout=0.2) as proxy,
+        connected(proxy.url) as client,
+        connected(proxy.url) as other,
+    ):
+        client.send(chat())
+        gate.wait_reached()
+        assert other.rest() == b""  # the time is over
+        gate.open()
+        assert client.answer("POST")[0].status == 200
+
+
+def test_connections_are_counted_and_the_next_one_is_told() -> None:
+    with GenericFake() as fake, running_proxy(fake, max_connections=3) as proxy:
+        held = [Raw(proxy.url) for _ in range(3)]
+        for each in held:
+            each.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n")
+        with connected(proxy.url) as client:
+            client.send(chat())
+            response, body = client.answer()
+            assert response.status == 503
+            assert response.getheader("retry-after") == "2"
+            assert "SPILLWAY_MAX_CONNECTIONS" in json.loads(body)["error"]["message"]
+        for each in held:
+            each.sock.close()
+        wait_until(lambda: works(proxy))
+
+
+def filled(length: int) -> bytes:
+    """A chat request whose body lacks its last bytes."""
+    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (
+        length,
+        b"x" * (length - 10),
+    )
+
+
+def test_bodies_are_bounded_together_and_small_ones_get_in() -> None:
+    bounds = {"max_body": 2 * MIB, "max_bodies": 4 * MIB}
+    with GenericFake() as fake, running_proxy(fake, **bounds) as proxy:
+        held = [Raw(proxy.url) for _ in range(6)]
+        threads = [threading.Thread(target=each.flood, args=(filled(2 * MIB), 1)) for each in held]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = [error for each in held if (error := told(each)) is not None]
+        assert len(refused) >= 4
+        assert {(status, error["code"]) for status, error in refused} == {(503, "overloaded")}
+        assert works(proxy)
+        for each in held:
+            each.sock.close()
+        wait_until(lambda: large(proxy) == 200)
+
+
+def told(raw: Raw) -> tuple[int, Any] | None:
+    raw.sock.settimeout(1)
+    try:
+        return raw.error()
+    except TimeoutError:
+        return None
+
+
+def large(proxy: Proxy) -> int:
+    body = {
+        "model": "fake-model",
+        "messages": [{"role": "user", "content": "hi"}],
+        "metadata": {"x": "y" * MIB},
+    }
+    return proxy.chat(body).status_code
+
+
+def test_bodies_that_unfold_are_counted_as_what_they_become() -> None:
+    import gzip
+
+    body = {
+        "model": "fake-model",
+        "messages": [{"role": "user", "content": "hi"}],
+        "metadata": {"x": "y" * MIB},
+    }
+    packed = gzip.compress(json.dumps(body).encode())
+    with GenericFake() as fake, running_proxy(fake, max_body=2 * MIB, max_bodies=2 * MIB) as proxy:
+
+        def ask() -> int:
+            return proxy.client.post(
+                "/v1/chat/completions",
+                content=packed,
+                headers={"content-type": "application/json", "content-encoding": "gzip"},
+            ).status_code
+
+        def asked_beside_another() -> int:
+            """Which of the two is refused depends on whose bytes come last."""
+            with connected(proxy.url) as holder:
+                holder.send(filled(MIB + 200_000))
+                return ask()
+
+        assert ask() == 200
+        wait_until(lambda: asked_beside_another() == 503, 20)
+        wait_until(lambda: ask() == 200)
+
+
+def test_a_length_beyond_the_bound_is_refused_before_the_body() -> None:
+    with GenericFake() as fake, running_proxy(fake, max_body=MIB) as proxy, connected(proxy.url) as client:
+        client.send(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2000000\r\n\r\n"
+        )
+        status, error = client.error()  # and not `100 Continue`
+        assert (status, error["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+def test_a_refusal_reaches_a_client_that_still_sends(path: str) -> None:
+    """Closed at once, the connection would be reset, and the answer be lost with what was not read."""
+    with GenericFake() as fake, running_proxy(fake, api_keys=["k"]) as proxy, connected(proxy.url) as client:
+        client.send(b"POST %b HTTP/1.1\r\nhost: a\r\ncontent-length: 30000000\r\n\r\n" % path.encode())
+        assert client.flood(b"x" * MIB, 29 * MIB) >= 29 * MIB
+        response, body = client.answer("POST")
+        assert response.status == 401
+        assert json.loads(body)["error"]["code"] == "invalid_api_key"
+        assert response.getheader("connection") == "close"
+
+
+def test_a_client_that_does_not_read_is_given_up_and_its_backend_let_go() -> None:
+    with (
+        GenericFake(brain=walk(), tokens_per_chunk=400, window=10**9) as fake,
+        running_proxy(fake, client_timeout=0.5) as proxy,
+        connected(proxy.url, window=4096) as client,
+    ):
+        client.send(chat(stream=True))
+        wait_until(lambda: fake.active == 1)
+        wait_until(lambda: fake.cancelled == 1, 20)
+        wait_until(lambda: fake.active == 0)
+
+
+def test_a_client_that_does_not_read_lets_the_others_have_the_shared_memory() -> None:
+    """Of those whose slots were cleared one is served at a time: the one that is, is given up as any other."""
+    full = {"error": {"code": 500, "message": POOL_FULL, "type": "server_error"}}
+    with (
+        LlamaCppFake(brain=walk(), tokens_per_chunk=400, window=10**8) as fake,
+        running_proxy(fake, client_timeout=0.5) as proxy,
+        connected(proxy.url, window=4096) as holder,
+        connected(proxy.url) as next_one,
+    ):
+        assert (
+            proxy.chat(
+                {"model": "fake-model", "messages": [{"role": "user", "content": "w7"}], "max_tokens": 9}
+            ).status_code
+            == 200
+        )
+        fake.fail_next(500, full)
+        holder.send(chat(stream=True))
+        wait_until(lambda: fake.active == 1 and not fake._canned)
+        fake.fail_next(500, full)
+        next_one.send(chat(text="and I?", headers="x-note: 2\r\n"))
+        wait_until(lambda: not fake._canned)
+        assert fake.active == 1
+        wait_until(lambda: fake.cancelled == 1, 20)
+        wait_until(lambda: fake.active == 1)  # the next one has its turn
