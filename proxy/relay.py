@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
@@ -28,7 +29,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.job import Job
-from proxy.stages.passing import left_alone, pass_by_model, pass_on, pass_through, relay_response
+from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Router
@@ -112,7 +113,7 @@ class Relay:
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
             if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
-                await pass_through(exchange, journal, *alone)
+                await pass_through(exchange, journal, *alone, _ending(dialect, wire))
                 return
             try:
                 job = await self._read(exchange, journal, dialect, wire)
@@ -270,6 +271,11 @@ class Relay:
         if _cannot_fit(job, budget.window):
             text, tokens = _overflow_text(job, before), job.prompt.estimate.tokens
             raise ContextOverflow(text, param="messages", tokens=tokens, window=budget.window)
+
+
+def _ending(dialect: Dialect, wire: bytes) -> Ending:
+    """Ends a stream, that answers this request and is passed on as it comes, with an error."""
+    return lambda error: dialect.writer(dialect.read(wire, wire), uuid4().hex).error(error.body())
 
 
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:

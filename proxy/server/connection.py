@@ -236,8 +236,8 @@ class Connection(asyncio.Protocol):
     # -- for the server and the guard
 
     def shutdown(self) -> None:
-        """The server is being stopped: end what is idle; what runs ends with its answer."""
-        if self._phase is Phase.IDLE:
+        """The server is being stopped: end what is idle; what runs ends with its answer, what is new gets one."""
+        if self._phase is Phase.IDLE and self._cycle is not None:
             self._end(at_once=False)
 
     def abort(self) -> None:

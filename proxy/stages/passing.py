@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Sequence
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterable, Callable, Sequence
+from typing import Any, TypeAlias
 
 import httpx
 
-from proxy.errors import BrokenOff, UpstreamUnavailable
+from proxy.errors import BrokenOff, ClientError, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.headers import Header, response_headers
+from proxy.net.responses import is_event_stream
 from proxy.options import Options
 from proxy.stages.routing import Route, Router, is_managed
 from proxy.telemetry.events import BackendFailed, FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
 from proxy.wire.jsontext import dumps, loads
+
+Ending: TypeAlias = Callable[[ClientError], bytes]
+"""Makes the end of a stream that ends with an error."""
+
+_BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
 
 PEEK = 8 * 2**20
 """Bytes of a JSON body that are read to see which model it names."""
@@ -26,9 +33,13 @@ def failure(error: UpstreamUnavailable) -> BackendFailed:
 
 
 async def pass_through(
-    exchange: Exchange, journal: Journal, route: Route, body: bytes | AsyncIterable[bytes]
+    exchange: Exchange,
+    journal: Journal,
+    route: Route,
+    body: bytes | AsyncIterable[bytes],
+    ending: Ending | None = None,
 ) -> None:
-    """Send the request as it is and the response as it comes.
+    """Send the request as it is and the response as it comes; `ending` is for a stream that the server has to end.
 
     Raises:
         UpstreamUnavailable: the backend can't be reached, or broke off before anything was sent.
@@ -42,21 +53,36 @@ async def pass_through(
         journal.tell(failure(error))
         raise
     journal.tell(FirstByte())
-    await relay_response(exchange, response)
+    await relay_response(exchange, response, ending=ending)
 
 
-async def relay_response(exchange: Exchange, response: httpx.Response, own: Sequence[Header] = ()) -> None:
+async def relay_response(
+    exchange: Exchange,
+    response: httpx.Response,
+    own: Sequence[Header] = (),
+    *,
+    ending: Ending | None = None,
+) -> None:
     """Pass a response on as it comes, with Spillway's `own` headers added.
 
     Raises:
+        ShuttingDown: the server is being stopped; the stream has its ending, if it is one and stood between two frames.
         BrokenOff: the body broke off after the status went out.
     """
     stream = response.stream
     assert isinstance(stream, httpx.AsyncByteStream)
+    data = b""
     try:
         await exchange.start(response.status_code, [*response_headers(response.headers.raw), *own])
         async for data in stream:
             await exchange.write(data)
+    except asyncio.CancelledError:
+        if (stopped := exchange.stopped()) is None:
+            raise
+        if ending is not None and is_event_stream(response) and data.endswith(_BETWEEN_FRAMES):
+            await exchange.write(ending(stopped))
+            await exchange.end()
+        raise stopped from None
     except httpx.TransportError as error:
         # Status and part of the body are out: the client is shown the same broken body that came.
         raise BrokenOff from error

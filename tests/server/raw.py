@@ -7,11 +7,27 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPResponse
-from typing import Any
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 TIMEOUT = 20.0
 """Seconds after which a test gives up waiting."""
+
+
+class _Kept:
+    """What is read ahead for one answer is there for the next."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def makefile(self, *_: object) -> Self:
+        return self
+
+    def close(self) -> None:
+        """Not with the answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
 
 
 class Raw:
@@ -25,6 +41,7 @@ class Raw:
         self.sock.settimeout(TIMEOUT)
         parts = urlsplit(url)
         self.sock.connect((parts.hostname, parts.port))
+        self._file = _Kept(self.sock.makefile("rb"))
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
@@ -39,7 +56,7 @@ class Raw:
 
     def answer(self, method: str = "GET") -> tuple[HTTPResponse, bytes]:
         """Read one answer."""
-        response = HTTPResponse(self.sock, method=method)
+        response = HTTPResponse(cast("socket.socket", self._file), method=method)
         response.begin()
         return response, response.read()
 
@@ -55,9 +72,13 @@ class Raw:
         """All there is until the other side closes."""
         data = b""
         with suppress(ConnectionError):
-            while part := self.sock.recv(65536):
+            while part := self._file.read1(65536):
                 data += part
         return data
+
+    def close(self) -> None:
+        self._file.file.close()
+        self.sock.close()
 
 
 @contextmanager
@@ -66,7 +87,7 @@ def connected(url: str, *, window: int = 0) -> Iterator[Raw]:
     try:
         yield raw
     finally:
-        raw.sock.close()
+        raw.close()
 
 
 def chat(*, stream: bool = False, text: str = "hello", version: str = "1.1", headers: str = "") -> bytes:

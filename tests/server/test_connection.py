@@ -46,10 +46,10 @@ def test_an_offer_of_http_2_with_a_body_in_chunks_is_ignored_too() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        b"GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        b"GET /v1/realtime HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
         b"CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n",
-        b"GET / HTTP/2.0\r\nhost: a\r\n\r\n",
-        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/2.0\r\nhost: 127.0.0.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     ],
     ids=["websocket", "tunnel", "version", "coding"],
 )
@@ -87,10 +87,12 @@ def test_what_is_not_spoken_here_is_refused_in_so_many_words(request_: bytes) ->
 )
 def test_a_request_whose_end_can_be_read_in_two_ways_is_refused(headers: str) -> None:
     """Each of them has been the way past a proxy, somewhere (RFC 9112, section 11.2)."""
-    smuggled = "5\r\nhello\r\n0\r\n\r\nGET /v1/smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
+    smuggled = "5\r\nhello\r\n0\r\n\r\nGET /v1/smuggled HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
         client.send(
-            f"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\n{headers}\r\n\r\n{smuggled}".encode("latin-1")
+            f"POST /v1/embeddings HTTP/1.1\r\nhost: 127.0.0.1\r\n{headers}\r\n\r\n{smuggled}".encode(
+                "latin-1"
+            )
         )
         status, _ = client.error()
         assert status in (400, 501)
@@ -170,7 +172,9 @@ def test_more_requests_at_once_than_may_wait_end_with_the_answer_under_way() -> 
 
 def test_a_connection_ends_where_the_client_says_so() -> None:
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
-        client.send(chat(headers="connection: close\r\n") + b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+        client.send(
+            chat(headers="connection: close\r\n") + b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+        )
         answer = client.rest()
         assert answer.lower().count(b"http/1.1 ") == 1
         assert b"connection: close" in answer
@@ -198,7 +202,7 @@ def test_nothing_that_breaks_a_connection_leaves_a_trace_in_the_log(caplog: pyte
     with GenericFake() as fake, running_proxy(fake) as proxy:
         for data in (
             b"\x16\x03\x01\x02\x00\x01",
-            b"GET / HTTP/1.1\r\nhost: a\r\n",
+            b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n",
             b"SSH-2.0-x\r\n",
             chat(stream=True),
         ):

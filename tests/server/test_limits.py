@@ -25,14 +25,17 @@ def works(proxy: Proxy) -> bool:
 @pytest.mark.parametrize(
     ("begin", "more"),
     [
-        (b"GET / HTTP/1.1\r\nhost: a\r\nx: ", b"a" * 65536),
-        (b"GET / HTTP/1.1\r\nhost: a\r\nx", b"a" * 65536),
-        (b"GET / HTTP/1.1\r\nhost: a\r\n", b"x: y\r\n" * 10000),
+        (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ", b"a" * 65536),
+        (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx", b"a" * 65536),
+        (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n", b"x: y\r\n" * 10000),
         (b"GET /", b"a" * 65536),
         (b"", b"\r\n" * 30000),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ", b"a" * 65536),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n" * 10000),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5;", b"a" * 65536),
+        (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ", b"a" * 65536),
+        (
+            b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+            b"x: y\r\n" * 10000,
+        ),
+        (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n5;", b"a" * 65536),
     ],
     ids=["value", "name", "headers", "target", "nothing", "trailer", "trailers", "extension"],
 )
@@ -55,7 +58,7 @@ def test_headers_beyond_the_bound_are_told_so(size: int) -> None:
         running_proxy(fake, max_header=1024) as proxy,
         connected(proxy.url) as client,
     ):
-        client.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\nx: " + b"a" * size + b"\r\n\r\n")
+        client.send(b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"a" * size + b"\r\n\r\n")
         status, error = client.error()
         assert (status, error["code"]) == (431, "headers_too_large")
         assert "SPILLWAY_MAX_HEADER" in error["message"]
@@ -71,10 +74,10 @@ def test_headers_within_the_bound_are_taken() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"GET / HTTP/1.1\r\nhost: a\r\nx: ",
+        b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ",
         b"G",
         chat()[:-5],
-        b"POST /v1/embeddings HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST /v1/embeddings HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n",
     ],
     ids=["head", "first byte", "body", "pass-through"],
 )
@@ -141,7 +144,7 @@ def test_connections_are_counted_and_the_next_one_is_told() -> None:
     with GenericFake() as fake, running_proxy(fake, max_connections=3) as proxy:
         held = [Raw(proxy.url) for _ in range(3)]
         for each in held:
-            each.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n")
+            each.send(b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n")
         with connected(proxy.url) as client:
             client.send(chat())
             response, body = client.answer()
@@ -149,13 +152,13 @@ def test_connections_are_counted_and_the_next_one_is_told() -> None:
             assert response.getheader("retry-after") == "2"
             assert "SPILLWAY_MAX_CONNECTIONS" in json.loads(body)["error"]["message"]
         for each in held:
-            each.sock.close()
+            each.close()
         wait_until(lambda: works(proxy))
 
 
 def filled(length: int) -> bytes:
     """A chat request whose body lacks its last bytes."""
-    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (
+    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n%b" % (
         length,
         b"x" * (length - 10),
     )
@@ -175,7 +178,7 @@ def test_bodies_are_bounded_together_and_small_ones_get_in() -> None:
         assert {(status, error["code"]) for status, error in refused} == {(503, "overloaded")}
         assert works(proxy)
         for each in held:
-            each.sock.close()
+            each.close()
         wait_until(lambda: large(proxy) == 200)
 
 
@@ -228,7 +231,7 @@ def test_bodies_that_unfold_are_counted_as_what_they_become() -> None:
 def test_a_length_beyond_the_bound_is_refused_before_the_body() -> None:
     with GenericFake() as fake, running_proxy(fake, max_body=MIB) as proxy, connected(proxy.url) as client:
         client.send(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2000000\r\n\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nexpect: 100-continue\r\ncontent-length: 2000000\r\n\r\n"
         )
         status, error = client.error()  # and not `100 Continue`
         assert (status, error["code"]) == (413, "request_too_large")
@@ -238,7 +241,9 @@ def test_a_length_beyond_the_bound_is_refused_before_the_body() -> None:
 def test_a_refusal_reaches_a_client_that_still_sends(path: str) -> None:
     """Closed at once, the connection would be reset, and the answer be lost with what was not read."""
     with GenericFake() as fake, running_proxy(fake, api_keys=["k"]) as proxy, connected(proxy.url) as client:
-        client.send(b"POST %b HTTP/1.1\r\nhost: a\r\ncontent-length: 30000000\r\n\r\n" % path.encode())
+        client.send(
+            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 30000000\r\n\r\n" % path.encode()
+        )
         assert client.flood(b"x" * MIB, 29 * MIB) >= 29 * MIB
         response, body = client.answer("POST")
         assert response.status == 401

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.engine.spillway import Spillway, spillway_server
-from tests.fakes import Gate, GenericFake, scripted, wait_until
+from tests.fakes import Gate, GenericFake, wait_until, walk
 from tests.fakes.model import Reply
 from tests.proxying import read_stream
 from tests.server.raw import chat, connected
@@ -28,7 +28,7 @@ def stopping(log: Path, fake: GenericFake, graceful: float) -> Iterator[tuple[Sp
     with spillway_server(
         [fake.url], log=log, graceful_timeout=graceful, grace=100, log_level="info"
     ) as proxy:
-        yield proxy, lambda: proxy.process.stop(30)
+        yield proxy, lambda: proxy.process._process.wait(30)
 
 
 def held(gate: Gate) -> GenericFake:
@@ -83,12 +83,13 @@ def test_what_runs_too_long_ends_with_an_error_and_its_mark(tmp_path: Path) -> N
         assert fake.cancelled == STREAMS + PASSED + WHOLE
 
 
+@pytest.mark.slow
 def test_what_ends_in_time_ends_as_ever(tmp_path: Path) -> None:
     gate = Gate(at=1)
     with held(gate) as fake, stopping(tmp_path / "log", fake, 30.0) as (proxy, status), ExitStack() as stack:
         streams = [stack.enter_context(connected(proxy.url)) for _ in range(5)]
         idle = stack.enter_context(connected(proxy.url))
-        idle.send(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+        idle.send(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         assert idle.answer()[0].status == 200
         for number, client in enumerate(streams):
             client.send(chat(stream=True, text=f"stream {number}"))
@@ -114,6 +115,7 @@ def test_what_ends_in_time_ends_as_ever(tmp_path: Path) -> None:
         assert time.monotonic() - began < 20  # it does not wait for the rest of its time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) -> None:
     gate = Gate(at=1)
@@ -131,11 +133,15 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) ->
         assert status() == 0
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_does_not_keep_it_from_ending(tmp_path: Path) -> None:
-    with GenericFake(brain=scripted([Reply(text=iter(lambda: "word ", None))]), tokens_per_chunk=400) as fake:
-        with stopping(tmp_path / "log", fake, 0.2) as (proxy, status):
-            with connected(proxy.url, window=4096) as client:
-                client.send(chat(stream=True))
-                wait_until(lambda: fake.active == 1)
-                assert status() == 0
-            assert "Traceback" not in proxy.log
+    with (
+        GenericFake(brain=walk(), tokens_per_chunk=400, window=10**9) as fake,
+        stopping(tmp_path / "log", fake, 0.2) as (proxy, status),
+        connected(proxy.url, window=4096) as client,
+    ):
+        client.send(chat(stream=True))
+        wait_until(lambda: fake.active == 1)
+        stop(proxy)
+        assert status() == 0
+        assert "Traceback" not in proxy.log
