@@ -50,8 +50,9 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 coverage: $(VENV)/.dev ## the tests of the pure part, and how much of it they reach: statements and branches, with a floor
 	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(PURE_TESTS)
 
-fuzz: $(VENV)/.dev ## look for new examples against the properties for MINUTES=10, in ARGS=tests
+fuzz: $(VENV)/.fuzz ## look for new examples against the properties for MINUTES=10, in ARGS=tests; then as long for bytes that break the readers
 	HYPOTHESIS_PROFILE=deep FUZZ_MINUTES=$(MINUTES) $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=1800 $(ARGS)
+	$(if $(ARGS),,$(PY) -m tests.fuzz --minutes $(MINUTES) --workers $(WORKERS))
 
 chaos: $(VENV)/.dev ## many clients and every fault at random against a running proxy for MINUTES=10; ARGS="--seed N" brings a mix back
 	$(PY) -m tests.faults --minutes $(MINUTES) $(ARGS)
@@ -123,6 +124,15 @@ else
 	@$(PY) -m pip install --quiet -e . --group dev
 endif
 	@touch $@ $(VENV)/.run
+
+# What sees which branches an input reaches, for `make fuzz` only. Without it inputs are mutated blindly.
+$(VENV)/.fuzz: $(VENV)/.dev
+ifdef UV
+	@$(UV) pip install --quiet --python $(PY) --group fuzz || echo "atheris could not be installed: inputs are mutated without it"
+else
+	@$(PY) -m pip install --quiet --group fuzz || echo "atheris could not be installed: inputs are mutated without it"
+endif
+	@touch $@
 
 # uv, for what pip has no option for.
 UV_TOO := $(or $(UV),$(VENV)/bin/uv)

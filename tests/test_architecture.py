@@ -22,6 +22,7 @@ OTHER_TESTS = {
     "e2e",
     "engine",
     "fakes",
+    "fuzz",
     "faults",
     "fixtures",
     "agents",

@@ -1,0 +1,175 @@
+"""What is fuzzed, and what holds for every input: a target raises nothing, unless one of these is broken.
+
+No exception but the declared ones; the same result wherever the input was cut; no more out than may come out. That it
+takes linear time and bounded memory is seen by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+from proxy.answer.answer import Answer
+from proxy.answer.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
+from proxy.answer.session import State
+from proxy.dialects.chat import ChatReader
+from proxy.emulation import CallScanner
+from proxy.emulation.scanner import joined
+from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
+from proxy.wire import sse
+from tests.answer.support import joined as joined_commands
+from tests.answer.support import session
+from tests.emulation.outputs import offer
+from tests.net.test_differential import LAXER, Read, by_h11
+from tests.net.test_differential import ours as by_us
+
+Target: TypeAlias = Callable[[bytes], None]
+
+CUTS = 8
+"""Bytes at the front of an input that say where the rest is cut."""
+MOST_GROWTH = 64
+"""Bytes that a session may write for each byte it reads, and so many more: it writes whole frames about less."""
+_OFFER = offer()
+
+
+def cut(data: bytes) -> tuple[bytes, list[bytes]]:
+    """An input without the bytes that say how it is cut, and in pieces."""
+    places, rest = data[:CUTS], data[CUTS:]
+    if places[:1] == b"\xff":
+        return rest, [rest[at : at + 1] for at in range(len(rest))]
+    at = sorted({256 * a + b for a, b in zip(places[::2], places[1::2], strict=False)} | {0})
+    at = [*(place for place in at if place < len(rest)), len(rest)]
+    return rest, [rest[a:b] for a, b in pairwise(at)]
+
+
+# -- event streams
+
+
+def events(data: bytes) -> None:
+    """Frames are cut where the standard has it, wherever reads end; nothing is lost, added or moved."""
+    data, pieces = cut(data)
+    splitter = sse.FrameSplitter()
+    blocks = [*(splitter.feed(piece) for piece in pieces), splitter.flush()]
+    assert b"".join(blocks) == data
+    found = [frame for block in blocks for frame in sse.frames(block)]
+    assert b"".join(found) == data
+    whole = sse.FrameSplitter()
+    closed, rest = whole.feed(data), whole.flush()
+    assert found == [*sse.frames(closed), *sse.frames(rest)]
+    told = [said for frame in sse.frames(closed) if (said := sse.data_of(frame)) is not None]
+    assert told == dispatched(data)[: len(told)], "not what the standard says"
+
+
+def dispatched(data: bytes) -> list[bytes]:
+    """The data of every event, by the letter of the standard (WHATWG HTML, 9.2.6), but for the byte order mark."""
+    lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:-1]
+    found, pending = list[bytes](), list[bytes]()
+    for line in lines:
+        if line.startswith(b"data:"):
+            pending.append(line[5:].removeprefix(b" "))
+        elif not line and pending:
+            found.append(b"\n".join(pending))
+            pending = []
+    return found
+
+
+# -- chunks of chat completions
+
+
+def chunks(data: bytes) -> None:
+    """Whatever a frame or a body holds, it is read."""
+    reader, answer = ChatReader(), Answer(0, len)
+    for frame in sse.frames(data):
+        answer.add(reader.read(frame))
+        reader.torn(frame)
+    if (came := reader.whole(data)) is not None:
+        for piece in came.pieces:
+            answer.add(piece)
+
+
+def streams(data: bytes) -> None:
+    """An answer ends, and is the same, wherever it is cut; broken off, it ends as well."""
+    data, pieces = cut(data)
+    out = driven(pieces)
+    assert out == driven([data] if data else [])
+    sent = sum(len(command.data) for command in out if isinstance(command, Send))
+    assert sent <= MOST_GROWTH * (len(data) + MOST_GROWTH)
+    broken = driven(pieces, UpstreamFailed("It broke off."))
+    assert isinstance(broken[-1], Finish) or broken == out
+
+
+def driven(pieces: Sequence[bytes], end: UpstreamEnded | UpstreamFailed | None = None) -> list[StreamCommand]:
+    of, out = session(), list[StreamCommand]()
+    for piece in pieces:
+        if of.state is not State.RELAYING:
+            break
+        passed = of.passed(piece)
+        out += of.handle(ChunkReceived(piece)) if passed is None else [Send(passed)]
+    if of.state is State.RELAYING:
+        out += of.handle(end or UpstreamEnded())
+    return joined_commands(out)
+
+
+# -- HTTP/1.1
+
+
+def responses(data: bytes) -> None:
+    """What a server sends means the same wherever it is cut, and the same to h11, or is an error."""
+    method = "HEAD" if data[:1] == b"\x01" else "GET"
+    data, pieces = cut(data)
+
+    async def both() -> tuple[Read, Read]:
+        return await by_us(pieces, method), await by_us([data] if data else [], method)
+
+    read, whole = asyncio.run(both())
+    assert read[0] == whole[0]
+    other, kept = by_h11(pieces, method)
+    assert read[0] is None or read[0] == other or any(lax.search(data) for lax in LAXER.values())
+    assert not read[1] or kept or other is None
+
+
+# -- compressed bodies
+
+
+def compressed(data: bytes) -> None:
+    """What is decompressed is the same wherever it is cut, comes in small pieces, and stays within bounds."""
+    encoding = "deflate" if data[:1] == b"\x01" else "gzip"
+    data, pieces = cut(data)
+    out, ended = inflated(pieces, encoding)
+    assert (out, ended) == inflated([data] if data else [], encoding)
+    assert len(out) <= max(FREE, MOST_TIMES * len(data)) + PIECE
+
+
+def inflated(pieces: Sequence[bytes], encoding: str) -> tuple[bytes, bool]:
+    inflater, out = Inflater(encoding), bytearray()
+    try:
+        for piece in pieces:
+            for plain in inflater.feed(piece):
+                assert 0 < len(plain) <= PIECE
+                out += plain
+        inflater.close()
+    except Undecodable:
+        return b"", False
+    return bytes(out), True
+
+
+# -- tool calls that were written as text
+
+
+def calls(data: bytes) -> None:
+    """Calls are found wherever the text was cut; what is none is handed out, all of it, or held."""
+    data, pieces = cut(data)
+    texts = [piece.decode("utf-8", "replace") for piece in pieces]
+    for short in (False, True):
+        scanner = CallScanner(_OFFER)
+        found = [piece for text in texts for piece in scanner.feed(text)]
+        whole = CallScanner(_OFFER)
+        at_once = whole.feed("".join(texts))
+        assert joined([*found, *scanner.close(cut=short)]) == joined([*at_once, *whole.close(cut=short)])
+
+
+TARGETS: dict[str, Target] = {
+    target.__name__: target for target in (events, chunks, streams, responses, compressed, calls)
+}

@@ -1,0 +1,100 @@
+"""Any bytes, for a short time: what was found before, and mutations of it. `make fuzz` goes on for as long as one likes."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz import mutate_engine
+from tests.fuzz.__main__ import LARGEST, NAMES
+from tests.fuzz.mutate_engine import mutated
+from tests.fuzz.targets import CUTS, TARGETS
+
+CORPUS = {name: sorted((Path(__file__).parent / "corpus" / name).iterdir()) for name in NAMES}
+
+
+def test_all_targets_are_run() -> None:
+    assert tuple(TARGETS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_in_the_corpus_holds(name: str) -> None:
+    assert CORPUS[name]
+    for path in CORPUS[name]:
+        TARGETS[name](path.read_bytes())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(chance=st.randoms(use_true_random=False))
+def test_and_so_do_its_mutations(name: str, chance: random.Random) -> None:
+    TARGETS[name](mutated(chance, [path.read_bytes() for path in CORPUS[name]], LARGEST))
+
+
+@given(data=st.binary(max_size=200))
+@pytest.mark.parametrize("name", NAMES)
+def test_and_so_do_arbitrary_bytes(name: str, data: bytes) -> None:
+    TARGETS[name](data)
+
+
+WHOLE, SINGLY = bytes(CUTS), b"\xff" + bytes(CUTS - 1)
+LONG = {
+    "events": [b"data: x\n", b"\n", b"\r", b"\r\n", b": c\n\n", b"data: x\r\r"],
+    "chunks": [b"data: {\n", b'data: {"choices": [', b"data: [[", b"\n\n", b'{"choices": '],
+    "streams": [
+        b"data: {\n",
+        b"\n",
+        b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n',
+        b"\r",
+        b"data: [DONE]\n\n",
+    ],
+    "calls": [
+        b"<tool_call>",
+        b"```json\n{",
+        b'{"name": "now"',
+        b"[",
+        b"`",
+        b"\n ",
+        b"<function=now><parameter=a>",
+    ],
+    "responses": [b"a: b\r\n", b"1\r\nx\r\n", b"HTTP/1.1 100 C\r\n\r\n"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LONG))
+@pytest.mark.parametrize("cuts", [WHOLE, SINGLY], ids=["whole", "byte by byte"])
+def test_time_grows_no_faster_than_the_input(name: str, cuts: bytes) -> None:
+    """Eight times the input takes less than 24 times as long; in the square of it, it would be 64 times."""
+    start = b"HTTP/1.1 200 OK\r\n" if name == "responses" else b""
+    for unit in LONG[name]:
+        small, large = (cuts + start + unit * (size // len(unit)) for size in (1_000, 8_000))
+        assert best(name, large) < 24 * best(name, small) + 0.005, unit
+
+
+def best(name: str, data: bytes) -> float:
+    took = []
+    for _ in range(3):
+        begun = time.process_time()
+        TARGETS[name](data)
+        took.append(time.process_time() - begun)
+    return min(took)
+
+
+def test_an_engine_tells_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(data: bytes) -> None:
+        assert b"\x00" not in data
+
+    monkeypatch.setitem(TARGETS, "broken", broken)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "seed").write_bytes(b"abc")
+    options = ["-max_total_time=60", "-max_len=64", "-timeout=60", f"-artifact_prefix={tmp_path}/broken-"]
+    assert mutate_engine.main(["broken", *options, "grown", str(tmp_path / "corpus")]) == 1
+    assert b"\x00" in (tmp_path / "broken-found").read_bytes()
+    assert "number_of_executed_units" in capfd.readouterr().err
