@@ -40,6 +40,7 @@ def _redis(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
+YEAR = 365 * 86400.0
 KINDS = {"memory": _memory, "sqlite": _sqlite, "redis": _redis}
 LASTING = ["sqlite", "redis"]
 CAPPED = ["memory", "sqlite"]
@@ -281,6 +282,65 @@ async def test_waiting_has_an_end_and_a_free_key_none(store: CheckpointStore) ->
     assert await store.claim("key", 60)
     await asyncio.wait_for(store.wait("key", 0.02), 20)
     assert not await store.claim("key", 60)
+
+
+async def test_a_clock_that_is_set_ends_no_claim_and_prolongs_none(
+    store: CheckpointStore, clock: HandClock
+) -> None:
+    for seconds in (YEAR, -YEAR):
+        assert await store.claim("key", 60)
+        clock.jump(seconds)
+        assert not await store.claim("key", 60)
+        waiting = asyncio.ensure_future(store.wait("key", 60))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await store.release("key")
+        await asyncio.wait_for(waiting, 20)
+
+
+@pytest.mark.parametrize("seconds", [YEAR, -YEAR])
+async def test_a_clock_that_is_set_ends_no_checkpoint_and_prolongs_none(
+    opened: Open, clock: HandClock, seconds: float
+) -> None:
+    store = opened(ttl=100.0)
+    for number in (1, 2):
+        await store.put(checkpoint(number))
+    await store.stats()
+    clock.advance(60)
+    clock.jump(seconds)
+    assert await store.find("scope", [digest(1)]) == checkpoint(1)
+    clock.advance(3)
+    assert await store.find("scope", [digest(1)]) == checkpoint(1)  # after a look at what has expired
+    await store.put(checkpoint(3))
+    clock.advance(60)
+    assert await store.find("scope", [digest(2)]) is None
+    clock.jump(-seconds)
+    assert await store.find("scope", [digest(3)]) == checkpoint(3)
+    clock.advance(101)
+    assert await store.find("scope", [digest(3), digest(1)]) is None
+
+
+@pytest.mark.parametrize("url", LASTING, indirect=True)
+@pytest.mark.parametrize("seconds", [YEAR, -YEAR])
+async def test_what_was_kept_under_a_wrong_clock_lives_no_longer_under_the_right_one(
+    opened: Open, clock: HandClock, seconds: float
+) -> None:
+    clock.jump(seconds)
+    store = opened(ttl=100.0)
+    await store.put(checkpoint(1))
+    await store.stats()
+    clock.jump(-seconds)
+    assert await store.find("scope", [digest(1)]) == checkpoint(1)
+    await store.close()
+    for _ in range(3):  # restarts, each of which finds it, or not
+        store = opened(ttl=100.0)
+        assert await store.export() == [checkpoint(1)]
+        clock.advance(30)
+        await store.find("another", [digest(1)])
+        await store.close()
+    clock.advance(30)
+    store = opened(ttl=100.0)
+    assert await store.find("scope", [digest(1)]) is None
 
 
 # The whole

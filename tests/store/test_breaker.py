@@ -53,6 +53,21 @@ def test_pauses_double_up_to_half_a_minute() -> None:
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
+def test_a_store_that_fails_again_soon_is_tried_as_seldom_as_before() -> None:
+    breaker, now, pauses = Breaker(), 0.0, []
+    for _ in range(6):
+        breaker.failed(now, now)
+        failed = now
+        while not breaker.admits(now):
+            now += 0.5
+        pauses.append(now - failed)
+        breaker.worked(now)  # what is tried is small, what fails is large
+    assert pauses == [1, 2, 4, 8, 16, 30]
+    now += 31
+    breaker.failed(now, now)
+    assert breaker.admits(now + 1.0)
+
+
 def test_failures_that_were_under_way_together_count_once() -> None:
     breaker = Breaker()
     assert [breaker.failed(0.0, 0.2 + number / 100) for number in range(10)] == [True] + 9 * [False]
@@ -110,6 +125,19 @@ async def test_a_store_that_refuses_writes_is_still_read(
         "store test takes no writes (Full): what is new is kept in memory",
         "store test takes writes again",
     ]
+
+
+async def test_what_one_record_is_at_fault_for_is_counted_and_nothing_else(
+    guard: Guard, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def bad() -> str:
+        raise ValueError
+
+    for write in (True, False):
+        assert await guard.run(bad, "nothing", seconds=0.25, write=write) == "nothing"
+        assert await guard.run(_works, "nothing", seconds=0.25, write=write) == "answer"
+    assert (guard.skipped, guard.state, guard.writable) == (2, "ok", True)
+    assert caplog.messages == []
 
 
 async def test_a_refusal_of_a_read_is_a_failure(guard: Guard) -> None:

@@ -20,6 +20,19 @@ async def test_a_claim_holds_until_it_expires(clock: HandClock) -> None:
     assert await claims.claim("key", 10)
 
 
+async def test_a_claim_that_is_renewed_holds_on(clock: HandClock) -> None:
+    claims = LocalClaims(clock)
+    await claims.renew("key", 10)
+    assert not claims.held("key"), "what nobody has got can't be renewed"
+    assert await claims.claim("key", 10)
+    for _ in range(5):
+        clock.advance(9)
+        await claims.renew("key", 10)
+    assert not await claims.claim("key", 10)
+    clock.advance(11)
+    assert await claims.claim("key", 10)
+
+
 async def test_claims_that_nobody_released_do_not_pile_up(clock: HandClock) -> None:
     claims = LocalClaims(clock)
     for number in range(5000):

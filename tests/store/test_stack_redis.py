@@ -9,19 +9,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from proxy.stages.compacting import LEASE, RENEWED
 from tests.engine.spillway import spillway_server
-from tests.fakes import FakeModel, Gate, LlamaCppFake, Question, Reply, qa, summariser
-from tests.fakes.brains import asks_summary
+from tests.fakes import Gate, LlamaCppFake
 from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
 from tests.store.between import between
-from tests.store.stack import MODEL, Conversation, backend, healed, ready, summaries, survives
+from tests.store.stack import Conversation, backend, healed, ready, stalling, summaries, survives
 from tests.store.support import RedisServer, need_redis
 
 LOGGER = "spillway.store"
@@ -211,21 +209,6 @@ def test_two_replicas_lose_it_and_find_it_again(server: RedisServer) -> None:
         mine.url = two.url
         assert mine.turn() == "forwarded"
         assert summaries(fake) == asked
-
-
-def stalling(gate: Gate) -> LlamaCppFake:
-    """A backend whose first summary waits at a gate; later ones are written at once."""
-    write = summariser(qa())
-    stalled: list[Question] = []
-
-    def brain(question: Question) -> Reply:
-        reply = write(question)
-        if asks_summary(question) and not stalled:
-            stalled.append(question)
-            return replace(reply, gate=gate)
-        return reply
-
-    return LlamaCppFake([FakeModel(MODEL, 2048)], brain)
 
 
 def named(fake: LlamaCppFake) -> list[dict[str, str]]:
