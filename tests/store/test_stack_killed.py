@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from proxy.history.checkpoint import Checkpoint
 from tests.engine.spillway import spillway_server
 from tests.fakes import Gate
-from tests.fakes.waiting import wait_until
 from tests.store.stack import Conversation, backend, ready, stalling, summaries
 from tests.store.support import HandClock, checkpoint, digest, open_with
 
@@ -74,9 +73,10 @@ def test_killed_again_and_again_while_many_histories_are_shortened(path: Path, t
             ):
                 each = [Conversation(server.url, f"life {life} {n}", bound=60) for n in range(12)]
                 turns = [pool.submit(one.turn) for one in each]
-                wait_until(lambda: sum(turn.done() for turn in turns) >= 4, timeout=60)  # noqa: B023
+                for _, turn in zip(range(4), as_completed(turns, timeout=60), strict=False):
+                    turn.result()
                 os.kill(server.pid, signal.SIGKILL)
-                wait_until(lambda: all(turn.done() for turn in turns), timeout=60)  # noqa: B023
+                wait(turns, timeout=60)
                 finished += [one for one in each if one.actions]
         assert len(finished) >= 12
         with spillway_server([fake.url], log=tmp_path / "last", store=url) as server:
