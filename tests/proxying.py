@@ -39,11 +39,11 @@ class Proxy:
 
 @contextmanager
 def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> Iterator[Proxy]:
-    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, and a `transport`."""
-    transport = settings.pop("transport", None)
+    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport` and a `clock`."""
+    given_to_app = {name: settings.pop(name) for name in ("transport", "clock") if name in settings}
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{"store": "memory://", "port": 0, "grace": 30.0, **settings, "backends": given})
-    app = create_app(chosen, transport=transport)
+    app = create_app(chosen, **given_to_app)
     ready: Future[asyncio.AbstractEventLoop] = Future()
     server = Server(
         app,

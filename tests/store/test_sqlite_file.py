@@ -9,14 +9,17 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore
+from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite_rows import APPLICATION_ID
-from tests.store.support import HandClock, checkpoint, digest, open_with
+from tests.fakes.waiting import await_until
+from tests.store.support import HandClock, checkpoint, digest, eventually, open_with
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +38,10 @@ def no_umask() -> Iterator[None]:
 
 def contents(path: Path) -> bytes:
     return path.read_bytes()
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.parent.iterdir())
 
 
 def mode(path: Path) -> int:
@@ -134,6 +141,86 @@ async def test_damage_that_shows_later_is_survived(
     assert await works(store)
     await store.close()
     assert "is damaged" in caplog.text
+
+
+async def test_of_damaged_files_the_latest_is_kept_and_a_purge_takes_it(path: Path, clock: HandClock) -> None:
+    for _ in range(3):
+        await filled(path, clock)
+        damage(path, "noise")
+        store = open_with(f"sqlite:///{path}", clock)
+        await store.close()
+    assert names(path) == ["spillway.sqlite3", "spillway.sqlite3.damaged"]
+    store = open_with(f"sqlite:///{path}", clock)
+    await store.purge()
+    await store.close()
+    assert names(path) == ["spillway.sqlite3"]
+
+
+async def test_what_another_process_began_anew_is_not_set_aside(path: Path, clock: HandClock) -> None:
+    """Two find the damage, and one is faster."""
+    await filled(path, clock)
+    one, two = (open_with(f"sqlite:///{path}", clock) for _ in range(2))
+    damage(path, "noise")
+    for store in (one, two):
+        for number in range(3):
+            await store.find("scope", [digest(number)])
+        await store.put(checkpoint(1000))
+        await store.stats()
+    assert names(path) == [
+        "spillway.sqlite3",
+        "spillway.sqlite3-shm",
+        "spillway.sqlite3-wal",
+        "spillway.sqlite3.damaged",
+        *(
+            f"spillway.sqlite3.damaged{suffix}"
+            for suffix in ("-shm", "-wal")
+            if (path.parent / f"{path.name}.damaged{suffix}").exists()
+        ),
+    ]
+    assert [store.healthy for store in (one, two)] == [True, True]
+    assert (await one.stats()).checkpoints == (await two.stats()).checkpoints == 1
+    for store in (one, two):
+        await store.close()
+
+
+@pytest.mark.parametrize("change", ["DROP TABLE state", "ALTER TABLE checkpoints DROP COLUMN created"])
+async def test_a_file_that_is_not_what_its_version_says_is_set_aside(
+    change: str, path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(path, clock)
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute(change)
+    store = open_with(f"sqlite:///{path}", clock)
+    assert await works(store)
+    await store.close()
+    assert "is damaged (no such " in caplog.text
+
+
+async def test_a_file_that_becomes_read_only_is_still_read(
+    path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_with(f"sqlite:///{path}", clock)
+    assert isinstance(store, SqliteStore)
+    await store.put(checkpoint(1))
+    await store.stats()
+
+    def only(db: sqlite3.Connection, *, on: bool) -> bool:
+        db.execute(f"PRAGMA query_only = {int(on)}")
+        return True
+
+    assert await store._thread.ask(partial(only, on=True))
+    await store.put(checkpoint(2))
+    await await_until(lambda: not store.healthy)
+    assert await store.find("scope", [digest(2)]) == checkpoint(2)
+    assert await store.find("scope", [digest(1)]) == checkpoint(1)
+    assert await store.check() == (
+        "takes no writes (attempt to write a readonly database): what is new is kept in memory"
+    )
+    await await_until(lambda: store.healthy or not store._thread.guard.ready_to_write, 30)
+    await eventually(store.check, lambda state: state == "ok")  # opened anew, it may be written again
+    await eventually(store.stats, lambda stats: stats.checkpoints == 2)
+    await store.close()
+    assert len(caplog.messages) == 1
 
 
 async def test_the_database_of_another_program_is_left_alone(path: Path, clock: HandClock) -> None:
