@@ -76,6 +76,8 @@ class Exchange:
         """Whether the client has left."""
         self._receive = receive
         self._send = send
+        self._begun: tuple[bytes, bool] | None = None
+        """A piece of the body that was looked at, and whether there are more."""
         self._uploaded: asyncio.Event | None = None
         """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
         self._intake: Intake = scope.get("spillway.intake") or Intake()
@@ -181,6 +183,23 @@ class Exchange:
             if part:
                 yield part
 
+    async def peek(self) -> bytes:
+        """The beginning of the body, which stays part of it; nothing if there is no body."""
+        part, more = b"", True
+        while more and not part:
+            part, more = await self._part(0, None)
+        self._begun = (part, more)
+        return part
+
+    def begin(self, part: bytes, longer: int) -> None:
+        """Have the body begin with this instead of what `peek` saw; it is `longer` by so many bytes then."""
+        assert self._begun is not None
+        self._begun = (part, self._begun[1])
+        self.headers = [
+            (name, b"%d" % (int(value) + longer)) if name == b"content-length" else (name, value)
+            for name, value in self.headers
+        ]
+
     def upload(self) -> AsyncIterator[bytes]:
         """The body as it arrives, to be passed on: nobody takes more of it once the answer begins."""
         self._uploaded = asyncio.Event()
@@ -193,14 +212,17 @@ class Exchange:
 
     async def _part(self, size: int, limit: int | None) -> tuple[bytes, bool]:
         """The next piece of the body, after so many bytes of it, and whether there are more."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.gone = True
-            raise asyncio.CancelledError
-        part = message.get("body", b"")
+        if self._begun is not None:
+            (part, more), self._begun = self._begun, None
+        else:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                raise asyncio.CancelledError
+            part, more = message.get("body", b""), message.get("more_body", False)
         if limit is not None and size + len(part) > limit:
             raise _too_large(limit)
-        return part, message.get("more_body", False)
+        return part, more
 
     def watched(self) -> AbstractAsyncContextManager[None]:
         """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""

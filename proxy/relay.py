@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx
 
 from proxy.dialects import CHAT
-from proxy.errors import ClientError, ContextOverflow, NotManaged, UpstreamInvalid
+from proxy.errors import BadRequest, ClientError, ContextOverflow, NotManaged, UpstreamInvalid
 from proxy.exchange import Exchange
 from proxy.net.headers import response_headers
 from proxy.net.inflate import readable
@@ -39,7 +39,7 @@ from proxy.status import FORMS, Notice
 from proxy.telemetry.events import Received, Routed
 from proxy.telemetry.journal import Journal, Journals
 from proxy.telemetry.outcome import CLIENT_LEFT
-from proxy.wire.jsontext import dumps
+from proxy.wire.jsontext import check_plain, dumps
 
 _OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache-control")
 """Headers that do not hold for an answer that is made a stream."""
@@ -76,6 +76,13 @@ class Relay:
         """
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
+            plain = exchange.decoded(wire, self.options.max_body)
+            try:
+                await asyncio.to_thread(check_plain, plain)
+            except ValueError as error:
+                raise BadRequest(
+                    f"The request body is not valid JSON: {error}. Send a JSON object."
+                ) from None
             job = await self._read(exchange, self.journals.silent(), CHAT, wire)
             body = dumps(await explain(job, self.counting, self.compactor))
             await exchange.reply(200, [(b"content-type", b"application/json")], body)
@@ -101,7 +108,9 @@ class Relay:
             ClientError: no backend answered.
             BrokenOff: the backend broke off in the middle of the body.
         """
-        await self._recorded(exchange, "", lambda journal: pass_by_model(exchange, journal, self.router))
+        await self._recorded(
+            exchange, "", lambda journal: pass_by_model(exchange, journal, self.router, self.options.max_body)
+        )
 
     def turned_away(self, exchange: Exchange, error: ClientError) -> None:
         """Write down a request that was not let in."""
@@ -118,7 +127,7 @@ class Relay:
             try:
                 job = await self._read(exchange, journal, dialect, wire)
             except NotManaged:
-                await pass_on(exchange, journal, self.router, wire)
+                await pass_on(exchange, journal, self.router, wire, self.options.max_body)
                 return
             try:
                 await (self._stream(job) if job.prompt.request.stream else self._whole(job))

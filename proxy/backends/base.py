@@ -73,6 +73,8 @@ class Backend(Protocol):
     """Whether a prompt is shortened without a word until the answer's bound fits into the window beside it."""
     continues_reasoning: bool
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
+    native: tuple[str, ...]
+    """Paths that no other kind has, as globs: who asks for one means this kind, whichever comes first."""
     admin: tuple[str, ...]
     """Its own requests that change, reveal or take away more than an answer costs, as globs over `METHOD /path`: lower
     case behind the method, and beginning anywhere in the path."""

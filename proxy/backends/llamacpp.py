@@ -49,6 +49,19 @@ class LlamaCpp(EndsWithConnection):
     drops_functions = True
     reports_usage = False
     fits_answer = False
+    native: tuple[str, ...] = (
+        *(
+            "/props",
+            "/slots",
+            "/slots/*",
+            "/lora-adapters",
+            "/tokenize",
+            "/detokenize",
+            "/apply-template",
+            "/infill",
+        ),
+        *("/completion", "/embedding", "/models/*", "/v1/stream/*", "/v1/streams", "/tools", "/cors-proxy"),
+    )
     # Routes of `tools/server/server.cpp`, 2026-10: a router's models, slots on disk, adapters, other people's streams, and
     # what the web UI brings: tools that run on the server, and a proxy to anywhere.
     admin: tuple[str, ...] = (

@@ -38,6 +38,28 @@ class Ollama(EndsWithConnection):
     drops_functions = True
     reports_usage = False
     fits_answer = False
+    native: tuple[str, ...] = (
+        *(
+            "/api/tags",
+            "/api/ps",
+            "/api/version",
+            "/api/show",
+            "/api/chat",
+            "/api/generate",
+            "/api/embed",
+            "/api/embeddings",
+        ),
+        *(
+            "/api/pull",
+            "/api/push",
+            "/api/create",
+            "/api/copy",
+            "/api/delete",
+            "/api/blobs/*",
+            "/api/me",
+            "/api/signout",
+        ),
+    )
     # Routes of `server/routes.go`, 2026-08: models, the account, and what is fetched in its name.
     admin: tuple[str, ...] = (
         *(

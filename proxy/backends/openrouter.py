@@ -99,6 +99,14 @@ class OpenRouter:
     reports_usage = True
     fits_answer = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
+    native: tuple[str, ...] = (
+        "/v1/credits",
+        "/v1/key",
+        "/v1/keys",
+        "/v1/keys/*",
+        "/v1/generation",
+        "/v1/providers",
+    )
     # The account's keys, and buying credits (API reference, 2026-08).
     admin: tuple[str, ...] = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")
 

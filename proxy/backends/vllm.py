@@ -37,6 +37,19 @@ class Vllm(EndsWithConnection):
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    native: tuple[str, ...] = (
+        *(
+            "/version",
+            "/ping",
+            "/load",
+            "/sleep",
+            "/wake_up",
+            "/is_sleeping",
+            "/reset_*_cache",
+            "/server_info",
+        ),
+        *("/collective_rpc", "/pooling", "/classify", "/score", "/v1/score", "/v1/*_lora_adapter"),
+    )
     # `entrypoints/serve`, 2026-11: vLLM asks for its own key only below `/v1`, and for none here.
     admin: tuple[str, ...] = (
         *("POST */load_lora_adapter", "POST */unload_lora_adapter", "POST */sleep", "POST */wake_up"),

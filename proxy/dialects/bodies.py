@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.wire.jsontext import loads
+from proxy.wire.jsontext import loads_text
 
 
 def object_in(raw: bytes) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def object_in(raw: bytes) -> dict[str, Any]:
         BadRequest: not JSON, or not an object.
     """
     try:
-        body = loads(raw)
+        body = loads_text(raw)
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}. Send a JSON object.") from None
     if not isinstance(body, dict):

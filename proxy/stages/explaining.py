@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from proxy.emulation import protocol
@@ -41,11 +42,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         "target": budget.goal,
         "pause": budget.pause_point,
     }
-    told["limits"] = {
-        name: getattr(limits, name)
-        for limits in (limits_for(job.options.policy, budget.window),)
-        for name in limits.__slots__
-    }
+    told["limits"] = asdict(limits_for(job.options.policy, budget.window))
     if not budget.needs_compaction(job.prompt.estimate.tokens, job.prompt.estimate.upper):
         return told
     done = await compactor.rehearse(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import httpx
 
@@ -13,18 +13,15 @@ from proxy.exchange import Exchange
 from proxy.net.headers import Header, response_headers
 from proxy.net.responses import is_event_stream
 from proxy.options import Options
+from proxy.stages.naming import Addressed, address, address_read
 from proxy.stages.routing import Route, Router, is_managed
 from proxy.telemetry.events import BackendFailed, FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
-from proxy.wire.jsontext import dumps, loads
 
 Ending: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""
 
 _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
-
-PEEK = 8 * 2**20
-"""Bytes of a JSON body that are read to see which model it names."""
 
 
 def failure(error: UpstreamUnavailable) -> BackendFailed:
@@ -93,73 +90,48 @@ async def relay_response(
 
 async def left_alone(
     exchange: Exchange, wire: bytes, router: Router, options: Options
-) -> tuple[Route, bytes] | None:
+) -> tuple[Route, bytes | AsyncIterable[bytes]] | None:
     """Where a chat request goes that the client or the user wants passed through, and its body; None if it is managed.
 
     The body is the client's own, but for a model that its backend knows by another id.
 
     Raises:
-        BadRequest, BodyTooLarge: its content-encoding can't be undone.
+        BadRequest, BodyTooLarge: see `address_read`.
     """
     bypassed = exchange.header(b"x-spillway-bypass") == "1"
     if not bypassed and options.manages_all and router.manages_all:
         return None
-    encoding = exchange.header(b"content-encoding")
-    parsed = _parsed(wire if bypassed and not encoding else exchange.decoded(wire, options.max_body))
-    route = await _route_of(parsed, router)
-    if not bypassed and is_managed(route, options):
+    to = await address_read(exchange, router, wire, options.max_body)
+    if not bypassed and is_managed(to.route, options):
         return None
-    model = parsed.get("model")
-    renamed = encoding is None and isinstance(model, str) and model != route.model
-    return route, dumps({**parsed, "model": route.model}) if renamed else wire
+    return to.route, _body(exchange, to)
 
 
-async def pass_by_model(exchange: Exchange, journal: Journal, router: Router) -> None:
-    """Pass a request to the backend of the model that its JSON body names, else to the first backend.
+async def pass_by_model(exchange: Exchange, journal: Journal, router: Router, limit: int) -> None:
+    """Pass a request to the backend of the model that it names, else to the one whose path it is, else to the first.
 
     Raises:
+        BadRequest, BodyTooLarge: see `address`.
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
-    if not _worth_reading(exchange):
-        upload = _upload(exchange)
-        async with exchange.watched():
-            await pass_through(exchange, journal, Route(router.upstreams[0], ""), upload)
-        return
-    body = await exchange.body(PEEK)
+    to = await address(exchange, router, limit)
     async with exchange.watched():
-        await pass_on(exchange, journal, router, body)
+        await pass_through(exchange, journal, to.route, _body(exchange, to))
 
 
-async def pass_on(exchange: Exchange, journal: Journal, router: Router, body: bytes) -> None:
-    """Pass a request whose body was read to the backend of the model that it names, else to the first backend.
+async def pass_on(exchange: Exchange, journal: Journal, router: Router, wire: bytes, limit: int) -> None:
+    """The same for a request whose body was read.
 
     Raises:
+        BadRequest, BodyTooLarge: see `address_read`.
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
-    await pass_through(exchange, journal, await _route_of(_parsed(body), router), body)
+    to = await address_read(exchange, router, wire, limit)
+    await pass_through(exchange, journal, to.route, _body(exchange, to))
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body; empty for anything else."""
-    try:
-        parsed = loads(body)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-async def _route_of(parsed: dict[str, Any], router: Router) -> Route:
-    model = parsed.get("model")
-    return await router.route(model) if isinstance(model, str) else Route(router.upstreams[0], "")
-
-
-def _worth_reading(exchange: Exchange) -> bool:
-    length = exchange.header(b"content-length") or ""
-    kind = exchange.header(b"content-type") or ""
-    return length.isdigit() and 0 < int(length) <= PEEK and "json" in kind
-
-
-def _upload(exchange: Exchange) -> bytes | AsyncIterable[bytes]:
-    """The body as it arrives; none where the request has none (RFC 9112, section 6.3)."""
-    has_body = exchange.header(b"transfer-encoding") or exchange.header(b"content-length") not in (None, "0")
-    return exchange.upload() if has_body else b""
+def _body(exchange: Exchange, to: Addressed) -> bytes | AsyncIterable[bytes]:
+    """The body to send; the headers that go with it no longer tell of an encoding that was undone."""
+    if to.plain:
+        exchange.headers = [each for each in exchange.headers if each[0] != b"content-encoding"]
+    return to.body

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from operator import is_not
 
 from proxy.backends.base import Listed
@@ -64,6 +65,14 @@ class Router:
             alias = table.get(f"{model}:latest")
             found = Route(alias.upstream if alias is not None else self.upstreams[0], model)
         return found
+
+    async def unnamed(self, path: str) -> Route:
+        """The route of a request that names no model: to the first backend whose own path it is, else to the first."""
+        for upstream in self.upstreams if len(self.upstreams) > 1 else ():
+            backend = await upstream.prober.backend()
+            if backend is not None and any(fnmatchcase(path, glob) for glob in backend.native):
+                return Route(upstream, "")
+        return Route(self.upstreams[0], "")
 
     async def table(self) -> dict[str, Route]:
         """All models by public id: as it is, and as `NAME/id` where two backends have the same."""

@@ -1,17 +1,25 @@
 """JSON in and out: the fast parser first, the tolerant one of the standard library where it refuses.
 
-orjson refuses lone surrogates (half of an emoji, which clients produce by cutting strings) and NaN; a proxy that
-answered 400 to those would break conversations that the backend accepts.
+orjson refuses lone surrogates (half of an emoji, which backends and models produce by cutting strings) and NaN. A stream
+that was ended for those would break conversations; what clients send has to be text.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any
 
 import orjson
 
 _TOO_DEEP = "nested too deeply"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half of a pair, alone or not; only where one is can a lone one be, since UTF-8 has none."""
+
+
+class BadText(ValueError):
+    """JSON in which a text is none: bytes that are not UTF-8, or half of a surrogate pair."""
 
 
 def loads(data: bytes | str) -> Any:
@@ -25,11 +33,65 @@ def loads(data: bytes | str) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        text = data if isinstance(data, str) else data.decode("utf-8-sig", "surrogatepass")
+        return _tolerant(data if isinstance(data, str) else data.decode("utf-8-sig", "surrogatepass"))
+
+
+def loads_text(data: bytes) -> Any:
+    """The same for what a client sends, all of which has to be text: it goes to logs, stores and backends.
+
+    Costs nothing where the fast parser does, which refuses the same.
+
+    Raises:
+        BadText: a string or a key in it is no text.
+        ValueError: not JSON, or nested too deeply.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
         try:
-            return json.loads(text)
-        except RecursionError:
-            raise ValueError(_TOO_DEEP) from None
+            text = data.decode("utf-8-sig")
+            value = _tolerant(text)
+            if _SURROGATE.search(text):
+                _written(value, ascii_only=False).encode()
+        except UnicodeError:
+            raise BadText(
+                "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
+            ) from None
+        return value
+
+
+def check_plain(data: bytes) -> None:
+    """Refuse JSON that not every parser reads in the same way.
+
+    Raises:
+        BadText: a string or a key in it is no text.
+        ValueError: NaN, an infinity, an integer of more than 64 bits, or nested too deeply; or no JSON.
+    """
+    try:
+        loads_text(data)
+        json.loads(data.decode("utf-8-sig"), parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def _tolerant(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise ValueError("an integer has more than 64 bits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:20]} is no number in JSON")
+    return number
 
 
 def dumps(value: Any) -> bytes:
@@ -41,7 +103,11 @@ def dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        try:
-            return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
-        except RecursionError:
-            raise ValueError(_TOO_DEEP) from None
+        return _written(value, ascii_only=True).encode()
+
+
+def _written(value: Any, *, ascii_only: bool) -> str:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=ascii_only)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None

@@ -228,14 +228,82 @@ def test_an_error_of_the_backend_passes_unchanged(stream: bool) -> None:
         assert answer.headers["retry-after"] == "7"
 
 
-def test_json_that_orjson_refuses_passes() -> None:
+def test_numbers_that_json_has_not_pass() -> None:
     with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
-        body = (
-            b'{"model":"fake-model","temperature":NaN,"messages":[{"role":"user","content":"\\ud83d cut"}]}'
-        )
+        body = b'{"model":"fake-model","temperature":NaN,"messages":[{"role":"user","content":"\\ud83d\\ude00"}]}'
         fake.fail_next(200, b"{}", [("content-type", "application/json")])
         assert post(proxy, body).status_code == 200
         assert fake.chats()[0].body == body
+
+
+HALF = b"\\uD83D"
+BAD_TEXT = [
+    b'{"model": "fake-model", "messages": [{"role": "user", "content": "' + HALF + b' cut"}]}',
+    b'{"model": "fake-model", "messages": [{"role": "user", "content": [{"type": "text", "text": "'
+    + HALF
+    + b'"}]}]}',
+    b'{"model": "half ' + HALF + b'", "messages": [{"role": "user", "content": "hi"}]}',
+    b'{"model": "fake-model", "' + HALF + b'": 1, "messages": [{"role": "user", "content": "hi"}]}',
+    b'{"model": "fake-model", "tools": [{"type": "function", "function": {"name": "\\udc00\\ud800"}}], "messages": []}',
+    b'{"model": "fake-model", "messages": [{"role": "user", "content": "\xed\xa0\xbd"}]}',
+    b'{"model": "fake-model", "messages": [{"role": "user", "content": "\xff"}]}',
+    '{"model": "fake-model", "messages": []}'.encode("utf-16"),
+]
+
+
+@pytest.mark.parametrize("bypass", ["0", "1"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/api/chat",
+        "/spillway/explain",
+        "/v1/embeddings",
+    ],
+)
+def test_text_that_is_none_is_refused_at_the_door(path: str, bypass: str) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        for body in BAD_TEXT if path != "/v1/embeddings" else BAD_TEXT[:-1]:
+            answer = proxy.client.post(path, content=body, headers={"x-spillway-bypass": bypass})
+            assert answer.status_code == 400, body
+            assert "JSON" in answer.text
+            assert fake.requests == [] or fake.requests[-1].method == "GET"
+        assert "half of a pair" in proxy.client.post(path, content=BAD_TEXT[0]).text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            b'{"seed": 123456789012345678901234567890, "messages": []}',
+            b'{"n": -9223372036854775809, "messages": []}',
+        ),
+        *(
+            b'{"temperature": NaN, "messages": []}',
+            b'{"a": -Infinity, "messages": []}',
+            b'{"a": 1e999, "messages": []}',
+        ),
+        *(
+            b'{"a": ' + b"9" * 5000 + b', "messages": []}',
+            b'{"messages": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        ),
+    ],
+)
+def test_what_json_has_not_can_not_be_explained(body: bytes) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        answer = proxy.client.post("/spillway/explain", content=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_what_is_nested_deeply_is_explained_or_refused() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        for depth in (100, 300, 700, 950, 1100):
+            inner = "[" * depth + "]" * depth
+            body = f'{{"messages": [{{"role": "user", "content": {inner}}}], "tools": {inner}}}'
+            assert proxy.client.post("/spillway/explain", content=body).status_code in (200, 400), depth
 
 
 def test_two_backends_share_a_model_name() -> None:

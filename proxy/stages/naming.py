@@ -1,0 +1,104 @@
+"""Where a request goes that is passed on as it is: to the backend of the model that it names, by the name it has there."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.errors import BadRequest
+from proxy.exchange import Exchange
+from proxy.stages.routing import Route, Router
+from proxy.wire.jsontext import BadText, dumps, loads_text
+
+_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
+_FIELD = re.compile(rb'\bname="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n')
+"""The model in a form (RFC 7578), as transcriptions are asked for."""
+_BEGINNING = 2**16
+"""Bytes of a form in which the model is looked for."""
+_NAMES = ("model", "name", "source")
+"""Fields that name a model; those after the first in Ollama's own requests only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """Where a request goes, and its body as it is sent there: as it came, or the same with the backend's own name in it."""
+
+    route: Route
+    body: bytes | AsyncIterable[bytes]
+    plain: bool = False
+    """Whether a content-encoding was undone for that."""
+
+
+async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
+    """Read as much of a request as tells where it goes.
+
+    A JSON object is read as a whole, however it is framed, compressed or called, and is bound by `limit` bytes; of
+    anything else no more than the beginning, and the rest is passed on as it arrives.
+
+    Raises:
+        BadRequest: the JSON holds text that is none.
+        BodyTooLarge: it is larger than `limit`.
+    """
+    begun = await exchange.peek()
+    if _OBJECT.match(_decoded_beginning(exchange, begun)):
+        return await address_read(exchange, router, await exchange.body(limit), limit)
+    if not begun:
+        return Addressed(await router.unnamed(exchange.path), b"")
+    field = _FIELD.search(begun[:_BEGINNING])
+    named = None if field is None else _text(field[1])
+    if field is None or named is None:
+        return Addressed(await router.unnamed(exchange.path), exchange.upload())
+    route = await router.route(named)
+    own = route.model.encode()
+    if own != field[1]:
+        exchange.begin(begun[: field.start(1)] + own + begun[field.end(1) :], len(own) - len(field[1]))
+    return Addressed(route, exchange.upload())
+
+
+async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: int) -> Addressed:
+    """The same for a request whose body was read.
+
+    Raises:
+        BadRequest: it is JSON and holds text that is none.
+        BodyTooLarge: it is larger than `limit` without its content-encoding.
+    """
+    parsed = _object(exchange, wire, limit)
+    names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
+    field = next((name for name in names if isinstance(parsed.get(name), str)), None)
+    if field is None:
+        return Addressed(await router.unnamed(exchange.path), wire)
+    route = await router.route(parsed[field])
+    if route.model == parsed[field]:
+        return Addressed(route, wire)
+    return Addressed(route, dumps({**parsed, field: route.model}), plain=True)
+
+
+def _object(exchange: Exchange, wire: bytes, limit: int) -> dict[str, Any]:
+    """The JSON object in a body; empty for anything else."""
+    try:
+        parsed = loads_text(exchange.decoded(wire, limit))
+    except BadText as error:
+        raise BadRequest(f"The request body is not valid JSON: {error}.") from None
+    except (BadRequest, ValueError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _text(name: bytes) -> str | None:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _decoded_beginning(exchange: Exchange, begun: bytes) -> bytes:
+    """The beginning of a body without its content-encoding; nothing where that can't be undone."""
+    if not exchange.header(b"content-encoding"):
+        return begun
+    try:
+        return zlib.decompressobj(wbits=47).decompress(begun, 256)
+    except zlib.error:
+        return b""
