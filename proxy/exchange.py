@@ -183,11 +183,12 @@ class Exchange:
             if part:
                 yield part
 
-    async def peek(self) -> bytes:
-        """The beginning of the body, which stays part of it; nothing if there is no body."""
+    async def peek(self, least: int) -> bytes:
+        """The beginning of the body, which stays part of it: `least` bytes, or more, or all there are."""
         part, more = b"", True
-        while more and not part:
-            part, more = await self._part(0, None)
+        while more and len(part) < least:
+            piece, more = await self._part(0, None)
+            part += piece
         self._begun = (part, more)
         return part
 

@@ -201,3 +201,24 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
 def test_what_can_not_be_undone_is_refused(body: bytes, encoding: str, says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         decoded(body, encoding, 1000)
+
+
+@pytest.mark.parametrize("least", [1, 3, 100])
+async def test_a_body_that_was_looked_at_is_read_and_passed_on_whole(least: int) -> None:
+    parts = (b"", b"a", b"b", b"c", b"", b"d")
+    looked = Client(*parts).exchange
+    assert (await looked.peek(least)) == b"abcd"[:least]
+    assert await looked.body(4) == b"abcd"
+    passed = Client(*parts).exchange
+    await passed.peek(least)
+    assert b"".join([part async for part in passed.upload()]) == b"abcd"
+    changed = Client(*parts, headers=[(b"content-length", b"4")]).exchange
+    seen = await changed.peek(least)
+    changed.begin(b"xyz" + seen, 3)
+    assert b"".join([part async for part in changed.upload()]) == b"xyzabcd"
+    assert changed.headers == [(b"content-length", b"7")]
+    too_large = Client(*parts).exchange
+    await too_large.peek(least)
+    with pytest.raises(BodyTooLarge):
+        await too_large.body(3)
+    assert await Client(b"").exchange.peek(least) == b""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import BadText, check_plain, dumps, loads, loads_text
 
 values = st.recursive(
     st.none()
@@ -67,3 +67,53 @@ def test_nesting_is_written_or_refused() -> None:
         dumps(nested)
     while nested:  # one by one, because freeing it at once would go as deep
         nested = nested[0]
+
+
+@given(values)
+def test_text_is_read_from_clients_as_from_backends(value: Any) -> None:
+    for written in (json.dumps(value).encode(), json.dumps([value, math.inf], ensure_ascii=False).encode()):
+        assert loads_text(written) == loads(written)
+    check_plain(json.dumps(value).encode())
+
+
+@given(values, st.characters(categories=["Cs"]), st.booleans(), st.booleans())
+def test_half_a_pair_is_no_text_wherever_it_stands(value: Any, half: str, key: bool, tolerant: bool) -> None:
+    inner = {f"a{half}": value} if key else [value, f"{half}b"]
+    written = json.dumps([inner, math.nan] if tolerant else inner).encode()
+    for read in (loads_text, check_plain):
+        with pytest.raises(BadText):
+            read(written)
+
+
+def test_a_pair_and_a_backslash_are_text() -> None:
+    assert loads_text(b'["\\ud83d\\ude00", "\\\\ud83d", NaN]')[:2] == ["\U0001f600", "\\ud83d"]
+    assert loads_text(b'\xef\xbb\xbf["\\ud83d\\ude00"]') == ["\U0001f600"]
+
+
+@pytest.mark.parametrize("data", [b'"\xff"', b'"\xed\xa0\x80"', '"a"'.encode("utf-16")])
+def test_bytes_that_are_not_utf_8_are_no_text(data: bytes) -> None:
+    with pytest.raises(BadText):
+        loads_text(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"NaN",
+        b"[Infinity]",
+        b"-Infinity",
+        b"1e999",
+        b"18446744073709551616",
+        b"-9223372036854775809",
+        b"9" * 5000,
+        b"{",
+    ],
+)
+def test_what_parsers_read_differently_is_not_plain(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        check_plain(data)
+
+
+def test_nesting_that_is_too_deep_is_not_plain() -> None:
+    with pytest.raises(ValueError, match="deep"):
+        check_plain(b"[" * 100_000)
