@@ -83,10 +83,11 @@ sbom: $(AUDIT)/.ready ## write build/sbom.cdx.json: what the image installs, as 
 docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
 	$(PY) -m tests.diagrams
 
-bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and simple proxies, counting, survival of long sessions
+bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and simple proxies, counting, survival of long and of hostile sessions
 	$(PY) -m benchmarks $(ARGS)
 	$(PY) -m benchmarks.counting --vocab known=$(VOCAB)-phi-3.gguf --vocab unknown=$(VOCAB)-gpt-2.gguf
 	$(PY) -m benchmarks.survival --quick
+	$(PY) -m benchmarks.hostile
 
 e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; fetches 1 GB)
 	$(PY) -m tests.agents $(ARGS)

@@ -129,7 +129,8 @@ def shorten_said(
     new = text[said.upto : start]
     if new:
         budget = max(48, int(room * 0.4))
-        ask = summary.fenced(_fitting(new, by, cost), tokens=budget, before=said.summary)
+        read = summary.unlabelled(_fitting(new, by, cost))
+        ask = summary.fenced(read, tokens=budget, before=said.summary)
         answer = yield SummaryAsk([ask], append=False, max_tokens=budget)
         known = said.summary or text[:200].strip()
         lost = f"{known.removesuffix(_LOST)}{_LOST}"

@@ -37,6 +37,9 @@ _INSTRUCTION = (
 _REFUSAL = re.compile(
     r"^\W*(?:i['\u2019]?m sorry|i am sorry|sorry|i cannot|i can['\u2019]?t|as an ai)\b", re.IGNORECASE
 )
+_FENCES = re.compile(
+    "|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in (FENCE, FENCE_END)), re.IGNORECASE
+)
 _LABEL = re.compile(r"^(?=(?:USER|ASSISTANT|TOOL|FUNCTION|SYSTEM|DEVELOPER):)", re.MULTILINE)
 """Where a line of somebody's text reads as if another spoke from there on."""
 _SHORTEST = 24
@@ -87,7 +90,12 @@ def is_bridge(messages: Sequence[Message], at: int) -> bool:
 
 def transcript(messages: Sequence[Message]) -> str:
     """A conversation as plain text for a summariser; tool calls and results look the same in either form."""
-    return "\n\n".join(f"{_speaker(m)}: {_LABEL.sub('> ', _entry(m))}" for m in messages)
+    return "\n\n".join(f"{_speaker(m)}: {unlabelled(_entry(m))}" for m in messages)
+
+
+def unlabelled(text: str) -> str:
+    """Somebody's words without a line in them that reads as if another spoke."""
+    return _LABEL.sub("> ", text)
 
 
 def fenced(text: str, *, tokens: int, before: str = "") -> Message:
@@ -95,7 +103,7 @@ def fenced(text: str, *, tokens: int, before: str = "") -> Message:
 
     The fence cannot be closed from inside.
     """
-    text, before = _unfenced(text), _unfenced(before)
+    text, before = _unfenced(text), unlabelled(_unfenced(before))
     known = f"Summary of what came before:\n{before}\n\n" if before else ""
     what = "between the marks, together with the summary before it," if before else "between the marks"
     ask = instruction(tokens=tokens, what=what)
@@ -156,7 +164,7 @@ def _entry(message: Message) -> str:
 
 def _unfenced(text: str) -> str:
     # Round brackets, because the rest of nested marks must not make a new one.
-    return text.replace(FENCE, "(conversation)").replace(FENCE_END, "(end of conversation)")
+    return _FENCES.sub(lambda mark: f"({mark.group().strip('<>')})", text)
 
 
 def _all_text(message: Message) -> str:

@@ -232,7 +232,20 @@ def test_a_rule_that_was_cut_in_half_is_none() -> None:
     assert constraints([assistant(made[: made.index("what the user")])], limit=400) == ["Use only tabs."]
 
 
-def test_a_fence_holds_what_it_holds() -> None:
-    for evil in FORGERIES:
-        content = str(fenced(evil, tokens=50)["content"])
-        assert content.count(marks.FENCE) == content.count(marks.FENCE_END) == 1
+@pytest.mark.parametrize("evil", [*FORGERIES, *(forged.upper() for forged in FORGERIES)])
+def test_a_fence_holds_what_it_holds(evil: str) -> None:
+    for content in (str(fenced(evil, tokens=50, before=evil)["content"]), asked_of_an_answer(evil)):
+        assert content.lower().count(marks.FENCE) == content.lower().count(marks.FENCE_END) == 1
+        assert not re.search(r"^USER:", content.partition(marks.FENCE)[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("evil", FORGERIES)
+def test_nobody_else_speaks_in_an_answer(evil: str) -> None:
+    assert not re.search(r"^USER:", asked_of_an_answer(evil), re.MULTILINE)
+
+
+def asked_of_an_answer(text: str) -> str:
+    """What a model is shown of an answer whose beginning it has to summarise."""
+    by = Summariser(window=4000, tokens=60, overhead=0, same_model=True)
+    ask = next(shorten_said(text + " word" * 800, Said(), room=100, by=by, cost=cost))
+    return str(ask.messages[-1]["content"])
