@@ -20,6 +20,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from redis.exceptions import RedisError
+
 from proxy.history.chain import DIGEST_BYTES
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.breaker import Guard
@@ -29,7 +31,7 @@ from proxy.store.ledger import Key
 from proxy.store.memory import Shelf
 from proxy.store.opening import BULK_TIMEOUT, CLOSE_TIMEOUT, StoreLimits, refusal
 from proxy.store.redis_bulk import export_all, purge_all, stats_all
-from proxy.store.redis_wire import PREFIX, Wire, describe, index_name, judge, value_name
+from proxy.store.redis_wire import PREFIX, RecordRefused, Wire, describe, index_name, judge, value_name
 
 T = TypeVar("T")
 
@@ -116,8 +118,7 @@ class RedisStore:
 
     async def check(self) -> str:
         """See `StoreAdmin.check`. Writes a value: only that shows whether the server takes any."""
-        command = ("SET", f"{PREFIX}checked", b"", "PX", 1000)
-        await self._ask(lambda: self._wire.call(*command), None, write=True)
+        await self._ask(self._wire.try_write, None, write=True)
         return self._guard.state
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
@@ -264,7 +265,11 @@ class RedisStore:
         )
 
         async def put() -> bool:
-            await self._wire.call(*command)
+            try:
+                await self._wire.call(*command)
+            except RedisError as error:
+                await self._wire.try_write()
+                raise RecordRefused from error  # a small one is taken: this one is too large, say
             return True
 
         skipped = self._guard.skipped

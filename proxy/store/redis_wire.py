@@ -42,6 +42,10 @@ def index_of(value: bytes) -> tuple[str, bytes] | None:
         return None
 
 
+class RecordRefused(Exception):
+    """The server takes writes, and not this one."""
+
+
 class Wire:
     """Sends commands and raises what redis-py raises; connects when first used, and again when it has to."""
 
@@ -87,6 +91,10 @@ class Wire:
             if not int(cursor):
                 return
 
+    async def try_write(self) -> None:
+        """Write next to nothing: raises what keeps the server from taking any write."""
+        await self.call("SET", f"{PREFIX}checked", b"", "PX", 1000)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
@@ -108,7 +116,9 @@ def judge(error: Exception) -> Fault:
     One that it answers a write with says: out of memory, read-only, not permitted. The exception is a key that
     holds something else than Spillway put there.
     """
-    if isinstance(error, DataError) or (isinstance(error, ResponseError) and "WRONGTYPE" in str(error)):
+    if isinstance(error, (DataError, RecordRefused)) or (
+        isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
+    ):
         return Fault.RECORD
     return Fault.WRITES if isinstance(error, ResponseError) else Fault.REACH
 

@@ -111,7 +111,9 @@ class SqliteStore(LocalClaims):
     async def check(self) -> str:
         """See `StoreAdmin.check`."""
         guard = self._thread.guard
-        await self._thread.ask(rows.check if guard.writable else rows.probe, write=True)
+        largest = max((len(body) for _, body in self._kept.items()), default=0)
+        statement = rows.check if guard.writable else partial(rows.probe, size=largest)
+        await self._thread.ask(statement, write=True)
         self._retry()
         return guard.state
 

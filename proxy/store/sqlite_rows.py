@@ -25,7 +25,7 @@ _SCHEMA = (
 
 
 _PROBED = 65536
-"""Bytes written to see whether the disk takes any."""
+"""Bytes written at least to see whether the disk takes any."""
 
 
 class NotOurs(Exception):
@@ -177,10 +177,12 @@ def check(db: sqlite3.Connection) -> bool:
     return True
 
 
-def probe(db: sqlite3.Connection) -> bool:
-    """Write something, and take it away again; returns True."""
+def probe(db: sqlite3.Connection, size: int) -> bool:
+    """Write so many bytes, and take them away again; returns True."""
     with transaction(db):
-        db.execute("INSERT OR REPLACE INTO state (key, value) VALUES ('probe', zeroblob(?))", (_PROBED,))
+        db.execute(
+            "INSERT OR REPLACE INTO state (key, value) VALUES ('probe', zeroblob(?))", (max(size, _PROBED),)
+        )
     db.execute("DELETE FROM state WHERE key = 'probe'")
     return True
 

@@ -16,7 +16,16 @@ from proxy.store import memory, sqlite_rows
 from proxy.store.codec import decode, encode
 from proxy.store.redis_wire import index_name, value_name
 from proxy.store.sqlite import SqliteStore
-from tests.store.support import HandClock, RedisServer, checkpoint, digest, eventually, finds, open_with
+from tests.store.support import (
+    HandClock,
+    RedisServer,
+    checkpoint,
+    digest,
+    eventually,
+    finds,
+    need_redis,
+    open_with,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -145,6 +154,23 @@ async def test_a_key_of_another_kind_is_passed_over(
     await is_well(store, caplog)
     assert await store.purge() >= 1
     await store.close()
+
+
+async def test_a_record_that_redis_does_not_take_is_left_out(
+    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    need_redis()
+    server = RedisServer(tmp_path, "--proto-max-bulk-len", "1mb")
+    server.start()
+    store = open_with(server.url, clock)
+    await store.put(checkpoint(1))
+    await store.put(checkpoint(2, text="x" * 2_000_000))
+    assert await finds(store, 2, 1) == 1
+    assert store.skipped == 1
+    await is_well(store, caplog)
+    assert store.skipped == 1, "it is not tried again"
+    await store.close()
+    server.kill()
 
 
 async def test_a_record_that_sqlite_cannot_hold_is_left_out(
