@@ -41,6 +41,8 @@ class Intake:
         """Bytes of bodies that may be held at a time; None: any number."""
         self.held = 0
         """Bytes of bodies that are."""
+        self.passed = 0
+        """Bytes that have gone through, in and out, since memory was last given back."""
         self.draining = False
         """Whether the server is being stopped: nothing new is begun."""
         self.stopping = False
@@ -129,6 +131,7 @@ class Exchange:
     def over(self) -> None:
         """The exchange is over: let go of what it held."""
         self._intake.held -= self._held
+        self._intake.passed += self._held
         self._held = 0
 
     def header(self, name: bytes) -> str | None:

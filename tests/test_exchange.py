@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import BadRequest, BodyTooLarge, ModelNotFound
-from proxy.exchange import Exchange, decoded
+from proxy.errors import BadRequest, BodyTooLarge, ModelNotFound, Overloaded, ShuttingDown
+from proxy.exchange import SMALL, Exchange, Intake, decoded
 from proxy.wire.jsontext import loads
 
 pytestmark = pytest.mark.anyio
@@ -222,3 +222,34 @@ async def test_a_body_that_was_looked_at_is_read_and_passed_on_whole(least: int)
     with pytest.raises(BodyTooLarge):
         await too_large.body(3)
     assert await Client(b"").exchange.peek(least) == b""
+
+
+async def test_a_body_that_tells_too_large_a_length_is_not_read() -> None:
+    client = Client(b"abc", headers=[(b"content-length", b"5")])
+    with pytest.raises(BodyTooLarge):
+        await client.exchange.body(4)
+    assert client._parts
+
+
+async def test_bodies_are_held_until_the_exchange_is_over() -> None:
+    intake = Intake(3 * SMALL)
+    large = [Client(b"x" * 2 * SMALL, **{"spillway.intake": intake}).exchange for _ in range(3)]
+    small = Client(b"x" * SMALL, **{"spillway.intake": intake}).exchange
+    await large[0].body(10 * SMALL)
+    with pytest.raises(Overloaded):
+        await large[1].body(10 * SMALL)
+    await small.body(10 * SMALL)
+    for exchange in (*large[:2], small):
+        exchange.over()
+        exchange.over()
+    assert intake.held == 0
+    await large[2].body(10 * SMALL)
+
+
+async def test_nothing_is_let_in_while_the_server_is_being_stopped() -> None:
+    intake = Intake()
+    exchange = Client(**{"spillway.intake": intake}).exchange
+    exchange.admit()
+    intake.draining = True
+    with pytest.raises(ShuttingDown):
+        exchange.admit()

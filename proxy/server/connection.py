@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         self._guard.gone(self)
+        self._guard.intake.passed += self._written
         self._phase = Phase.LEAVING
         for cycle in (self._cycle, self._reading, *self._pipeline):
             if cycle is not None:

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from proxy.errors import ClientError, Overloaded, TooManyConnections
 from proxy.exchange import Intake
-from proxy.server.limits import TURNED_AWAY, Limits
+from proxy.server.limits import GIVE_BACK, PASSED, TURNED_AWAY, Limits
+from proxy.server.memory import give_back
 
 
 class Watched(Protocol):
@@ -30,6 +31,7 @@ class Guard:
         self._admitted: dict[Watched, str] = {}
         self._from: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
+        self._gave_back = 0.0
         self._pause = min(1.0, limits.timeout / 4)
 
     def admit(self, connection: Watched, address: str) -> ClientError | None:
@@ -72,7 +74,11 @@ class Guard:
         now = loop.time()
         for connection in tuple(self._watched):
             connection.check(now)
-        self._timer = loop.call_later(self._pause, self._sweep) if self._watched else None
+        if self.intake.passed > PASSED and now - self._gave_back > GIVE_BACK:
+            self._gave_back, self.intake.passed = now, 0
+            give_back()
+        going_on = self._watched or self.intake.passed > PASSED
+        self._timer = loop.call_later(self._pause, self._sweep) if going_on else None
 
 
 def _place(address: str) -> str:

@@ -18,6 +18,10 @@ LINGER = 30.0
 LINGER_SILENCE = 5.0
 """Seconds that a client is read on, on the whole and in silence, after an answer to a request that it has not finished
 sending: closed at once, the answer would be lost (RFC 9112, section 9.6). As nginx's lingering_time and _timeout."""
+PASSED = 16 * 2**20
+"""Bytes that go through before it is worth while to give memory back."""
+GIVE_BACK = 10.0
+"""Seconds at least between two times that memory is given back."""
 TURNED_AWAY = 100
 """Connections above the bounds that are told why at the same time; more are closed without a word."""
 

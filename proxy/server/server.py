@@ -16,6 +16,7 @@ from typing_extensions import override
 from proxy.server.connection import Connection
 from proxy.server.guard import Guard
 from proxy.server.limits import Limits
+from proxy.server.memory import keep_apart
 
 _log = logging.getLogger("spillway.server")
 
@@ -78,6 +79,7 @@ class Server(uvicorn.Server):
 
     @override
     async def startup(self, sockets: Any = None) -> None:
+        keep_apart()
         await super().startup(sockets=sockets)
         if self.started and self._on_started is not None:
             self._on_started(self.port)

@@ -91,6 +91,7 @@ class ClientStream:
         self._opening = b""
         self._telling = False
         self._heartbeat = heartbeat
+        self._beating: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(grace, self._tick)
@@ -164,6 +165,8 @@ class ClientStream:
             await self.write(self.writer.own(Piece(comment="spillway"), NOBODY))
 
     def _tick(self) -> None:
-        if not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9:
-            spawn(self._beat(), name="heartbeat")
+        silent = not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9
+        # One that waits until the client reads is enough.
+        if silent and (self._beating is None or self._beating.done()):
+            self._beating = spawn(self._beat(), name="heartbeat")
         self._timer = self._loop.call_later(self._heartbeat, self._tick)

@@ -259,6 +259,27 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
 
 
 @pytest.mark.anyio
+async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> None:
+    waiting, writes = asyncio.Event(), 0
+
+    async def send(message: Any) -> None:
+        nonlocal writes
+        writes += message["type"] == "http.response.body"
+        await waiting.wait()
+
+    exchange = Exchange({"method": "POST", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
+    exchange.started = True
+    writer, own = CHAT.writer(Request(body={}), ""), Identity("", 0, "")
+    client = ClientStream(exchange, writer, form="off", own=own, own_headers=list, grace=0.0, heartbeat=1e-6)
+    client._last -= 1.0
+    for _ in range(200):
+        await asyncio.sleep(0)
+    client.stop()
+    waiting.set()
+    assert writes == 1
+
+
+@pytest.mark.anyio
 async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_one_of_his_own() -> None:
     """A user presses Stop and sends again at once."""
     unwound, started = asyncio.Event(), 0

@@ -1,0 +1,35 @@
+"""Memory that is free goes back to the system: glibc keeps what lies below something that is still used.
+
+After a flood of large bodies the process would stay as large as it was at its worst. Elsewhere (musl, macOS, Windows)
+there is nothing to be done, and nothing is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+_M_MMAP_THRESHOLD = -3  # malloc.h
+APART = 64 * 1024
+"""Bytes from which a piece of memory is one of its own, and so goes back when it is freed; glibc would raise that to 32 MiB
+once it has seen such pieces freed."""
+
+
+def keep_apart() -> None:
+    """Have large pieces of memory be pieces of their own, for as long as the process lives."""
+    if (mallopt := _of_glibc("mallopt")) is not None:
+        mallopt(_M_MMAP_THRESHOLD, APART)
+
+
+def give_back() -> None:
+    """Give back whole pages of small pieces: milliseconds."""
+    if (trim := _of_glibc("malloc_trim")) is not None:
+        trim(0)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    try:
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return None
+    return function
