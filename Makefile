@@ -7,7 +7,7 @@ ARGS ?=
 MINUTES ?= 10
 VOCAB := tests/engine/vocab/ggml-vocab
 # What needs no network, no store and no clock; its tests lie in folders of the same names.
-PURE := wire neutral history shaping shortening answer status emulation counting backends dialects
+PURE := wire neutral history shaping recall shortening answer status emulation counting backends dialects
 PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tests/test_options.py tests/test_environment.py
 WORKERS ?= 2
 OLDEST := .venv-oldest

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from benchmarks.survival_model import asks_summary
+from proxy.history.marks import RECALLED, RECALLED_END
 from proxy.neutral.request import text_of
 from tests.fakes import FakeBackend, Recorded, check_history, facts
 from tests.fakes.model import Message
@@ -150,14 +151,15 @@ class Watcher:
             )
             self.tally.shown_overall += len(before)
             self.tally.kept_overall += same
-            if sent.action == "forwarded":
+            # What was recalled for the turn before is taken out again: that is a choice, and counts in the whole only.
+            if sent.action == "forwarded" and RECALLED.encode() not in before:
                 self.tally.shown += len(before)
                 self.tally.kept += same
         sight.previous[sent.model] = _prompt(forwarded[-1], system=not self._clock)
 
     def _pinned(self, client: Sequence[Message], backend: Sequence[Message]) -> None:
         newest = next((text_of(m) for m in reversed(client) if m.get("role") == "user"), "")
-        there = any(m.get("role") == "user" and text_of(m) == newest for m in backend)
+        there = any(m.get("role") == "user" and _without_block(text_of(m)) == newest for m in backend)
         if not there or _lead(client) != _lead(backend):
             self.tally.unpinned += 1
             self._note("the system message or the newest user message is not the client's")
@@ -196,6 +198,11 @@ def _prompt(body: Mapping[str, Any], *, system: bool) -> bytes:
     """A prompt in the order in which chat templates write it."""
     shown = [message for message in body["messages"] if system or message.get("role") not in SYSTEM]
     return b"".join(map(orjson.dumps, [body.get("tools"), *shown]))
+
+
+def _without_block(text: str) -> str:
+    """What the user said, without what was recalled in front of it."""
+    return text.split(f"{RECALLED_END}\n\n", 1)[-1] if text.startswith(RECALLED) else text
 
 
 def _lead(messages: Sequence[Message]) -> list[Message]:

@@ -35,6 +35,7 @@ from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
+from proxy.stages.recalling import Recaller
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
@@ -154,8 +155,9 @@ def _surface(
     journals = Journals(clock=time.monotonic)
     for listener in (metrics, RequestLog()):
         journals.listen(listener, *listener.types)
-    compactor = Compactor(meter=meter, store=store, router=router, clock=clock)
-    preparer = Preparer(counting=counting, store=store, options=options)
+    recaller = Recaller(meter=meter)
+    compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
+    preparer = Preparer(counting=counting, store=store, recaller=recaller, options=options)
     attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
     resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
     ledger = CallLedger()
@@ -164,6 +166,7 @@ def _surface(
         router=router,
         preparer=preparer,
         compactor=compactor,
+        recaller=recaller,
         attempts=attempts,
         counting=counting,
         driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=ledger),
@@ -215,6 +218,8 @@ def options_of(settings: Settings) -> Options:
         vain_resumes=settings.vain_resumes,
         answer_windows=settings.answer_windows,
         summary_model=settings.summary_model,
+        recall=settings.recall,
+        recall_share=settings.recall_share,
         status=settings.status,
         policy=settings.policy,
         answer_cap=settings.answer_cap,

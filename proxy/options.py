@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.shortening.budget import ContextBudget
@@ -14,6 +14,7 @@ from proxy.shortening.policy import Policy, limits_for
 
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
+    *("recall", "recall_share"),
     *("answer_cap", "tools_allowed", "system_prompt", "managed"),
 )
 _CAP_SHARE = 1 / 4
@@ -33,6 +34,8 @@ class Options:
     vain_resumes: int = 3
     answer_windows: float = 16.0
     summary_model: str | None = None
+    recall: Literal["auto", "off"] = "auto"
+    recall_share: float = 0.25
     status: str = "auto"
     policy: Policy = "auto"
     answer_cap: int | None = None
@@ -63,6 +66,11 @@ class Options:
             if name in _OPTION_FIELDS and value is not None
         }
         return replace(self, **changed) if changed else self
+
+    @property
+    def recalls(self) -> bool:
+        """Whether what a checkpoint covers is brought back where it is needed."""
+        return self.recall == "auto"
 
     @property
     def summary_models(self) -> frozenset[str]:

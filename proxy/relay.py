@@ -1,6 +1,6 @@
 """The straight line: what happens to a chat request, from top to bottom.
 
-read → route → profile, clean history, checkpoint, count → compact if due → attempt → watch
+read → route → profile, clean history, checkpoint, recall, count → compact if due → attempt → watch
 → (pause → compact → resume)* → answer → outcome
 """
 
@@ -32,6 +32,7 @@ from proxy.stages.job import Job
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
+from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import answer_whole, as_stream
@@ -53,6 +54,7 @@ class Relay:
     router: Router
     preparer: Preparer
     compactor: Compactor
+    recaller: Recaller
     counting: Counting
     attempts: Attempts
     driver: StreamDriver
@@ -84,7 +86,7 @@ class Relay:
                     f"The request body is not valid JSON: {error}. Send a JSON object."
                 ) from None
             job = await self._read(exchange, self.journals.silent(), CHAT, wire)
-            body = dumps(await explain(job, self.counting, self.compactor))
+            body = dumps(await explain(job, self.counting, self.compactor, self.recaller))
             await exchange.reply(200, [(b"content-type", b"application/json")], body)
 
     async def count(self, exchange: Exchange, dialect: Dialect) -> None:
@@ -137,7 +139,7 @@ class Relay:
     # -- from bytes to a job
 
     async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
-        """Route, profile, clean history, checkpoint, count."""
+        """Route, profile, clean history, checkpoint, recall, count."""
         body = exchange.decoded(wire, self.options.max_body)
         request = dialect.read(body, wire)
         route = await self.router.route(request.model)
@@ -189,8 +191,7 @@ class Relay:
                 client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
             await self.driver.run(job, plain, client)
             await client.close_notice()
-            if job.cut:
-                await client.warn_of_cut()
+            await client.tell_after(_afterwards(job))
             await client.end()
         except ClientError as error:
             if not job.exchange.started:
@@ -261,8 +262,7 @@ class Relay:
             return
         await self.counting.refine(job)
         budget = job.budget or budget
-        due = budget.needs_compaction(job.prompt.estimate.tokens, job.prompt.estimate.upper)
-        if not due and not self.counting.was_cut(job):
+        if not job.is_due and not self.counting.was_cut(job):
             return
         before = job.prompt.estimate.tokens
         if client is not None:
@@ -285,6 +285,13 @@ class Relay:
 def _ending(dialect: Dialect, wire: bytes) -> Ending:
     """Ends a stream, that answers this request and is passed on as it comes, with an error."""
     return lambda error: dialect.writer(dialect.read(wire, wire), uuid4().hex).error(error.body())
+
+
+def _afterwards(job: Job) -> list[Notice]:
+    """What is told beside a streamed answer when that is over."""
+    recalled = job.journal.outcome.recalled
+    notices = [Notice(done=True, recalled=recalled)] if recalled else []
+    return [*notices, Notice(done=True, cut=True)] if job.cut else notices
 
 
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:

@@ -43,6 +43,7 @@ from proxy.errors import SettingError
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 Policy = Literal["auto", "standard", "local"]
+Recall = Literal["auto", "off"]
 Key = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
@@ -130,6 +131,8 @@ class ModelSetting(BaseModel):
     pause: Fraction | None = None
     policy: Policy | None = None
     summary_model: str | None = None
+    recall: Recall | None = None
+    recall_share: Fraction | None = None
     answer_cap: int | None = Field(default=None, ge=0)
     tools_allowed: tuple[str, ...] | None = None
     system_prompt_file: Path | None = None
@@ -177,19 +180,17 @@ class Settings(BaseSettings):
     target: Fraction = Field(0.5, description="Fill to come down to when compacting.")
     pause: Fraction = Field(0.9, description="Fill at which a running answer is paused and compacted.")
     vain_resumes: int = Field(
-        3,
-        ge=0,
-        description="Resumes in a row that may gain nothing before an answer is ended; 0: no resumes.",
+        3, ge=0, description="Resumes in a row that may gain nothing before an answer ends; 0: no resumes."
     )
     answer_windows: float = Field(
         16.0, gt=0, description="Windows that an answer without a `max_tokens` of its client may fill."
     )
     summary_model: str | None = Field(None, description="Model that summarises; default: the request's own.")
     summary_timeout: float = Field(
-        300.0,
-        gt=0,
-        description="Seconds a summary may take; after that the history is shortened without one.",
+        300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
     )
+    recall: Recall = Field("auto", description="Bring back what was covered where it is needed: auto, off.")
+    recall_share: Fraction = Field(0.25, description="Fraction of the window that this may take.")
     status: StatusForm = Field(
         "auto", description="How users are told: auto, event, reasoning, content, comment, off."
     )

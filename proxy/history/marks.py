@@ -25,7 +25,13 @@ GOES_ON = "[It goes on:]"
 INSTRUCTION = "[Instruction from the system, in the middle of the conversation]"
 """Begins what a system message said that had to become a user message: it goes on to that message's end."""
 
-_MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, GOES_ON, INSTRUCTION)
+RECALLED = (
+    "[Recalled, word for word, from a part of this conversation that no longer fits, in case the message below refers "
+    "to it. Where something else was said later, that holds.]"
+)
+RECALLED_END = "[End of what was recalled. The message:]"
+
+_MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, GOES_ON, INSTRUCTION, RECALLED, RECALLED_END)
 _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
 _HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
 _RULE = "- "
@@ -38,8 +44,8 @@ def defanged(text: str) -> str:
 
 
 def forges_block(text: str) -> bool:
-    """Whether a text has a mark of a summary in it."""
-    return OPEN in text or CLOSE in text
+    """Whether a text has a mark in it of a block that Spillway writes."""
+    return any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END))
 
 
 def is_summary(message: Message) -> bool:

@@ -33,10 +33,19 @@ class ContextBudget:
         """Prompt and completion tokens together at which a running answer is paused."""
         return int(self.window * self.pause)
 
+    @property
+    def ceiling(self) -> int:
+        """Prompt tokens up to which a prompt may be filled for one turn: an answer fits between it and the pause point."""
+        return int(self.window * (self.trigger + self.pause) / 2)
+
     def fill(self, tokens: float) -> float:
         """Tokens as a fraction of the window."""
         return tokens / self.window
 
-    def needs_compaction(self, tokens: int, upper: int) -> bool:
-        """Whether a prompt is due, by its best estimate, or might not fit, by its upper bound."""
-        return tokens >= self.window * self.trigger or upper > self.limit
+    def needs_compaction(self, tokens: int, upper: int, *, passing: int = 0) -> bool:
+        """Whether a prompt is due, by its best estimate, or might not fit, by its upper bound.
+
+        `passing` of the tokens are there for this turn alone.
+        """
+        due = tokens - passing >= self.window * self.trigger
+        return due or upper > self.limit or (passing > 0 and tokens > self.ceiling)

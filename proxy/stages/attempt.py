@@ -197,10 +197,7 @@ class Attempts:
             job.route.upstream.prober.learn_tools(job.route.model, refusal.origin)
             job.journal.tell(Refused("tools", refusal.origin))
         await self._preparer.prepare_anew(job)
-        budget = job.budget
-        if budget is not None and budget.needs_compaction(
-            job.prompt.estimate.tokens, job.prompt.estimate.upper
-        ):
+        if job.is_due:
             await self._compactor.compact(job)
         return job.prompt.offer is not None
 

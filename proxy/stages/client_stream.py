@@ -123,10 +123,10 @@ class ClientStream:
             await self._open()
         await self.exchange.end()
 
-    async def warn_of_cut(self) -> None:
-        """Say, after the answer, that the backend lost a part of the prompt. Not inside the answer's own text."""
+    async def tell_after(self, notices: Iterable[Notice]) -> None:
+        """Say something after the answer. Not inside the answer's own text."""
         outside = [form for form in self._forms if form in FORMS["auto"]]
-        if frames := self._written(Notice(done=True, cut=True), outside):
+        if frames := b"".join(self._written(notice, outside) for notice in notices):
             await self.write(frames)
 
     async def close_notice(self) -> None:

@@ -12,11 +12,13 @@ from proxy.history.checkpoint import Checkpoint, SharedCheckpoints
 from proxy.history.turns import newest_user
 from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
+from proxy.recall.recalled import NOTHING
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
-from proxy.stages.job import Job
+from proxy.stages.job import Job, Prompt
+from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Summaries, drive
 from proxy.telemetry.events import Compacted, Compacting
@@ -50,11 +52,13 @@ class Compactor:
         meter: Meter,
         store: SharedCheckpoints,
         router: Router,
+        recaller: Recaller,
         clock: Callable[[], float],
     ) -> None:
         self._meter = meter
         self._store = store
         self._router = router
+        self._recaller = recaller
         self._clock = clock
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self._cooling: dict[tuple[str, bytes], float] = {}
@@ -63,7 +67,8 @@ class Compactor:
         """Bring the job's history down to `goal` prompt tokens (default: the target); False: nothing gained.
 
         `limit` are the tokens that it must not exceed; by default as many as fit by the upper bound. One is
-        given after a refusal, and then what could not be shortened before is tried again.
+        given after a refusal, and then what could not be shortened before is tried again, and nothing is recalled. What
+        is recalled else is chosen anew, since the prompt begins anew.
         """
         budget = job.budget
         if budget is None or not job.prompt.history:
@@ -72,6 +77,7 @@ class Compactor:
         cold = (job.scope, job.prompt.links[-1])
         if limit is None and self._cooling.get(cold, -math.inf) > job.journal.clock():
             return False
+        dropped = limit is not None and await self._recaller.drop(job)
         gained = await self._shorten(
             job, budget, goal, min(budget.limit, limit or _surely_below(budget.limit, job))
         )
@@ -80,20 +86,22 @@ class Compactor:
             await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
         if not gained:
             self._cool(cold, job.journal.clock())
-        return gained
+        elif limit is None:
+            await self._recaller.recall(job, reserve=budget.goal - goal)
+        return gained or dropped
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> bool:
         since = job.journal.clock()
-        job.journal.tell(Compacting(job.prompt.estimate.tokens))
+        job.journal.tell(Compacting(_of_history(job.prompt)))
         done = await self._shared(job, budget, goal, limit)
         seconds = job.journal.clock() - since
         job.journal.tell(Compacted(done.kind, round(done.before), round(done.after), seconds))
         if done.covered == 0:
             return False
-        job.prompt.checkpoint = self._checkpoint(job, done)
+        job.prompt.checkpoint = self.checkpoint(job, done)
         job.prompt.history = done.messages
         job.prompt.untouched = False
-        before = job.prompt.estimate.tokens
+        before, job.prompt.recalled = _of_history(job.prompt), NOTHING
         job.prompt.estimate = await self._meter.measure(job.key, job.body())
         job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
         job.measured()
@@ -128,7 +136,7 @@ class Compactor:
             return None
 
         async def stand_in(ask: SummaryAsk) -> str:
-            return "[Here the summary would stand.]".ljust(ask.max_tokens * 3, "·")
+            return "[Here the summary would stand.]" + " so on" * (ask.max_tokens // 2)
 
         limit = min(budget.limit, _surely_below(budget.limit, job))
         return await self._run(job, budget, budget.goal, limit, stand_in)
@@ -151,7 +159,7 @@ class Compactor:
         try:
             done = await self._run(job, budget, goal, limit, self.summaries(job))
             if done.covered:
-                await self._store.put(self._checkpoint(job, done))
+                await self._store.put(self.checkpoint(job, done))
             return done
         finally:
             if renewing is not None:
@@ -169,7 +177,7 @@ class Compactor:
             return self._meter.costs(job.key, messages)
 
         costs = cost(job.prompt.history)
-        overhead = max(0.0, job.prompt.estimate.tokens - sum(costs))
+        overhead = max(0.0, _of_history(job.prompt) - sum(costs))
         reduction = Reduction(
             messages=job.prompt.history,
             costs=costs,
@@ -206,7 +214,7 @@ class Compactor:
         """Has one summary written by the model that summarises for this job."""
         return Summaries(job, partial(self._summary_route, job))
 
-    def _checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
+    def checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
         """The rewrite against the client's own messages, so that the next job finds it."""
         old = job.prompt.checkpoint
         covered, replaced = done.covered, done.replaced
@@ -244,6 +252,11 @@ class Compactor:
     def _cool(self, key: tuple[str, bytes], now: float) -> None:
         self._cooling = {k: until for k, until in self._cooling.items() if until > now}
         self._cooling[key] = now + COOL_DOWN
+
+
+def _of_history(prompt: Prompt) -> int:
+    """Tokens of a prompt without what was recalled for it, which no rewrite covers."""
+    return prompt.estimate.tokens - prompt.recalled.tokens
 
 
 def _surely_below(bound: int, job: Job) -> int:

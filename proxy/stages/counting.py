@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from proxy.backends.profile import ModelProfile, Trust
@@ -74,13 +75,13 @@ class Counting:
         other tools than before is counted exactly in the background.
         """
         budget, estimate = job.budget, job.prompt.estimate
-        if budget is not None and budget.needs_compaction(estimate.tokens, estimate.upper):
+        if job.is_due:
             budget = await self._read_window(job)
         if budget is None or estimate.source == "backend":
             return
         doubt = estimate.upper - estimate.tokens
-        low = budget.needs_compaction(estimate.tokens - doubt, estimate.tokens)
-        if low != budget.needs_compaction(estimate.upper, estimate.upper):
+        due = partial(budget.needs_compaction, passing=job.prompt.recalled.newest_tokens)
+        if due(estimate.tokens - doubt, estimate.tokens) != due(estimate.upper, estimate.upper):
             await self._ask(job, EXACT_TIMEOUT)
         elif job.prompt.request.body.get("tools"):
             known = (job.key, estimate.ticket.scope)

@@ -6,14 +6,16 @@ from dataclasses import asdict
 from typing import Any
 
 from proxy.emulation import protocol
+from proxy.recall.recalled import NOTHING
 from proxy.shortening.policy import limits_for
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
+from proxy.stages.recalling import Recaller
 from proxy.stages.routing import is_managed
 
 
-async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[str, Any]:
+async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: Recaller) -> dict[str, Any]:
     """Counts per part, the checkpoint found, what would be done, and the messages as they would be sent.
 
     Token figures are estimates. A summary is stood in for by a text of its greatest length.
@@ -31,6 +33,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         "parts": _parts(job, costs),
         "tools": _tools(job, counting),
         "checkpoint": _checkpoint(job),
+        "recalled": _recalled(job),
         "action": "forwarded",
         "rungs": [],
         "messages": job.prompt.messages,
@@ -43,18 +46,48 @@ async def explain(job: Job, counting: Counting, compactor: Compactor) -> dict[st
         "pause": budget.pause_point,
     }
     told["limits"] = asdict(limits_for(job.options.policy, budget.window))
-    if not budget.needs_compaction(job.prompt.estimate.tokens, job.prompt.estimate.upper):
-        return told
+    return {**told, **(await _rehearsed(job, counting, compactor, recaller))} if job.is_due else told
+
+
+async def _rehearsed(
+    job: Job, counting: Counting, compactor: Compactor, recaller: Recaller
+) -> dict[str, Any]:
+    """What a compaction would come to, and what would be recalled after it."""
     done = await compactor.rehearse(job)
     if done is None or not done.covered:
-        return {**told, "note": "It is due for compaction, but nothing can be taken out of it."}
+        return {"note": "It is due for compaction, but nothing can be taken out of it."}
+    job.prompt.history, job.prompt.checkpoint = done.messages, compactor.checkpoint(job, done)
+    job.prompt.recalled = NOTHING
+    job.prompt.estimate = await counting.meter.measure(job.key, job.body())
+    await recaller.recall(job, keep=False)
     return {
-        **told,
         "action": done.kind,
         "rungs": list(done.rungs),
         "before": round(done.before),
         "after": round(done.after),
-        "messages": [*job.prompt.system, *done.messages],
+        "recalled": _recalled(job),
+        "messages": job.prompt.messages,
+    }
+
+
+def _recalled(job: Job) -> dict[str, Any] | None:
+    """What stands in front of the newest user message, and the tokens of what still stands in front of earlier ones."""
+    recalled = job.prompt.recalled
+    if not recalled.blocks:
+        return None
+    passages = () if recalled.newest is None else recalled.newest.passages
+    return {
+        "tokens": recalled.newest_tokens,
+        "tokens_of_earlier_turns": recalled.tokens - recalled.newest_tokens,
+        "passages": [
+            {
+                "message": len(job.prompt.system) + passage.index,
+                "role": job.prompt.sent[passage.index].get("role"),
+                "tokens": round(passage.tokens, 1),
+                "text": passage.text,
+            }
+            for passage in sorted(passages, key=lambda passage: (passage.index, passage.start))
+        ],
     }
 
 

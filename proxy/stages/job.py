@@ -16,6 +16,7 @@ from proxy.history.checkpoint import Checkpoint
 from proxy.neutral.dialect import Dialect, Writer
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
+from proxy.recall.recalled import NOTHING, Recalled
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Measured
@@ -42,6 +43,8 @@ class Prompt:
     links: Sequence[bytes]
     history: Sequence[Message]
     checkpoint: Checkpoint | None
+    recalled: Recalled = NOTHING
+    """What was brought back of what the checkpoint covers; it is no part of the history."""
     estimate: Estimate
     untouched: bool
     """Whether the body can go upstream byte for byte."""
@@ -55,7 +58,7 @@ class Prompt:
     @property
     def messages(self) -> list[Message]:
         """All messages as they will be sent."""
-        return [*self.system, *self.history]
+        return [*self.system, *self.recalled.put(self.history)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +104,15 @@ class Job:
         """None while the window is not known: then nothing is managed."""
         window = self.profile.window
         return None if window is None else self.options.budget(window.value)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the prompt has to be shortened before it is sent, by all that is known of it."""
+        estimate, budget, recalled = self.prompt.estimate, self.budget, self.prompt.recalled
+        return budget is not None and (
+            budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens)
+            or recalled.cramped
+        )
 
     @property
     def offers_tools(self) -> bool:
@@ -179,6 +191,8 @@ class Job:
             "action": outcome.action,
             "saved_tokens": self.prompt.saved,
         }
+        if outcome.recalled:
+            told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
         if (fill := outcome.fill) is not None:
             told |= {"fill": round(fill, 4), "window": outcome.window}
         return told
@@ -195,6 +209,8 @@ class Job:
         ]
         if self.prompt.offer is not None:
             headers.append((b"x-spillway-tools", b"emulated"))
+        if recalled := self.journal.outcome.recalled:
+            headers.append((b"x-spillway-recalled", str(recalled).encode()))
         if (budget := self.budget) is not None:
             if action != COMPACTING:
                 headers.append(

@@ -19,6 +19,7 @@ from proxy.shaping.tidy import Tidier
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Job, Prompt
+from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Mended
 from proxy.telemetry.journal import Journal
@@ -30,8 +31,11 @@ _REMEMBERED = 32 * 2**20
 class Preparer:
     """Prepares jobs."""
 
-    def __init__(self, *, counting: Counting, store: Checkpoints, options: Options) -> None:
+    def __init__(
+        self, *, counting: Counting, store: Checkpoints, recaller: Recaller, options: Options
+    ) -> None:
         self._counting = counting
+        self._recaller = recaller
         self._store = store
         self._options = options
         self._tidier = Tidier(_REMEMBERED)
@@ -81,6 +85,7 @@ class Preparer:
             untouched=checkpoint is None and messages is request.messages,
         )
         job.measured()
+        await self._recaller.recall(job)
 
     def _in_form(self, job: Job, *, emulate: bool) -> tuple[Request, Offer | None, Sequence[Message]]:
         """The request as the policy has it, what it offers as text, and its messages as backends take them."""

@@ -22,12 +22,14 @@ class Notice:
     """The answer ends here for want of room."""
     cut: bool = False
     """The backend was found to have cut the prompt in silence; told beside the answer, never in its text."""
+    recalled: int = 0
+    """Passages of the covered history that stood in front of the newest message; told beside the answer, too."""
 
     @property
     def text(self) -> str:
         """One line of plain text."""
-        if self.cut:
-            return "⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn"
+        if self.cut or self.recalled:
+            return self._beside
         if not self.done:
             return "⚙️ Compacting conversation history…"
         if self.ended:
@@ -37,6 +39,13 @@ class Notice:
         if self.before is None or self.after is None:
             return "✅ Context compacted, continuing…"
         return f"✅ Context compacted, continuing… ({_short(self.before)} → {_short(self.after)} tokens)"
+
+    @property
+    def _beside(self) -> str:
+        """What is never said in the text of an answer, so that nobody sends it back."""
+        if self.cut:
+            return "⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn"
+        return f"🔎 {self.recalled} earlier {'passage' if self.recalled == 1 else 'passages'} recalled"
 
 
 Form: TypeAlias = Callable[[Notice], Piece]

@@ -68,6 +68,14 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalled:
+    """Passages of the covered history stand in front of the newest user message; the last one counts."""
+
+    passages: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A request went to the backend: the first, or another one for this reason."""
 
@@ -166,6 +174,7 @@ Event: TypeAlias = (
     | Compacting
     | Summarised
     | Compacted
+    | Recalled
     | Sent
     | Refused
     | BackendFailed

@@ -86,6 +86,7 @@ def line(outcome: Outcome) -> str:
         parts.append(f"{outcome.tokens_after} tokens")
     for count, what in (
         (outcome.summaries, "summaries"),
+        (outcome.recalled, "passages recalled"),
         (outcome.refusals, "refusals"),
         (outcome.pauses, "pauses"),
         (outcome.resumes, "resumes"),

@@ -31,6 +31,7 @@ class Metrics:
         self._summaries = self._counter(
             "summaries", "Summaries asked for, by whether they could be used.", "ok"
         )
+        self._recalled = self._counter("recalled_tokens", "Tokens of covered history put back into prompts.")
         self._pauses = self._counter("pauses", "Answers paused, by reason.", "reason")
         self._resumes = self._counter("resumes", "Answers resumed, by way of continuation.", "continuation")
         self._repairs = self._counter(
@@ -84,6 +85,8 @@ class Metrics:
 
     def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
         self._inc(self._requests, outcome, outcome.action, str(outcome.status))
+        if outcome.recalled:
+            self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
         if (fill := outcome.fill) is not None:
             key = self._where(outcome)
             child = self._fills.get(key)

@@ -44,6 +44,9 @@ class Outcome:
     compactions: int = 0
     compaction_seconds: float = 0.0
     summaries: int = 0
+    recalled: int = 0
+    """Passages of the covered history that were put back into the prompt, and their tokens."""
+    recalled_tokens: int = 0
     refusals: int = 0
     pauses: int = 0
     resumes: int = 0
@@ -71,7 +74,7 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Whether it was forwarded, or passed on, and answered, and nothing else happened."""
-        eventful = self.handled or self.refusals or self.unfinished
+        eventful = self.handled or self.refusals or self.unfinished or self.recalled
         return not eventful and self.error is None and self.status < 400
 
 
@@ -99,6 +102,10 @@ def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
         outcome.compactions += 1
     outcome.action = outcome.kind or FORWARDED
     outcome.compaction_seconds += event.seconds
+
+
+def _recalled(outcome: Outcome, event: e.Recalled, _: float) -> None:
+    outcome.recalled, outcome.recalled_tokens = event.passages, event.tokens
 
 
 def _out_of_room(outcome: Outcome, _: e.OutOfRoom, __: float) -> None:
@@ -136,6 +143,7 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.Measured: _measured,
     e.Compacting: _compacting,
     e.Compacted: _compacted,
+    e.Recalled: _recalled,
     e.OutOfRoom: _out_of_room,
     e.FirstByte: _first_byte,
     e.Sent: _sent,

@@ -1,0 +1,60 @@
+"""How what was recalled stands in a prompt: in front of the user's own words, between marks that nothing in it can set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Any
+
+from proxy.history.marks import RECALLED, RECALLED_END, defanged
+from proxy.neutral.request import Message
+from proxy.recall.choosing import Passage
+
+_LEFT_OUT = "[…]"
+_SPEAKER = re.compile(
+    r"^(?=(?:user|assistant|tool|function|system|developer)\b[^\n:]{0,80}:)", re.MULTILINE | re.IGNORECASE
+)
+"""Where a line of a passage reads as if another spoke from there on."""
+
+
+def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
+    """The block for these passages of these messages, in the order of the conversation.
+
+    Each message is named by who said it and, where the history tells, by its day.
+    """
+    in_order = sorted(passages, key=lambda passage: (passage.index, passage.start))
+    return "\n".join((RECALLED, *_lines(messages, in_order), RECALLED_END))
+
+
+def with_block(message: Message, block: str) -> Message:
+    """A user message with a block in front of the user's words, which stay as they are."""
+    content: Any = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": [{"type": "text", "text": block}, *content]}
+    return {**message, "content": f"{block}\n\n{content or ''}"}
+
+
+def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator[str]:
+    day = None
+    for index, parts in groupby(passages, key=lambda passage: passage.index):
+        pieces = list(parts)
+        if pieces[0].day is not None and pieces[0].day != day:
+            day = pieces[0].day
+            yield f"({day.isoformat()})"
+        yield f"{_speaker(messages[index])}: {_joined(pieces)}"
+
+
+def _speaker(message: Message) -> str:
+    name = message.get("name")
+    role = message.get("role")
+    return f"{role} {defanged(name)}" if isinstance(name, str) and name.isprintable() else f"{role}"
+
+
+def _joined(pieces: Sequence[Passage]) -> str:
+    """What is recalled of one message; what lies between two pieces and is no white space is marked as left out."""
+    text = pieces[0].text
+    for before, after in pairwise(pieces):
+        gap = "\n" if after.start - before.end <= 2 else f" {_LEFT_OUT} "
+        text += gap + after.text
+    return _SPEAKER.sub("> ", defanged(text))

@@ -1,0 +1,135 @@
+"""Which passages are worth their tokens: the best few, and none where nothing stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from math import sqrt
+from typing import TypeAlias
+
+from proxy.neutral.request import Message
+from proxy.recall.passages import Said, spoken_text
+from proxy.recall.ranking import Ranking
+
+Cost: TypeAlias = Callable[[str], float]
+"""Tokens of a text."""
+
+AROUND = 8.0
+"""Tokens that a passage takes besides its text."""
+_ALL = 0.999
+"""Share of the most that any passage has of what is asked for; sums of floats are not exact."""
+_BESIDE_BEST = 0.2
+"""Share of the best passage's score below which nothing is worth its tokens beside it."""
+_MISSES = 8
+"""Passages in a row that are too long for the room that is left, after which no more are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """How high passages have to stand, in standard deviations of the scores of the whole conversation.
+
+    Of few values none can lie far out, at most the root of their number, so of a short conversation less is asked.
+    """
+
+    best: float
+    """Of the best passage over the mean: it fits the turn as no ordinary place of the conversation does."""
+    ahead: float
+    """Of the same over the best one that is still in the prompt: what is talked about now needs no recalling."""
+    least: float
+    """Of every passage over the mean."""
+    roots: float
+    """Shares of the root of their number up to which this is asked."""
+
+
+_ASKED = _Bar(best=3.3, ahead=1.0, least=1.0, roots=4.0)
+_TOLD = _Bar(best=5.5, ahead=2.0, least=2.0, roots=2.0)
+"""Who asks nothing mostly needs nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage that is recalled: from the message at `index`, where its text lies, and when it was written."""
+
+    index: int
+    start: int
+    end: int
+    text: str
+    day: date | None
+    tokens: float
+    """With what names it in the block."""
+
+
+def choose(
+    messages: Sequence[Message],
+    said: Sequence[Said],
+    ranking: Ranking,
+    *,
+    lost: Callable[[int], bool],
+    room: float,
+    cost: Cost,
+    in_prompt: Callable[[str], bool],
+) -> list[Passage]:
+    """The passages of these messages that a turn needs, the best first, in `room` tokens; mostly none.
+
+    `said` is what each message says, and `ranking` how well that fits the turn. Only what is in messages that the prompt
+    has `lost` is recalled, and of that no text which the prompt has all the same.
+    """
+    chosen: list[Passage] = []
+    seen: set[str] = set()
+    misses = 0
+    for at in _worth(ranking, _ASKED if ranking.asked else _TOLD, lost):
+        index, number = ranking.places[at]
+        start, end = said[index].spans[number]
+        text = spoken_text(messages[index])[start:end]
+        if text in seen or in_prompt(text):
+            continue
+        seen.add(text)
+        tokens = AROUND + cost(text)
+        if tokens > room:
+            misses += 1
+            if misses > _MISSES:
+                break
+            continue
+        room, misses = room - tokens, 0
+        chosen.append(Passage(index, start, end, text, ranking.days[index], tokens))
+    return chosen
+
+
+def within(passages: Sequence[Passage], room: float) -> list[Passage]:
+    """Those of these passages, the best first, that fit into `room` tokens together."""
+    kept: list[Passage] = []
+    for passage in passages:
+        if passage.tokens <= room:
+            room -= passage.tokens
+            kept.append(passage)
+    return kept
+
+
+def _worth(ranking: Ranking, bar: _Bar, lost: Callable[[int], bool]) -> list[int]:
+    """Places of the passages that stand out, best first; none if not even the best one does."""
+    scores = ranking.scores
+    gone = [lost(index) for index, _ in ranking.places]
+    if not any(gone):
+        return []
+    mean = sum(scores) / len(scores)
+    deviation = sqrt(sum((score - mean) ** 2 for score in scores) / len(scores))
+    root = sqrt(len(scores)) / bar.roots
+    best = max(score for score, away in zip(scores, gone, strict=True) if away)
+    here = max((score for score, away in zip(scores, gone, strict=True) if not away), default=0.0)
+    if not best or best < max(mean + min(bar.best, root) * deviation, here + bar.ahead * deviation):
+        return []
+    least = max(mean + min(bar.least, root / 5) * deviation, best * _BESIDE_BEST)
+    found = [at for at, score in enumerate(scores) if gone[at] and score > 0 and score >= least]
+    return _newest_first(found, ranking)
+
+
+def _newest_first(found: Sequence[int], ranking: Ranking) -> list[int]:
+    """The best first; of those that have all that is asked for, none before a later one, which may correct it."""
+    scores = {at: ranking.scores[at] for at in found}
+    whole = _ALL * max(map(ranking.core.__getitem__, found), default=0.0)
+    highest = 0.0
+    for at in found if whole else ():
+        if ranking.core[at] >= whole:
+            scores[at] = highest = max(highest, scores[at])
+    return sorted(found, key=lambda at: (-scores[at], -at))

@@ -1,0 +1,130 @@
+"""What a message says, in passages: whole if it is short, else in pieces, with the places of each term."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+
+from proxy.history.marks import is_instruction, is_summary
+from proxy.history.turns import calls_of
+from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
+from proxy.recall.dates import days_in, month_day, written_on
+from proxy.recall.words import folded, terms
+
+WHOLE = 600
+"""Units of a message up to which it is one passage: about 150 tokens of English."""
+PIECE = 420
+"""Units of a piece of a longer one."""
+_WIDE = 3
+"""Units of a character beyond Latin letters, which takes a token or so where a Latin one takes a quarter."""
+_LAST_LATIN = "\u024f"
+_ENDS = (re.compile(r"\n"), re.compile(r"[.!?](?=\s)|[。！？]"), re.compile(r"\s"))  # noqa: RUF001 - Chinese ends of sentences
+_BLANK = re.compile(r"\s*")
+_LONGEST = 200_000
+"""Characters of one message that are looked through; what a tool prints beyond that is found by calling it again."""
+DAY = "day:"
+"""Begins the term for a day of the year, as no word does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a message says. The text itself is not in it: that is in the request, each time."""
+
+    spans: tuple[tuple[int, int], ...]
+    """Where its passages stand in its text, in order."""
+    lengths: tuple[int, ...]
+    """How many terms each has, repetitions counted."""
+    places: Mapping[str, tuple[tuple[int, int], ...]]
+    """For each term the passages that have it, and how often."""
+    day: date | None
+    """On which it was written, if it tells."""
+
+
+NOTHING_SAID = Said((), (), {}, None)
+
+
+def said_in(message: Message) -> Said:
+    """The passages of a message; none of what the system says, nor of what Spillway wrote."""
+    day = written_on(message)
+    if message.get("role") in SYSTEM_ROLES or is_summary(message) or is_instruction(message):
+        return Said((), (), {}, day)
+    text = spoken_text(message)
+    spans = tuple(pieces(text))
+    lengths: list[int] = []
+    places: dict[str, list[tuple[int, int]]] = {}
+    for number, (start, end) in enumerate(spans):
+        found = _terms(text[start:end])
+        lengths.append(found.total())
+        for term, count in found.items():
+            places.setdefault(term, []).append((number, count))
+    return Said(spans, tuple(lengths), {term: _one(tuple(where)) for term, where in places.items()}, day)
+
+
+@lru_cache(maxsize=4096)
+def _one(places: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The same places as one object, for nearly all terms of short messages have the same."""
+    return places
+
+
+def spoken_text(message: Message) -> str:
+    """The text in which the passages of a message lie: what it says, and the calls that it makes, a line each."""
+    text = text_of(message)[:_LONGEST]
+    made = [function for call in calls_of(message) if isinstance(function := call.get("function"), dict)]
+    lines = [f"{function.get('name')}: {function.get('arguments')}"[:_LONGEST] for function in made]
+    return "\n".join(filter(None, (text, *lines))) if lines else text
+
+
+def term_of(day: date) -> str:
+    """The term for a day."""
+    return DAY + month_day(day)
+
+
+def pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Where a text is cut, so that no piece is much longer than `PIECE` units: at lines, else sentences, else words.
+
+    White space around a piece is no part of it.
+    """
+    end = len(text.rstrip())
+    at = _said_from(text, 0)
+    if at < end and end - at <= WHOLE and _units(text, at, end) <= WHOLE:
+        yield at, end
+        return
+    while at < end:
+        cut = _cut(text, at, end)
+        yield at, at + len(text[at:cut].rstrip())
+        at = _said_from(text, cut)
+
+
+def _cut(text: str, at: int, end: int) -> int:
+    """The end of the piece that begins at `at`, behind the last good place in its second half."""
+    cut, units = at, 0
+    while cut < end and units < PIECE:
+        units += 1 if text[cut] <= _LAST_LATIN else _WIDE
+        cut += 1
+    if end - cut < PIECE and _units(text, cut, end) < PIECE // 4:
+        return end
+    half = at + (cut - at) // 2
+    for mark in _ENDS:
+        places = [found.end() for found in mark.finditer(text, half, cut)]
+        if places:
+            return places[-1]
+    return cut
+
+
+def _units(text: str, start: int, end: int) -> int:
+    return sum(1 if char <= _LAST_LATIN else _WIDE for char in text[start:end])
+
+
+def _said_from(text: str, at: int) -> int:
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank is not None else at
+
+
+def _terms(piece: str) -> Counter[str]:
+    found = Counter(terms(piece))
+    found.update(DAY + day for _, day in days_in(folded(piece)))
+    return found

@@ -1,0 +1,68 @@
+"""What the newest turn is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.history.identifiers import identifiers
+from proxy.history.tooltext import own_words
+from proxy.history.turns import is_result
+from proxy.neutral.request import Message, text_of
+from proxy.recall.dates import days_in
+from proxy.recall.passages import DAY
+from proxy.recall.words import folded, terms
+
+_FEW = 3
+"""Terms below which a message leans on what was said before it ("yes, do that")."""
+_LEANS = 0.5
+_NAMED_DAY = 2.0
+"""Weight of a day that is named: nobody names one in passing."""
+_MOST_TERMS = 48
+_LONGEST = 2_000
+"""Characters at either end of a message that tell what it is about; what lies between is pasted."""
+_IDENTIFIERS = 600
+"""Characters of identifiers that are taken from the newest tool results."""
+_ASKED = re.compile("[^.!?\u3002\uff01\uff1f\u061f\n]*[?\uff1f\u061f]")
+"""A sentence that ends in a question mark, also those of Chinese and Arabic."""
+_BESIDE, _ENOUGH = 0.5, 2
+"""Weight of what a message says besides its question, where that has so many terms of its own. However much that is, all
+of it together weighs no more than twice the question: it must not drown it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Terms with their weights; empty: nothing is looked for."""
+
+    terms: dict[str, float]
+    asks: bool
+    """Whether the user asks something."""
+
+
+def query_of(messages: Sequence[Message], newest: int) -> Query:
+    """What the turn that begins with the user message at `newest` is about."""
+    said = own_words(messages[newest])
+    said = said if len(said) <= 2 * _LONGEST else f"{said[:_LONGEST]}\n{said[-_LONGEST:]}"
+    asked = " ".join(_ASKED.findall(said))
+    weights = _weighted(asked, 1.0)
+    beside = _weighted(said, 1.0)
+    share = min(_BESIDE, 2 * len(weights) / len(beside)) if len(weights) >= _ENOUGH else 1.0
+    for term, weight in beside.items():
+        weights.setdefault(term, weight * share)
+    if len(weights) < _FEW:
+        for message in reversed(messages[max(0, newest - 2) : newest]):
+            if message.get("role") in {"user", "assistant"}:
+                for term, weight in _weighted(text_of(message)[-_LONGEST:], _LEANS).items():
+                    weights.setdefault(term, weight)
+    results = [message for message in messages[newest + 1 :] if is_result(message)]
+    named = identifiers((text_of(message) for message in results), limit=_IDENTIFIERS)
+    for term, weight in _weighted(" ".join(named), _LEANS).items():
+        weights.setdefault(term, weight)
+    return Query(dict(list(weights.items())[:_MOST_TERMS]), bool(asked))
+
+
+def _weighted(text: str, weight: float) -> dict[str, float]:
+    days = {DAY + day: weight * _NAMED_DAY for _, day in days_in(folded(text))}
+    return days | dict.fromkeys(terms(text), weight)

@@ -1,0 +1,92 @@
+"""Which passages a query is about: BM25 over one conversation, in which what stands around a passage counts too.
+
+BM25: Robertson and Zaragoza, "The Probabilistic Relevance Framework" (2009), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import accumulate, chain
+from math import log
+
+from proxy.recall.passages import DAY, Said, term_of
+from proxy.recall.query import Query
+
+_K1, _B = 1.2, 0.6
+_RARITY = 1.3
+"""Exponent of the weight of rare terms: what most of a conversation has in it tells little of a passage."""
+_BEFORE, _AFTER = 0.5, 0.3
+"""Share of its score that a passage gives to the next one and the one before: a question finds its answer."""
+_AROUND, _REACH = 1.0, 4
+"""Weight of the mean score of so many passages on either side: what was talked about there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """How well each passage of a conversation answers a query, in the order of the conversation."""
+
+    scores: Sequence[float]
+    core: Sequence[float]
+    """The weight of the terms asked for that each passage itself has."""
+    places: Sequence[tuple[int, int]]
+    """Of each passage the index of its message, and its number there."""
+    asked: bool
+    """Whether the user asked something."""
+    days: Sequence[date | None]
+    """The day on which each message was written, or the last one before it that tells."""
+
+
+def rank(said: Sequence[Said], query: Query) -> Ranking:
+    """Rank what messages say by how well it fits a query."""
+    days = _days(said)
+    places = [(index, number) for index, each in enumerate(said) for number in range(len(each.spans))]
+    lengths = list(chain.from_iterable(each.lengths for each in said))
+    starts = [0, *accumulate(len(each.spans) for each in said)]
+    own, core = [0.0] * len(places), [0.0] * len(places)
+    mean = max(1.0, sum(lengths) / max(1, len(lengths)))
+    for term, weight in query.terms.items():
+        found = _found(term, said, starts, days)
+        idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5)) ** _RARITY
+        for at, count in found.items():
+            norm = _K1 * (1 - _B + _B * lengths[at] / mean)
+            own[at] += idf * count * (_K1 + 1) / (count + norm)
+            core[at] += idf if weight >= 1 else 0.0
+    return Ranking(_with_context(own), core, places, query.asks, days)
+
+
+def _found(
+    term: str, said: Sequence[Said], starts: Sequence[int], days: Sequence[date | None]
+) -> dict[int, int]:
+    """The passages with a term, and how often they have it; a message's day is a term of all of its passages."""
+    found: dict[int, int] = {}
+    for index, each in enumerate(said):
+        for number, count in each.places.get(term, ()):
+            found[starts[index] + number] = count
+    if term.startswith(DAY):
+        for index, day in enumerate(days):
+            if day is not None and term_of(day) == term:
+                found.update(dict.fromkeys(range(starts[index], starts[index + 1]), 1))
+    return found
+
+
+def _with_context(own: Sequence[float]) -> list[float]:
+    total = [0.0, *accumulate(own)]
+    last = len(own)
+    return [
+        score
+        + _BEFORE * (own[at - 1] if at else 0.0)
+        + _AFTER * (own[at + 1] if at + 1 < last else 0.0)
+        + _AROUND * (total[min(last, at + _REACH + 1)] - total[max(0, at - _REACH)]) / (2 * _REACH + 1)
+        for at, score in enumerate(own)
+    ]
+
+
+def _days(said: Sequence[Said]) -> list[date | None]:
+    day: date | None = None
+    days: list[date | None] = []
+    for each in said:
+        day = each.day or day
+        days.append(day)
+    return days

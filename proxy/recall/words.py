@@ -1,0 +1,73 @@
+"""What a text is about, as terms: stems of words, pairs of characters where words are not spaced, identifiers whole.
+
+Stems are Snowball's (the package snowballstemmer); the language is the one whose function words a text has most of.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+
+import snowballstemmer
+
+from proxy.recall.function_words import FUNCTION_WORDS
+
+# Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
+_TOKEN = re.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
+_PART = re.compile(r"[^\W_]+")
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0e7f"
+"""Kana, Chinese characters, Korean syllables (whose endings change), Thai."""
+_RUN = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
+_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_APOSTROPHE = re.compile("['\u2019]")
+_DEFAULT = "english"
+_LEAST_VOTES = 2
+_ALL = frozenset().union(*FUNCTION_WORDS.values())
+
+
+def terms(text: str) -> list[str]:
+    """The terms of a text, in order and as often as they occur; function words are none."""
+    tokens = _TOKEN.findall(folded(text))
+    language = language_of(tokens)
+    found: list[str] = []
+    for token in tokens:
+        found += _terms_of(token, language)
+    return found
+
+
+def folded(text: str) -> str:
+    """A text in small letters, without accents, in the usual width."""
+    if text.isascii():
+        return text.lower()
+    apart = unicodedata.normalize("NFKD", text.casefold())
+    return unicodedata.normalize("NFC", "".join(c for c in apart if unicodedata.category(c) != "Mn"))
+
+
+def language_of(tokens: list[str]) -> str:
+    """The language of folded words, English if they do not tell."""
+    words = set(tokens) & _ALL
+    votes = {language: len(words & common) for language, common in FUNCTION_WORDS.items()}
+    best = max(votes, key=lambda language: votes[language])
+    return best if votes[best] >= _LEAST_VOTES and votes[best] > votes[_DEFAULT] else _DEFAULT
+
+
+@lru_cache(maxsize=65536)
+def _terms_of(token: str, language: str) -> tuple[str, ...]:
+    parts = _PART.findall(_APOSTROPHE.sub(" ", token))
+    whole = (token,) if len(parts) > 1 and not _APOSTROPHE.search(token) else ()
+    return (*whole, *(term for part in parts for term in _of_part(part, language)))
+
+
+def _of_part(part: str, language: str) -> Iterator[str]:
+    if not _IS_UNSPACED.search(part):
+        if part not in FUNCTION_WORDS[language]:
+            # One that is used by two threads at a time mixes up their words; a new one costs half a microsecond.
+            yield snowballstemmer.stemmer(language).stemWord(part)
+        return
+    for run in _RUN.findall(part):
+        if not _IS_UNSPACED.match(run) or len(run) == 1:
+            yield run
+        else:
+            yield from (run[at : at + 2] for at in range(len(run) - 1))

@@ -1,0 +1,212 @@
+"""Recall: what of the covered history goes in front of the newest user message, and how long it stays there.
+
+The client is the archive: everything is in the request. What is remembered between requests is which block was put
+in front of which user message, so that a prompt begins the same on every step of a turn, and which of them stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from proxy.history.prefixes import Prefixes
+from proxy.history.turns import newest_user
+from proxy.neutral.request import Message
+from proxy.recall.block import block_of
+from proxy.recall.choosing import Passage, choose, within
+from proxy.recall.passages import NOTHING_SAID, Said, said_in, spoken_text
+from proxy.recall.query import query_of
+from proxy.recall.ranking import rank
+from proxy.recall.recalled import NOTHING, Block, Recalled, stays
+from proxy.shortening.budget import ContextBudget
+from proxy.stages.job import Job
+from proxy.telemetry.events import Recalled as Told
+from proxy.tokens.meter import INLINE, Meter
+
+INDEXED = 6 * 2**20
+"""Bytes of histories whose terms are kept; these take about ten times as much."""
+MOST_CHARACTERS = 16 * 2**20
+"""Characters of blocks that are remembered; a turn without one counts as a hundred."""
+_NO_BLOCK = 100
+_MANY = 4000
+"""Passages from which ranking is left to a thread: it takes about a millisecond for each thousand."""
+_MARKS = 48
+"""Tokens of the marks around a block, and of its days."""
+_ENOUGH = 0.5
+"""Share of what a turn needs below which there is too little room for it: then the history is compacted, a little early."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What was decided for a turn, while this checkpoint was in force: its block, and once it is over whether that stays."""
+
+    checkpoint: bytes
+    block: Block | None
+    stays: bool | None = None
+
+    @property
+    def size(self) -> int:
+        return _NO_BLOCK + (0 if self.block is None else 2 * len(self.block.text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the newest user message stands: in the client's history, and in the prompt's."""
+
+    sent: int
+    placed: int
+
+
+class Recaller:
+    """Recalls for jobs."""
+
+    def __init__(self, *, meter: Meter) -> None:
+        self._meter = meter
+        self._said: Prefixes[list[Said]] = Prefixes(INDEXED)
+        self._turns: OrderedDict[tuple[str, bytes], _Turn] = OrderedDict()
+        self._size = 0
+
+    async def recall(self, job: Job, *, reserve: int = 0, keep: bool = True) -> None:
+        """Put in front of the newest user message what its turn needs of what the prompt has lost, and count anew.
+
+        `reserve` are tokens that will come on top of the prompt. Where not to `keep` it, no other request is bound to it.
+        """
+        prompt, checkpoint = job.prompt, job.prompt.checkpoint
+        newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
+        if job.budget is None or checkpoint is None or newest is None or placed is None:
+            return
+        if not job.options.recalls:
+            return
+        earlier, key = self._staying(job, job.budget, newest), (job.scope, prompt.links[newest])
+        turn = self._turns.get(key)
+        if turn is not None and turn.checkpoint == checkpoint.digest:
+            self._turns.move_to_end(key)
+            blocks = earlier if turn.block is None else {**earlier, placed: turn.block}
+            await self._put(job, Recalled(blocks, turn.block))
+        else:
+            await self._put(job, Recalled(earlier))
+            if not job.undisturbed:
+                block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
+                if keep:
+                    self._remember(key, _Turn(checkpoint.digest, block))
+        told = job.prompt.recalled.newest
+        if told is not None or job.journal.outcome.recalled:
+            job.journal.tell(Told(len(told.passages) if told else 0, job.prompt.recalled.newest_tokens))
+
+    async def drop(self, job: Job) -> bool:
+        """Take out what was recalled, for a prompt that was refused; False if there was nothing."""
+        if not job.prompt.recalled.blocks:
+            return False
+        await self._put(job, NOTHING)
+        job.journal.tell(Told(0, 0))
+        return True
+
+    # -- earlier turns
+
+    def _staying(self, job: Job, budget: ContextBudget, newest: int) -> dict[int, Block]:
+        """The blocks of earlier turns that stay, by their places in the prompt's history."""
+        prompt, checkpoint = job.prompt, job.prompt.checkpoint
+        assert checkpoint is not None
+        shift = len(checkpoint.replacement) - checkpoint.covered
+        found: dict[int, Block] = {}
+        for index in range(checkpoint.covered, newest):
+            turn = self._turns.get((job.scope, prompt.links[index]))
+            if turn is None or turn.block is None or turn.checkpoint != checkpoint.digest:
+                continue
+            if turn.stays is None:
+                behind = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
+                turn.stays = stays(turn.block.tokens, behind, trigger=budget.trigger, target=budget.target)
+            if turn.stays:
+                found[index + shift] = turn.block
+        return found
+
+    # -- the newest turn
+
+    async def _chosen(
+        self, job: Job, budget: ContextBudget, turn: _Place, earlier: Mapping[int, Block], reserve: int
+    ) -> Block | None:
+        """Choose for the newest turn, and put it into the prompt; None: it needs nothing, or there is no room."""
+        wanted = budget.window * job.options.recall_share - _MARKS
+        room = _room(job, budget, reserve) - _MARKS
+        found = await self._found(job, turn.sent, wanted)
+        fitting = within(found, room)
+        cramped = _sum(fitting) < _ENOUGH * _sum(found)
+        while fitting:
+            text = block_of(job.prompt.sent, fitting)
+            block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
+            await self._put(job, Recalled({**earlier, turn.placed: block}, block, cramped))
+            if _room(job, budget, reserve) >= 0:
+                return block
+            fitting = fitting[: len(fitting) * 3 // 4]
+        await self._put(job, Recalled(earlier, cramped=cramped))
+        return None
+
+    async def _found(self, job: Job, newest: int, room: float) -> list[Passage]:
+        """What the turn that begins with the message at `newest` needs, the best first."""
+        prompt, checkpoint = job.prompt, job.prompt.checkpoint
+        query = query_of(prompt.sent, newest)
+        if checkpoint is None or not query.terms or room <= 0:
+            return []
+        said = list(await self._said_in(prompt.sent))
+        said[newest] = NOTHING_SAID
+        ranked = partial(rank, said, query)
+        many = sum(len(each.spans) for each in said) > _MANY
+        shown = {(message.get("role"), spoken_text(message)) for message in checkpoint.replacement}
+        texts = "\n".join(map(spoken_text, prompt.messages))
+
+        def lost(index: int) -> bool:
+            message = prompt.sent[index]
+            return index < checkpoint.covered and (message.get("role"), spoken_text(message)) not in shown
+
+        return choose(
+            prompt.sent,
+            said,
+            await asyncio.to_thread(ranked) if many else ranked(),
+            lost=lost,
+            room=room,
+            cost=partial(self._meter.count_text, job.key),
+            in_prompt=texts.__contains__,
+        )
+
+    async def _said_in(self, messages: Sequence[Message]) -> Sequence[Said]:
+        """What each message says; only new ones are read, large ones in a thread."""
+        found = self._said.longest((), messages)
+        new = messages[found.common :]
+        large = sum(len(spoken_text(message)) for message in new) > INLINE
+        read = await asyncio.to_thread(_read, new) if large else _read(new)
+        said = [*(found.value or [])[: found.common], *read]
+        self._said.keep(found, said)
+        return said
+
+    async def _put(self, job: Job, recalled: Recalled) -> None:
+        """Have this in the prompt, and count it."""
+        if recalled.blocks or job.prompt.recalled.blocks:
+            job.prompt.recalled = recalled
+            job.prompt.estimate = await self._meter.measure(job.key, job.body())
+            job.measured()
+        job.prompt.recalled = recalled
+
+    def _remember(self, key: tuple[str, bytes], turn: _Turn) -> None:
+        old = self._turns.pop(key, None)
+        self._size += turn.size - (0 if old is None else old.size)
+        self._turns[key] = turn
+        while self._size > MOST_CHARACTERS:
+            _, gone = self._turns.popitem(last=False)
+            self._size -= gone.size
+
+
+def _room(job: Job, budget: ContextBudget, reserve: int) -> int:
+    """Tokens that the prompt may still take, by its best estimate and by its upper bound."""
+    estimate = job.prompt.estimate
+    return min(budget.ceiling - estimate.tokens, budget.limit - estimate.upper) - reserve
+
+
+def _read(messages: Sequence[Message]) -> list[Said]:
+    return [said_in(message) for message in messages]
+
+
+def _sum(passages: Sequence[Passage]) -> float:
+    return sum(passage.tokens for passage in passages)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.recall.passages import said_in
+from proxy.recall.query import query_of
+from proxy.recall.ranking import rank
+
+FILLER = [
+    {"role": role, "content": f"{role} talks of the {thing} and the weather"}
+    for thing in ("garden", "kitchen", "train", "office", "holiday", "bicycle", "window", "winter")
+    for role in ("user", "assistant")
+]
+
+
+def best(messages: list[dict[str, Any]], question: str) -> int:
+    ranking = rank([said_in(m) for m in messages], query_of([{"role": "user", "content": question}], 0))
+    at = max(range(len(ranking.scores)), key=lambda at: ranking.scores[at])
+    return ranking.places[at][0]
+
+
+def test_the_passage_with_the_rare_words_comes_first() -> None:
+    messages = [*FILLER, {"role": "user", "content": "My sister is called Mathilda."}, *FILLER]
+    assert best(messages, "What is the name of my sister?") == len(FILLER)
+
+
+def test_an_answer_without_the_words_of_the_question_is_found_by_the_question_before_it() -> None:
+    asked = [
+        {"role": "assistant", "content": "Which instrument did you learn as a child?"},
+        {"role": "user", "content": "The cello."},
+    ]
+    messages = [*FILLER, *asked, *FILLER]
+    ranking = rank(
+        [said_in(m) for m in messages],
+        query_of([{"role": "user", "content": "Do you know what instrument I learned as a child?"}], 0),
+    )
+    order = sorted(range(len(messages)), key=lambda at: -ranking.scores[at])
+    assert order[:2] == [len(FILLER), len(FILLER) + 1]
+
+
+def test_a_day_that_is_named_finds_what_was_said_on_it() -> None:
+    days = [{**m, "day": f"2024-03-{1 + n // 4:02}"} for n, m in enumerate(FILLER)]
+    assert best(days, "What did we talk about on March 3rd?") in range(8, 12)
+
+
+def test_a_message_without_a_day_is_of_the_day_of_those_before_it() -> None:
+    messages = [{"role": "user", "content": "[2024-03-01] hello"}, *FILLER[:4]]
+    ranking = rank([said_in(m) for m in messages], query_of(messages, 0))
+    assert [day.isoformat() for day in ranking.days if day] == ["2024-03-01"] * 5
+
+
+def test_an_empty_history_has_no_ranking() -> None:
+    assert rank([], query_of(FILLER, 0)).scores == []

@@ -1,0 +1,312 @@
+"""Recall through the HTTP stack: what was compacted comes back where a turn needs it, and goes again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.history.checkpoint import Checkpoint
+from proxy.history.marks import RECALLED, RECALLED_END
+from proxy.neutral.request import text_of
+from proxy.store import open_store
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply
+from tests.proxying import Proxy, read_stream, running_proxy
+
+WINDOW = 2048
+FACT = "My sister Mathilda keeps two hedgehogs called Pim and Pam in Leipzig."
+ASK = "Which animals does my sister Mathilda keep, and what are they called?"
+THINGS = (
+    *("garden", "kitchen", "train", "office", "holiday", "bicycle", "window", "winter", "doctor", "violin"),
+    *("river", "pancake", "museum"),
+)
+
+
+def talk(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "role": ("user", "assistant")[n % 2],
+            "content": f"turn {n} is about the {THINGS[n % 13]} and the {THINGS[n * 7 % 13]}, "
+            f"which were {THINGS[n * 3 % 13]} blue long ago and will be so again",
+        }
+        for n in range(count)
+    ]
+
+
+def long_chat(ask: str = ASK) -> list[dict[str, Any]]:
+    fact = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "How nice!"}]
+    return [*talk(14), *fact, *talk(64), {"role": "user", "content": ask}]
+
+
+def brain(question: Question) -> Reply:
+    last = text_of(question.messages[-1])
+    if "ummari" in last:
+        return Reply(text="They talked about many things, none of which matters much for what follows now.")
+    return Reply(text="They are called Pim and Pam." if "Pim" in last else "I do not know.")
+
+
+@contextmanager
+def staged(kind: str = "llamacpp", **settings: Any) -> Iterator[tuple[FakeBackend, Proxy]]:
+    known = {"models": {"m": {"window": WINDOW}}} if kind == "generic" else {}
+    fake = FAKES[kind]([FakeModel("m", WINDOW)], brain)
+    with fake, running_proxy(fake, **{**known, **settings}) as proxy:
+        yield fake, proxy
+
+
+def ask(proxy: Proxy, messages: list[dict[str, Any]], **fields: Any) -> Any:
+    answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 40, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def prompts(fake: FakeBackend) -> list[list[dict[str, Any]]]:
+    """The prompts that were answered, without those for summaries."""
+    sent: list[list[dict[str, Any]]] = [request.json["messages"] for request in fake.chats()]
+    return [messages for messages in sent if "ummari" not in text_of(messages[-1])]
+
+
+@pytest.mark.parametrize("kind", FAKES)
+def test_what_was_compacted_comes_back_when_it_is_asked_for(kind: str) -> None:
+    with staged(kind) as (fake, proxy):
+        answer = ask(proxy, long_chat())
+        assert answer.headers["x-spillway-action"] == "compacted"
+        assert int(answer.headers["x-spillway-recalled"]) >= 1
+        assert "Pim and Pam" in answer.json()["choices"][0]["message"]["content"]
+        told = answer.json()["usage"]["spillway"]["recalled"]
+        assert told["passages"] == int(answer.headers["x-spillway-recalled"])
+        assert 0 < told["tokens"] <= WINDOW / 4
+        (sent,) = prompts(fake)
+        last = text_of(sent[-1])
+        assert last.startswith(RECALLED)
+        assert last.endswith(f"{RECALLED_END}\n\n{ASK}")
+        assert FACT in last
+        assert sum(FACT in text_of(message) for message in sent) == 1
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+        assert 'spillway_recalled_tokens_total{backend="' in proxy.client.get("/metrics").text
+
+
+def test_off_means_off_also_for_one_model() -> None:
+    for settings in ({"recall": "off"}, {"models": {"m": {"recall": "off"}}}):
+        with staged(**settings) as (fake, proxy):
+            answer = ask(proxy, long_chat())
+            assert "x-spillway-recalled" not in answer.headers
+            assert RECALLED not in str(prompts(fake))
+            assert answer.headers["x-spillway-action"] == "compacted"
+
+
+def test_the_share_bounds_the_block() -> None:
+    with staged(recall_share=0.05) as (_, proxy):
+        told = ask(proxy, long_chat()).json()["usage"]["spillway"]["recalled"]
+        assert told["tokens"] <= WINDOW * 0.05
+
+
+def test_a_turn_that_needs_nothing_gets_nothing() -> None:
+    with staged() as (fake, proxy):
+        answer = ask(proxy, long_chat("Thank you, good night!"))
+        assert answer.headers["x-spillway-action"] == "compacted"
+        assert "x-spillway-recalled" not in answer.headers
+        assert prompts(fake)[-1][-1] == {"role": "user", "content": "Thank you, good night!"}
+
+
+def test_what_still_fits_is_left_alone() -> None:
+    with staged() as (fake, proxy):
+        messages = [
+            *talk(14),
+            {"role": "user", "content": FACT},
+            *talk(4)[1:],
+            {"role": "user", "content": ASK},
+        ]
+        ask(proxy, messages)
+        assert prompts(fake) == [messages]
+
+
+def test_a_tool_loop_sees_the_same_block_on_every_step() -> None:
+    with staged() as (fake, proxy):
+        messages = long_chat()
+        for number in range(3):
+            ask(proxy, messages)
+            call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            messages = [
+                *messages,
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": f"c{number}", "content": f"Nothing about Leipzig {number}."},
+            ]
+        sent = prompts(fake)
+        assert RECALLED in text_of(sent[0][-1])
+        assert sent[1][: len(sent[0])] == sent[0]
+        assert sent[2][: len(sent[1])] == sent[1]
+
+
+def test_asking_again_gives_the_same_prompt() -> None:
+    with staged() as (fake, proxy):
+        messages = long_chat()
+        ask(proxy, messages)
+        ask(proxy, messages, stream=True)
+        first, second = prompts(fake)
+        assert first == second
+
+
+def test_a_large_block_goes_after_its_turn_and_the_prefix_before_it_stays() -> None:
+    with staged() as (fake, proxy):
+        messages = [*long_chat(), {"role": "assistant", "content": "Pim and Pam."}]
+        ask(proxy, messages[:-1])
+        ask(proxy, [*messages, {"role": "user", "content": "Thank you, good night!"}])
+        first, second = prompts(fake)
+        assert RECALLED in text_of(first[-1])
+        assert RECALLED not in str(second)
+        assert second[: len(first) - 1] == first[:-1]
+        assert second[len(first) - 1 :] == [
+            *messages[-2:],
+            {"role": "user", "content": "Thank you, good night!"},
+        ]
+
+
+def test_a_small_block_stays_so_that_the_prompt_only_grows() -> None:
+    with staged(recall_share=0.06) as (fake, proxy):
+        said = "They are called Pim and Pam, if I remember it rightly. " * 16
+        messages = [*long_chat(), {"role": "assistant", "content": said}]
+        ask(proxy, messages[:-1])
+        for _ in range(2):
+            messages.append({"role": "user", "content": "Thank you, good night!"})
+            ask(proxy, messages)
+            messages.append({"role": "assistant", "content": "Good night."})
+        first, second, third = prompts(fake)
+        assert RECALLED in text_of(first[-1])
+        assert second[: len(first)] == first
+        assert third[: len(second)] == second
+
+
+def test_what_stays_is_not_recalled_again() -> None:
+    with staged(recall_share=0.06) as (fake, proxy):
+        said = "They are called Pim and Pam, if I remember it rightly. " * 16
+        messages = [*long_chat(), {"role": "assistant", "content": said}, {"role": "user", "content": ASK}]
+        ask(proxy, messages[:-2])
+        ask(proxy, messages)
+        assert str(prompts(fake)[-1]).count(FACT) == 1
+
+
+def test_nothing_recalled_enters_a_checkpoint_or_a_summary(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/store.sqlite3"
+    with staged(store=store) as (fake, proxy):
+        messages = long_chat()
+        for _ in range(4):
+            ask(proxy, messages)
+            messages += [
+                {"role": "assistant", "content": "I see."},
+                *talk(46),
+                {"role": "user", "content": ASK},
+            ]
+        sent = [request.json["messages"] for request in fake.chats()]
+        summaries = [each for each in sent if "ummari" in text_of(each[-1])]
+        assert len(summaries) >= 3
+        assert RECALLED not in str(summaries)
+        assert [RECALLED in str(messages) for messages in prompts(fake)].count(True) >= 2
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+    kept = asyncio.run(exported(store))
+    assert len(kept) >= 3
+    assert RECALLED not in str(kept)
+
+
+async def exported(url: str) -> list[Checkpoint]:
+    store = open_store(url, clock=lambda: 0.0, ttl=1e9, max_bytes=2**20)
+    try:
+        return await store.export()
+    finally:
+        await store.close()
+
+
+def test_one_credential_never_gets_what_another_said() -> None:
+    with staged() as (fake, proxy):
+        ask(proxy, long_chat())
+        others = [
+            m if m["content"] != FACT else {**m, "content": "My sister Mathilda keeps quiet."}
+            for m in long_chat()
+        ]
+        answer = proxy.chat({"model": "m", "messages": others}, authorization="Bearer other")
+        assert answer.status_code == 200
+        assert "Pim" not in str(prompts(fake)[-1])
+
+
+def test_an_edited_message_is_not_recalled_as_it_was() -> None:
+    with staged() as (fake, proxy):
+        ask(proxy, long_chat())
+        edited = [
+            m if m["content"] != FACT else {**m, "content": "My sister Mathilda keeps a parrot in Leipzig."}
+            for m in long_chat()
+        ]
+        ask(proxy, edited)
+        last = text_of(prompts(fake)[-1][-1])
+        assert "Pim" not in last
+        assert "a parrot in Leipzig" in last
+
+
+def test_chores_and_structured_answers_get_nothing() -> None:
+    with staged() as (fake, proxy):
+        ask(proxy, long_chat(), response_format={"type": "json_object"})
+        proxy.chat(
+            {"model": "m", "messages": long_chat(), "max_tokens": 40}, **{"x-task": "title_generation"}
+        )
+        assert len(prompts(fake)) == 2
+        assert RECALLED not in str(prompts(fake))
+
+
+def test_a_message_in_parts_keeps_them() -> None:
+    with staged() as (fake, proxy):
+        parts = [{"type": "text", "text": ASK}]
+        ask(proxy, [*long_chat()[:-1], {"role": "user", "content": parts}])
+        content = prompts(fake)[-1][-1]["content"]
+        assert content[1:] == parts
+        assert content[0]["text"].startswith(RECALLED)
+
+
+def test_explain_and_the_status_tell_what_was_recalled() -> None:
+    with staged() as (fake, proxy):
+        body = {"model": "m", "messages": long_chat()}
+        told = proxy.client.post("/spillway/explain", json=body).json()
+        assert told["action"] == "compacted"
+        assert FACT in [passage["text"] for passage in told["recalled"]["passages"]]
+        assert told["messages"][-1]["content"].startswith(RECALLED)
+        assert fake.chats() == []
+        seen = read_stream(ask(proxy, long_chat(), stream=True).content)
+        assert seen.errors == []
+        count = len(told["recalled"]["passages"])
+        told = proxy.client.post("/spillway/explain", json=body).json()
+        assert told["action"] == "forwarded"
+        assert FACT in [passage["text"] for passage in told["recalled"]["passages"]]
+        assert all(body["messages"][p["message"]]["role"] == p["role"] for p in told["recalled"]["passages"])
+        notices = [event["data"]["description"] for event in seen.events]
+        assert any("recalled" in notice for notice in notices), (notices, count)
+        assert all(event["data"]["done"] for event in seen.events[-1:])
+
+
+def test_a_prompt_that_is_refused_is_sent_without_what_was_recalled() -> None:
+    """The backend's window shrank behind Spillway's back."""
+    fake = LlamaCppFake([FakeModel("m", 1900)], brain)
+    with fake, running_proxy(fake, models={"m": {"window": WINDOW * 2}}) as proxy:
+        answer = ask(proxy, [*talk(60), *long_chat()])
+        sent = prompts(fake)
+        assert [RECALLED in str(messages) for messages in sent] == [True, False]
+        assert "x-spillway-recalled" not in answer.headers
+        assert "recalled" not in answer.json()["usage"]["spillway"]
+
+
+def test_a_history_that_leaves_no_room_for_it_is_compacted_a_little_early() -> None:
+    with staged() as (fake, proxy):
+        messages = long_chat("Thank you, good night!")
+        ask(proxy, messages)
+        grown: list[dict[str, Any]] = []
+        while True:
+            grown += [
+                {"role": "assistant", "content": "Good night."},
+                {"role": "user", "content": talk(9)[len(grown) % 9]["content"]},
+            ]
+            answer = ask(proxy, [*messages, *grown])
+            if float(answer.headers["x-spillway-fill"]) > 0.75:
+                break
+        answer = ask(proxy, [*messages, *grown[:-1], {"role": "user", "content": ASK}])
+        assert FACT in text_of(prompts(fake)[-1][-1])
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
