@@ -28,6 +28,16 @@ async def model_list(router: Router, options: Options) -> dict[str, Any]:
     return {"object": "list", "data": data}
 
 
+async def with_native(router: Router, path: str, listed: dict[str, Any]) -> dict[str, Any]:
+    """The list with what a backend tells beside it that has a list of its own at the path that was asked for.
+
+    LM Studio's is at `/api/v1/models`, where clients whose base URL ends in `/api/v1` look for OpenAI's: each finds its own.
+    """
+    owner = await router.owner(path)
+    told = None if owner is None else await owner.prober.ask(path)
+    return {**told, **listed} if isinstance(told, dict) and "error" not in told else listed
+
+
 async def _known(upstream: Upstream) -> dict[str, Listed]:
     listed = await upstream.prober.models()
     if len(listed) > PROBED:

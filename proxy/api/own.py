@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
-from proxy.api.models import model_list, one_model, profiles
-from proxy.api.paths import MODELS
+from proxy.api.models import model_list, one_model, profiles, with_native
+from proxy.api.paths import MODELS, SPELLED
 from proxy.api.schemas import Explanation, Health, Known, ModelList, ModelObject, Readiness
 from proxy.api.surface import Surface
 from proxy.errors import ModelNotFound
@@ -88,9 +88,10 @@ def _models(on: Surface) -> APIRouter:
     relay = on.relay
 
     @router.get(MODELS, response_model=ModelList, response_model_exclude_unset=True)
-    async def listing() -> dict[str, Any]:
+    async def listing(request: Request) -> dict[str, Any]:
         """Give the union of all backends' models."""
-        return await model_list(relay.router, on.options)
+        listed = await model_list(relay.router, on.options)
+        return await with_native(relay.router, request.scope.get(SPELLED, MODELS), listed)
 
     @router.get(MODELS + "/{model:path}", response_model=ModelObject, response_model_exclude_unset=True)
     @router.get(

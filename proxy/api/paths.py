@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 MODELS = "/v1/models"
+SPELLED = "spillway.spelled"
+"""Where the scope keeps a path as the client wrote it."""
 
 PREFIXES = ("/v1", "/api/v1", "")
 """What people end their base URL with: OpenAI's way, OpenRouter's and LM Studio's, and nothing."""

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from proxy.api.endpoint import Endpoint
 from proxy.api.own import own_routers
-from proxy.api.paths import canonical
+from proxy.api.paths import SPELLED, canonical
 from proxy.api.surface import Surface
 from proxy.dialects import DIALECTS
 
@@ -37,6 +37,7 @@ class Application(FastAPI):
             await super().__call__(scope, receive, send)
             return
         # From here on nobody need know how it was spelled, least of all the backend.
+        scope[SPELLED] = scope["path"]
         scope["path"], scope["raw_path"] = path, path.encode()
         await self.managed.get(path, super().__call__)(scope, receive, send)
 

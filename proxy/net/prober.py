@@ -12,7 +12,7 @@ from operator import is_
 from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
-from proxy.backends.base import Backend, Listed
+from proxy.backends.base import Backend, Listed, Probe
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
@@ -146,6 +146,10 @@ class Prober:
         """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
         backend = await self.backend()
         return None if backend is None else await self._runner.run(backend.count(body))
+
+    async def ask(self, path: str) -> Any:
+        """What the backend answers there, as parsed JSON; None if that is none, or it does not answer."""
+        return (await self._runner.exchange(Probe("GET", path))).json
 
     # -- being told ----------------------------------------------------------------------------------
 

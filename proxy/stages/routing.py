@@ -68,11 +68,16 @@ class Router:
 
     async def unnamed(self, path: str) -> Route:
         """The route of a request that names no model: to the first backend whose own path it is, else to the first."""
-        for upstream in self.upstreams if len(self.upstreams) > 1 else ():
+        owner = await self.owner(path) if len(self.upstreams) > 1 else None
+        return Route(owner or self.upstreams[0], "")
+
+    async def owner(self, path: str) -> Upstream | None:
+        """The first backend of the kind whose own path it is; None if it is no kind's that is there."""
+        for upstream in self.upstreams:
             backend = await upstream.prober.backend()
             if backend is not None and any(fnmatchcase(path, glob) for glob in backend.native):
-                return Route(upstream, "")
-        return Route(self.upstreams[0], "")
+                return upstream
+        return None
 
     async def table(self) -> dict[str, Route]:
         """All models by public id: as it is, and as `NAME/id` where two backends have the same."""

@@ -132,6 +132,22 @@ def test_the_model_list_is_the_same_on_every_path(path: str) -> None:
         assert proxy.client.get(proxy.url + path).json() == proxy.client.get("/v1/models").json()
 
 
+def test_a_backends_own_list_at_the_same_path_is_not_hidden() -> None:
+    with (
+        VllmFake([FakeModel("v")]) as vllm,
+        LmStudioFake([FakeModel("m", 4096)]) as studio,
+        running_proxy(vllm, studio) as proxy,
+    ):
+        told = proxy.client.get("/api/v1/models").json()
+        assert [model["key"] for model in told["models"]] == ["m"]
+        assert told["models"][0]["loaded_instances"]
+        usual = proxy.client.get("/v1/models").json()
+        assert {**told, "models": None} == {**usual, "models": None}
+        assert "models" not in usual
+        studio.stop()
+        assert proxy.client.get("/api/v1/models").json().keys() == usual.keys()
+
+
 def test_one_model_without_the_version() -> None:
     with VllmFake([FakeModel("a/b", 4096)]) as fake, running_proxy(fake) as proxy:
         assert proxy.client.get("/models/a/b").json()["context_length"] == 4096
