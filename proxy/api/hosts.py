@@ -21,7 +21,7 @@ _HERE = frozenset({"localhost", "host.docker.internal", "host.containers.interna
 
 def name_in(host: bytes) -> str | None:
     """The name or address in a Host header: lower case, without port, brackets and last dot; None if that is none."""
-    found = _HOST.fullmatch(host)
+    found = _HOST.fullmatch(host.strip(b" \t"))
     return None if found is None else found[1].decode().lower().strip("[]").removesuffix(".")
 
 

@@ -27,6 +27,8 @@ _NOT_UPSTREAM = HOP_BY_HOP | {
     b"host",  # the upstream's own: Ollama answers 403 to others
     b"content-length",  # set from the body that is really sent
     b"expect",
+    # A request is let in for the method it has.
+    *(b"x-http-method-override", b"x-http-method", b"x-method-override"),
     # The page has been judged by Spillway; a backend would judge it as if it had been called itself.
     *(b"origin", b"access-control-request-method", b"access-control-request-headers"),
     b"access-control-request-private-network",

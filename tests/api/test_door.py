@@ -121,6 +121,8 @@ def test_a_request_says_once_whom_it_calls(keys: tuple[str, ...]) -> None:
 def test_old_probes_need_not_say_whom_they_call() -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         assert raw(proxy, "GET /healthz HTTP/1.0")[0] == 200
+        assert raw(proxy, "GET /healthz HTTP/1.0\nHost: evil.example")[0] == 403
+        assert raw(proxy, "GET /healthz HTTP/1.1\nHost:\tlocalhost \t\nConnection: close")[0] == 200
 
 
 # Pages
