@@ -44,7 +44,7 @@ class Breaker:
     def __init__(self) -> None:
         self.healthy = True
         self._pause = FIRST_PAUSE
-        self._since = float("-inf")
+        self.since = float("-inf")
         self._retry_at = float("-inf")
 
     def ready(self, now: float) -> bool:
@@ -60,16 +60,16 @@ class Breaker:
 
     def failed(self, started: float, now: float) -> bool:
         """Note that an operation begun at `started` failed; True when that is news."""
-        if not self.healthy and started < self._since:
+        if not self.healthy and started < self.since:
             return False  # one of many that were under way when the first one failed
-        news, again = self.healthy, not self.healthy or now - self._since < LONGEST_PAUSE
+        news, again = self.healthy, not self.healthy or now - self.since < LONGEST_PAUSE
         self._pause = min(2 * self._pause, LONGEST_PAUSE) if again else FIRST_PAUSE
-        self.healthy, self._since, self._retry_at = False, now, now + self._pause
+        self.healthy, self.since, self._retry_at = False, now, now + self._pause
         return news
 
     def worked(self, started: float) -> bool:
         """Note that an operation begun at `started` worked; True when that is news."""
-        if self.healthy or started < self._since:
+        if self.healthy or started < self.since:
             return False
         self.healthy = True
         return True
@@ -137,6 +137,10 @@ class Guard:
         """Whether a write would be admitted now."""
         now = self._now()
         return not self._closed and self._reach.ready(now) and self._writes.ready(now)
+
+    def overtaken(self, attempt: Attempt) -> bool:
+        """Whether a write that waited for its turn need not be tried: one before it has shown that none is taken."""
+        return attempt.write and not self._writes.healthy and self._writes.since > attempt.started
 
     def close(self) -> None:
         """Admit nothing any more."""

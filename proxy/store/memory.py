@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.claims import LocalClaims
@@ -22,6 +23,15 @@ def open_memory(url: str, limits: StoreLimits) -> CheckpointStore:
     return MemoryStore(limits)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A checkpoint as it is written, and when it was made (seconds since the epoch)."""
+
+    key: Key
+    body: bytes
+    created: float
+
+
 class Shelf:
     """Checkpoints by scope and digest, with expiry and a size cap.
 
@@ -31,10 +41,10 @@ class Shelf:
 
     def __init__(self, limits: StoreLimits) -> None:
         self._ledger = Ledger(limits)
-        self._bodies: dict[Key, bytes] = {}
+        self._held: dict[Key, Encoded] = {}
 
     def __len__(self) -> int:
-        return len(self._bodies)
+        return len(self._held)
 
     def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         """See `Checkpoints.find`."""
@@ -42,32 +52,32 @@ class Shelf:
         if digest is None:
             return None
         self._ledger.use((scope, digest))
-        return decode(self._bodies[scope, digest], scope, digest)
+        return decode(self._held[scope, digest].body, scope, digest)
 
-    def put(self, key: Key, body: bytes) -> None:
-        """Keep an encoded checkpoint; others go where there are too many."""
-        _, gone = self._ledger.add(key, len(body))
+    def put(self, item: Encoded) -> None:
+        """Keep it; others go where there are too many."""
+        _, gone = self._ledger.add(item.key, len(item.body))
         for old in gone:
-            del self._bodies[old]
-        self._bodies[key] = body
+            del self._held[old]
+        self._held[item.key] = item
 
     def drop(self, key: Key) -> None:
         """Forget it, if it is here."""
         self._ledger.drop(key)
-        self._bodies.pop(key, None)
+        self._held.pop(key, None)
 
     def clear(self) -> None:
         """Forget all."""
-        for key in list(self._bodies):
+        for key in list(self._held):
             self.drop(key)
 
-    def items(self) -> list[tuple[Key, bytes]]:
-        """All of them, encoded."""
-        return list(self._bodies.items())
+    def __iter__(self) -> Iterator[Encoded]:
+        """All of them as they are now, those that have expired too."""
+        return iter(list(self._held.values()))
 
     def live(self) -> list[Checkpoint]:
         """Those that have not expired, oldest first."""
-        held = (decode(body) for key, body in self._bodies.items() if self._ledger.live(key))
+        held = (decode(item.body) for item in self if self._ledger.live(item.key))
         return sorted((item for item in held if item is not None), key=lambda item: item.created)
 
 
@@ -91,7 +101,7 @@ class MemoryStore(LocalClaims):
         """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
-            self._shelf.put((checkpoint.scope, checkpoint.digest), body)
+            self._shelf.put(Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created))
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""
@@ -112,11 +122,7 @@ class MemoryStore(LocalClaims):
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """See `StoreAdmin.purge`."""
-        old = [
-            key
-            for key, body in self._shelf.items()
-            if older_than is None or ((item := decode(body)) is not None and item.created < older_than)
-        ]
+        old = [item.key for item in self._shelf if older_than is None or item.created < older_than]
         for key in old:
             self._shelf.drop(key)
         return len(old)

@@ -27,8 +27,7 @@ from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store.breaker import Guard
 from proxy.store.claims import POLL, LocalClaims
 from proxy.store.codec import decode, encode_or_drop
-from proxy.store.ledger import Key
-from proxy.store.memory import Shelf
+from proxy.store.memory import Encoded, Shelf
 from proxy.store.opening import BULK_TIMEOUT, CLOSE_TIMEOUT, StoreLimits, refusal
 from proxy.store.redis_bulk import export_all, purge_all, stats_all
 from proxy.store.redis_wire import PREFIX, RecordRefused, Wire, describe, index_name, judge, value_name
@@ -128,14 +127,14 @@ class RedisStore:
         kept = self._kept.find(scope, digests) if self._kept else None
         found = await self._ask(lambda: self._find(scope, digests), None)
         if self._kept and self._guard.ready_to_write:
-            await self._again()
+            await self._store(next(iter(self._kept)))
         return kept if found is None or (kept is not None and kept.covered > found.covered) else found
 
     async def put(self, checkpoint: Checkpoint) -> None:
         """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
-            await self._store((checkpoint.scope, checkpoint.digest), body, checkpoint.created)
+            await self._store(Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created))
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""
@@ -249,20 +248,12 @@ class RedisStore:
             digests = digests[at + 1 :]
         return None
 
-    async def _store(self, key: Key, body: bytes, created: float) -> None:
+    async def _store(self, item: Encoded) -> None:
         """Have the server keep it, or keep it here; what is itself at fault is kept nowhere."""
-        index = index_name(key[0])
-        command = (
-            "EVAL",
-            _PUT,
-            2,
-            index,
-            value_name(index, key[1]),
-            body,
-            repr(created),
-            key[1],
-            _ms(self._ttl),
-        )
+        scope, digest = item.key
+        index = index_name(scope)
+        name, ttl = value_name(index, digest), _ms(self._ttl)
+        command = ("EVAL", _PUT, 2, index, name, item.body, repr(item.created), digest, ttl)
 
         async def put() -> bool:
             try:
@@ -274,14 +265,9 @@ class RedisStore:
 
         skipped = self._guard.skipped
         if await self._ask(put, False, write=True) or self._guard.skipped > skipped:
-            self._kept.drop(key)
+            self._kept.drop(item.key)
         else:
-            self._kept.put(key, body)
-
-    async def _again(self) -> None:
-        key, body = next(iter(self._kept.items()))
-        if (checkpoint := decode(body)) is not None:
-            await self._store(key, body, checkpoint.created)
+            self._kept.put(item)
 
 
 def _ms(seconds: float) -> int:

@@ -14,7 +14,7 @@ from proxy.store import sqlite_rows as rows
 from proxy.store.claims import LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Entry, Key, Ledger
-from proxy.store.memory import Shelf
+from proxy.store.memory import Encoded, Shelf
 from proxy.store.opening import BULK_TIMEOUT, StoreLimits, refusal
 from proxy.store.sqlite_file import SqliteFile, describe
 from proxy.store.sqlite_thread import SqliteThread
@@ -111,7 +111,7 @@ class SqliteStore(LocalClaims):
     async def check(self) -> str:
         """See `StoreAdmin.check`."""
         guard = self._thread.guard
-        largest = max((len(body) for _, body in self._kept.items()), default=0)
+        largest = max((len(item.body) for item in self._kept), default=0)
         statement = rows.check if guard.writable else partial(rows.probe, size=largest)
         await self._thread.ask(statement, write=True)
         self._retry()
@@ -147,9 +147,10 @@ class SqliteStore(LocalClaims):
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is None:
             return
-        key = (checkpoint.scope, checkpoint.digest)
-        self._kept.put(key, body)
-        self._write(key, body, checkpoint.created)
+        item = Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created)
+        self._kept.put(item)
+        if self._thread.guard.ready_to_write:
+            self._write(item)
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""
@@ -190,14 +191,12 @@ class SqliteStore(LocalClaims):
         self._save_uses()
         await self._thread.close()
 
-    def _write(self, key: Key, body: bytes, created: float) -> None:
-        if not self._thread.guard.ready_to_write:
-            return
-        entry, gone = self._ledger.add(key, len(body))
+    def _write(self, item: Encoded) -> None:
+        entry, gone = self._ledger.add(item.key, len(item.body))
         self._forget(gone)
-        self._pending[key] = entry
-        row = rows.Row(scope=key[0], digest=key[1], used=entry.used, created=created, body=body)
-        self._thread.post(partial(rows.write, row=row, gone=gone), partial(self._written, key, entry))
+        self._pending[item.key] = entry
+        statement = partial(rows.write, item=item, used=entry.used, gone=gone)
+        self._thread.post(statement, partial(self._written, item.key, entry))
 
     def _forget(self, gone: Sequence[Key]) -> None:
         for key in gone:
@@ -218,9 +217,11 @@ class SqliteStore(LocalClaims):
 
     def _retry(self) -> None:
         """Write what could not be written before; while the disk is in doubt, one to see."""
-        for key, body in self._kept.items():
-            if key not in self._pending and (checkpoint := decode(body)) is not None:
-                self._write(key, body, checkpoint.created)
+        for item in self._kept:
+            if not self._thread.guard.ready_to_write:
+                break
+            if item.key not in self._pending:
+                self._write(item)
 
     def _use(self, key: Key) -> None:
         # The disk learns of a use only when what it has is well out of date: a find should not cost a write.

@@ -29,6 +29,10 @@ PRIVATE_FOLDER = 0o700
 _log = logging.getLogger("spillway.store")
 
 
+class Overtaken(Exception):
+    """A write before this one has shown that none is taken; each would wait for the same lock in vain."""
+
+
 def _code(error: Exception) -> int:
     # The primary result code, https://www.sqlite.org/rescode.html; 0 for what is not SQLite's.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -46,7 +50,11 @@ def describe(error: Exception) -> str:
 def judge(error: Exception) -> Fault:
     """What an error says of the file. One that is not SQLite's or the system's comes from the values of a row."""
     code = _code(error)
-    if code in _REFUSED or getattr(error, "sqlite_errorcode", 0) in _REFUSED_IO:
+    if (
+        isinstance(error, Overtaken)
+        or code in _REFUSED
+        or getattr(error, "sqlite_errorcode", 0) in _REFUSED_IO
+    ):
         return Fault.WRITES
     if code in _RECORD or isinstance(
         error, (UnicodeError, OverflowError, sqlite3.InterfaceError, sqlite3.DataError)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from proxy.history.checkpoint import StoreStats
 from proxy.store.ledger import Entry, Key
+from proxy.store.memory import Encoded
 from proxy.store.opening import MOST_STATES
 
 APPLICATION_ID = 0x5350_4C57
@@ -34,17 +34,6 @@ class NotOurs(Exception):
 
 class WrongSchema(Exception):
     """The file is marked as Spillway's, and is not what its version says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A checkpoint to write."""
-
-    scope: str
-    digest: bytes
-    used: float
-    created: float
-    body: bytes
 
 
 @contextlib.contextmanager
@@ -128,13 +117,13 @@ def read(db: sqlite3.Connection, scope: str, digest: bytes) -> list[bytes]:
     return [body for (body,) in rows]
 
 
-def write(db: sqlite3.Connection, row: Row, gone: Sequence[Key]) -> int:
-    """Insert or replace one, and delete those that go for it; returns how many were inserted."""
+def write(db: sqlite3.Connection, item: Encoded, used: float, gone: Sequence[Key]) -> int:
+    """Insert or replace one, used at that time, and delete those that go for it; returns how many were inserted."""
     with transaction(db):
-        _delete(db, [*gone, (row.scope, row.digest)])
+        _delete(db, [*gone, item.key])
         return db.execute(
             "INSERT INTO checkpoints (scope, digest, size, used, created, body) VALUES (?, ?, ?, ?, ?, ?)",
-            (row.scope, row.digest, len(row.body), row.used, row.created, row.body),
+            (*item.key, len(item.body), used, item.created, item.body),
         ).rowcount
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from proxy.store.breaker import Attempt, Guard
 from proxy.store.opening import CLOSE_TIMEOUT
-from proxy.store.sqlite_file import SqliteFile, describe, judge, passing
+from proxy.store.sqlite_file import Overtaken, SqliteFile, describe, judge, passing
 from proxy.store.sqlite_rows import NotOurs
 from proxy.store.worker import QueueFull, Worker
 
@@ -78,7 +78,7 @@ class SqliteThread:
         if attempt is None:
             return done(None)
         try:
-            future = self._worker.submit(partial(self._file.run, statement))
+            future = self._worker.submit(partial(self._in_turn, attempt, statement))
         except QueueFull as error:
             self.guard.failed(attempt, error)
             return done(None)
@@ -106,6 +106,11 @@ class SqliteThread:
             return future.result()
         finally:
             future.cancel()
+
+    def _in_turn(self, attempt: Attempt, statement: Callable[[sqlite3.Connection], T]) -> T:
+        if self.guard.overtaken(attempt):
+            raise Overtaken
+        return self._file.run(statement)
 
     def _posted(self, attempt: Attempt, done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
         error = future.exception()

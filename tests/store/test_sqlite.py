@@ -254,6 +254,25 @@ async def test_another_process_that_holds_the_lock_delays_nobody(opened: Open, p
     await eventually(lambda: finds(store, 3), lambda found: found == 3)
 
 
+async def test_many_writes_wait_for_a_lock_no_longer_than_one(opened: Open, path: Path) -> None:
+    store = opened(timeout=0.5)
+    await store.put(checkpoint(1))
+    await store.stats()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        for number in range(300):  # each on its own would wait for a tenth of a second
+            await store.put(checkpoint(100 + number))
+        await await_until(lambda: not store.healthy)
+        started = time.monotonic()
+        await await_until(lambda: not store._pending)
+        assert time.monotonic() - started < 5.0
+        assert await finds(store, 1) == 1
+        assert [await finds(store, 100 + number) for number in range(300)] == list(range(100, 400))
+        db.execute("ROLLBACK")
+    await eventually(store.check, lambda state: state == "ok")
+    await eventually(store.stats, lambda stats: stats.checkpoints == 301)
+
+
 async def test_a_file_that_is_locked_at_the_start_is_tried_again(opened: Open, path: Path) -> None:
     store = opened()
     await store.put(checkpoint(1))
