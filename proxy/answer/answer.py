@@ -40,6 +40,8 @@ class Attempt:
     """Whether it was left for a tool call that did not fit."""
     cleared: bool = False
     """Whether the backend cleared its slot, because all slots together had filled the memory."""
+    copied: bool = False
+    """Whether it said much again that was said before, which was taken out."""
     restarted: bool = False
     """Whether the model began its answer anew instead of going on."""
     counted: bool = False
@@ -55,6 +57,11 @@ class Attempt:
     def restart(self) -> None:
         """Note that it was another version of the answer, of which the client gets nothing."""
         self.restarted, self.dropped = True, self.completion_tokens
+
+    @property
+    def gained(self) -> int:
+        """Tokens of it that the client gets."""
+        return self.completion_tokens - self.dropped
 
     @property
     def spoke(self) -> bool:
@@ -103,9 +110,14 @@ class Answer:
         return sum(attempt.completion_tokens for attempt in self.attempts)
 
     @property
+    def size(self) -> int:
+        """Characters that the client got or gets."""
+        return len(self.text) + len(self.reasoning)
+
+    @property
     def said_tokens(self) -> int:
         """Those of them that the client got or gets."""
-        return sum(attempt.completion_tokens - attempt.dropped for attempt in self.attempts)
+        return sum(attempt.gained for attempt in self.attempts)
 
     @property
     def begun(self) -> bool:
@@ -133,7 +145,7 @@ class Answer:
             if attempt.cleared:
                 continue
             first = number == 0 and attempt.spoke and not attempt.in_vain
-            if first or attempt.completion_tokens - attempt.dropped >= gain:
+            if first or attempt.gained >= gain:
                 break
             count += 1
         return count
@@ -154,11 +166,11 @@ class Answer:
         self._mark = None
         return back
 
-    def add_text(self, text: str) -> None:
-        """Content that was held back when its chunk came, and is said now."""
+    def add_text(self, text: str, *, thought: bool = False) -> None:
+        """Content, or reasoning, that was held back when its chunk came, and is said now."""
         if text:
-            self.thinking = False
-            self._text.add(text)
+            self.thinking = thought
+            (self._reasoning if thought else self._text).add(text)
 
     def skip(self, text: str) -> None:
         """Something that was generated and is not said, or not yet."""

@@ -29,6 +29,21 @@ class Ending:
         attempt = self._answer.attempts[-1]
         return attempt.finish is None and not attempt.errored
 
+    def marked(self, out: list[bytes]) -> None:
+        """An end mark came behind the finish reason: what waits goes out, if it is not the window's doing."""
+        self._outlet.template.forget()
+        cut = self._answer.attempt.finish == "length" and self._watch.may_be_full(self._answer)
+        if not (cut or self._outlet.rewriting or self._outlet.withholding):
+            self._outlet.finish(out)
+
+    def anew(self, out: list[bytes], *, marked: bool) -> bool:
+        """Whether an attempt that has ended did not go on with the answer: it told it again, or said nothing at all."""
+        attempt, outlet = self._answer.attempt, self._outlet
+        if not outlet.rewriting or attempt.errored:
+            return False
+        ended = attempt.finish == "stop" or (self.lacking and marked)
+        return not outlet.flush(out) or (outlet.expected and ended and not attempt.spoke)
+
     def understood(self, *, marked: bool) -> bool:
         """Supply the finish reason that is lacking, if it can be told; `marked`: an end mark came."""
         answer, attempt = self._answer, self._answer.attempt

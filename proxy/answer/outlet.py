@@ -8,7 +8,7 @@ from functools import partial
 
 from proxy.answer.answer import Answer
 from proxy.answer.events import Resumed
-from proxy.answer.seam import Joint, Seam, SpacedFilter, seam_for
+from proxy.answer.seam import LONG, Joint, Seam, SpacedFilter, seam_for
 from proxy.answer.template import Template
 from proxy.answer.watch import Watch
 from proxy.neutral.dialect import Writer
@@ -36,8 +36,14 @@ class Outlet:
         """With whether the role was said before each."""
         self._withheld: list[Callable[[], bytes]] | None = None
         self._seam: Seam = Joint()
+        self._thoughts: Seam = Joint()
+        """The same for reasoning that is gone on with."""
+        self.expected = False
+        """Whether the running attempt goes on with a text of which one more word is known to come."""
         self._thought: str | None = ""
         """What goes before the reasoning of a later attempt; None: it is left out, the answer has begun."""
+        self._fed = self._before = 0
+        """Characters that were held back of the running attempt, and those of the answer before it."""
         self._usage_said = False
         """Whether usage that came before an end went out."""
 
@@ -45,11 +51,13 @@ class Outlet:
         """Get ready for the frames of another attempt; `gap` is the white space that was not taken."""
         answer = self._answer
         if answer.begun:
-            said = answer.text
+            said, thought = answer.text, answer.reasoning
+            self._fed, self._before = 0, answer.size
             self.rewriting = True
             self._seam = seam_for(resumed, said, gap)
-            anew = bool(answer.reasoning) and not resumed.exact
-            self._thought = None if said else "\n\n" * anew
+            self._thoughts = seam_for(resumed, "" if said or not resumed.exact else thought, "")
+            self._thought = None if said else "\n\n" * (bool(thought) and not resumed.exact)
+            self.expected = bool(said and gap and (resumed.exact or resumed.echo))
         elif answer.identity is not None:
             self.renaming = True  # a first chunk went out before the prompt was refused
         self.template.forget()
@@ -58,6 +66,7 @@ class Outlet:
     def begin_paragraph(self) -> None:
         """What the attempt says is no continuation of what was said before."""
         self._seam = SpacedFilter("\n\n" if self._answer.text else "")
+        self.expected = False
 
     # -- pieces
 
@@ -75,7 +84,7 @@ class Outlet:
         """A piece that was read; False: it shows that the model began its answer anew, and nothing of it is passed on."""
         if self.rewriting:
             self._join(piece, out)
-            return not self._seam.restarted
+            return not self._restarted
         role_said = self._answer.role_said
         self._answer.add(piece)
         self._relay(piece, out, role_said=role_said)
@@ -119,23 +128,29 @@ class Outlet:
 
     def _join(self, piece: Piece, out: list[bytes]) -> None:
         """A piece of a later attempt: only what it says, in one answer with what was said before."""
-        role_said, came = self._answer.role_said, piece
-        if piece.thought and self._thought != "":
-            if self._thought is None:
-                self._answer.skip(piece.thought)
-            piece = replace(
-                piece, frame=b"", thought="" if self._thought is None else self._thought + piece.thought
-            )
-            self._thought = self._thought and ""
-        if piece.text and self._seam.open:
+        if piece.calls or (piece.text and self._thoughts.open):
+            self.flush(out)
+        answer, came = self._answer, piece
+        role_said, thought, text = answer.role_said, piece.thought, piece.text
+        if thought and self._thought:
+            piece, self._thought = replace(piece, frame=b"", thought=self._thought + thought), ""
+        held_thought = bool(thought) and (self._thought is None or self._thoughts.open)
+        held_text = bool(text) and self._seam.open
+        if held_thought or held_text:
             # Counted as it comes, said when it is no repetition.
-            self._answer.skip(piece.text)
-            self._answer.add(replace(piece, text=""))
-            said = self._seam.feed(piece.text)
-            self._answer.add_text(said)
-            piece = replace(piece, frame=b"", text=said)
-        else:
-            self._answer.add(piece)
+            held = thought * held_thought + text * held_text
+            answer.skip(held)
+            self._fed += len(held)
+            piece = replace(piece, frame=b"")
+            piece.thought, piece.text = piece.thought * (not held_thought), text * (not held_text)
+        answer.add(piece)
+        if held_thought and self._thought is not None:
+            piece.thought = self._thoughts.feed(thought)
+            answer.add_text(piece.thought, thought=True)
+        if held_text:
+            piece.text = self._seam.feed(text)
+            answer.add_text(piece.text)
+        self._account()
         self._write(self._part, piece, out, role_said=role_said, learns=piece is came)
 
     def _write(
@@ -205,11 +220,27 @@ class Outlet:
 
     def flush(self, out: list[bytes], *, left: bool = False) -> bool:
         """Text that was held back at the seam turns out to be no repetition; False: it is the answer begun anew."""
-        rest, identity = self._seam.flush(left=left), self._answer.identity
-        if rest and identity is not None:
-            self._answer.add_text(rest)
-            out.append(self._writer.own(Piece(text=rest), identity))
-        return not self._seam.restarted
+        identity = self._answer.identity
+        thought, text = self._thoughts.flush(left=left), self._seam.flush(left=left)
+        if identity is not None and (thought or text):
+            self._answer.add_text(thought, thought=True)
+            self._answer.add_text(text)
+            out.append(self._writer.own(Piece(thought=thought, text=text), identity))
+        self._account()
+        return not self._restarted
+
+    def _account(self) -> None:
+        """Once nothing is held back any more, write down how much was taken out."""
+        if not self._fed or self._seam.open or self._thoughts.open:
+            return
+        attempt, lost = self._answer.attempt, max(0, self._fed - (self._answer.size - self._before))
+        attempt.copied = lost >= LONG
+        attempt.dropped += attempt.completion_tokens * lost // self._fed
+        self._fed = 0
+
+    @property
+    def _restarted(self) -> bool:
+        return self._seam.restarted or self._thoughts.restarted
 
     @property
     def ending(self) -> bool:

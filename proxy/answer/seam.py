@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from proxy.answer.anew import AnewFilter
 from proxy.answer.events import Resumed
 from proxy.answer.thinking import ThoughtFilter, open_thought
 
 _LONGEST_OVERLAP = 400
 _SHORTEST_OVERLAP = 16
+_SURE = 80
+"""Characters of an overlap that is one whatever it begins with: in some vocabularies every text begins with a space."""
 _STOPS, _CLOSING = ",.;:!?…", ")]}%»\u201d\u2019"
 """What follows a word without white space; on a line of its own a bracket may stand alone."""
 _CONTEXT = 8
 """Characters by which a place in a text is recognised."""
-_RESTART = 160
+LONG = 160
 """Characters that a continuation has in common with the beginning of the answer when that is no refrain."""
 _BEGINNING = 64
 """Characters by which the beginning of an answer is looked for in the rest of it."""
@@ -50,17 +53,17 @@ def seam_for(resumed: Resumed, said: str, gap: str) -> Seam:
     """
     if not said:
         return Joint()
-    if resumed.exact:
-        # A server from before the flags repeats the text in one piece, like any that prefills by itself.
-        return EchoFilter(resumed.echo) if resumed.echo else EchoFilter(_long(said), at_once=True)
+    thought, quoted = open_thought(said), not (resumed.exact or resumed.echo)
     return Joint(
         EchoFilter(said if said == resumed.echo else _long(said)),
-        ThoughtFilter(open_thought(said), closes=not resumed.echo),
+        ThoughtFilter(thought, closes=quoted),
         EchoFilter("" if said == resumed.echo else resumed.echo),
         # What begins with the white space that belongs here goes on; what does not is most likely a new turn.
-        OverlapFilter(resumed.quote, said, unless_spaced=bool(resumed.echo))
-        if gap or not resumed.echo
+        OverlapFilter(resumed.quote or said[-_LONGEST_OVERLAP:], said, unless_spaced=not quoted)
+        if gap or quoted
         else Joint(),
+        # A thought that was interrupted is thought anew where it can't be gone on with.
+        AnewFilter("" if thought and quoted else said),
         SpacedFilter(gap),
     )
 
@@ -84,13 +87,13 @@ class EchoFilter:
     generate (`common_chat_msg_diff`, October 2026).
     """
 
-    def __init__(self, echo: str, *, at_once: bool = False) -> None:
-        """`echo` is the text that may be repeated; empty: nothing is held back. `at_once`: only in one piece."""
+    def __init__(self, echo: str) -> None:
+        """`echo` is the text that may be repeated; empty: nothing is held back."""
         self._copy = echo.lstrip()
         self._core = len(echo.strip())
         self._at = 0
         self._held: list[str] = []
-        self._at_once = at_once or repeats_its_beginning(self._copy)
+        self._at_once = repeats_its_beginning(self._copy)
         self.restarted = False
         self.open = self._core > 0
 
@@ -114,7 +117,7 @@ class EchoFilter:
         if not self.open:
             return ""
         whole = self._at >= self._core
-        if not (left and not whole and self._at >= _RESTART):
+        if not (left and not whole and self._at >= LONG):
             self._at = len(self._copy) if whole else 0
         if whole:
             self._held.clear()
@@ -126,7 +129,7 @@ class EchoFilter:
             out = rest
         elif self._at >= self._core:
             out = self._copy[self._core : self._at] + rest
-        elif self._at >= _RESTART:
+        elif self._at >= LONG:
             out, self.restarted = "", True
         else:
             out = "".join(self._held)
@@ -161,11 +164,11 @@ class OverlapFilter:
     def __init__(self, before: str, said: str = "", *, unless_spaced: bool = False) -> None:
         """`before` is the text that the model was shown as the end of its answer, `said` more of that answer.
 
-        `unless_spaced`: what begins with white space is no repetition.
+        `unless_spaced`: what begins with white space is no repetition, unless it is a long one.
         """
         self._unless_spaced = unless_spaced
         self._said = (said or before)[-_PRECEDENTS_IN:]
-        self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._said)
+        self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._said, bare=unless_spaced)
         """Beginnings of the continuation that would be repetitions, longest first."""
         self._held = ""
         self.restarted = False
@@ -176,9 +179,9 @@ class OverlapFilter:
         if not self.open:
             return text
         self._held += text
-        held = self._held
-        if self._unless_spaced and held[:1].isspace():
-            return self._release(0)
+        if self._unless_spaced and self._held[:1].isspace():
+            self._candidates = [c for c in self._candidates if len(c) >= _SURE]
+        held = self._said_again()
         self._candidates = [c for c in self._candidates if held.startswith(c) or c.startswith(held)]
         if not self._candidates:
             return self._release(0)
@@ -188,12 +191,17 @@ class OverlapFilter:
     def flush(self, *, left: bool = False) -> str:
         """What is held when the attempt ends, less a whole repetition."""
         del left
-        whole = [c for c in self._candidates if self._held.startswith(c)]
+        held = self._said_again()
+        whole = [c for c in self._candidates if held.startswith(c)]
         return self._release(len(whole[0]) if whole else 0)
+
+    def _said_again(self) -> str:
+        return self._held.lstrip() if self._unless_spaced else self._held
 
     def _release(self, cut: int) -> str:
         if cut and _repeats(self._said, cut):
             cut = 0
+        cut += len(self._held) - len(self._said_again()) if cut else 0
         out, self._held, self.open = self._held[cut:], "", False
         self._candidates, self._said = [], ""
         return out
@@ -276,10 +284,12 @@ def _repeats(said: str, length: int) -> bool:
     return False
 
 
-def _overlaps(tail: str, said: str) -> list[str]:
-    """The ends of a text that it has no precedent for, longest first."""
+def _overlaps(tail: str, said: str, *, bare: bool) -> list[str]:
+    """The ends of a text that it has no precedent for, longest first; `bare`: nor one behind white space."""
     last = said[-_CONTEXT:]
-    places = (at for at in range(len(said) - _CONTEXT) if said.startswith(last, at))
-    followers = {said[at + _CONTEXT :][:_SHORTEST_OVERLAP] for at in places}
+    places = [at + _CONTEXT for at in range(len(said) - _CONTEXT) if said.startswith(last, at)]
+    followers = {said[at:][:_SHORTEST_OVERLAP] for at in places}
+    if bare:
+        followers |= {said[at : at + 4 * _SHORTEST_OVERLAP].lstrip()[:_SHORTEST_OVERLAP] for at in places}
     ends = (tail[at:] for at in range(len(tail) - _SHORTEST_OVERLAP + 1))
     return [end for end in ends if end[:_SHORTEST_OVERLAP] not in followers]

@@ -147,10 +147,9 @@ class StreamSession:
 
     def pause_if_full(self) -> bool:
         """For an answer that came whole: pause it if the window, not a bound, ended it."""
-        if self.watch.is_full(self.answer):
-            self.state = State.PAUSED
-            return True
-        return False
+        full = self.watch.is_full(self.answer)
+        self.state = State.PAUSED if full else self.state
+        return full
 
     def pause_to_correct(self, instead: Sequence[Piece]) -> None:
         """For an answer that came whole: wait for another attempt at its calls; `instead` ends it if there is none."""
@@ -211,8 +210,7 @@ class StreamSession:
         if piece.calls and self.watch.endangers(self.answer):
             self._outlet.withhold_call(out)
         if not self._outlet.piece(piece, out):
-            self.answer.attempt.restart()
-            return self._pause("restarted", out)
+            return self._restarted(out)
         if self.answer.attempt.finish not in (None, "length"):
             self._outlet.release(out)
         return self._pause_if_due(out)
@@ -226,10 +224,7 @@ class StreamSession:
             self._outlet.other(piece, out)
         if piece.done:
             self._done_seen = True
-            self._outlet.template.forget()
-            cut = self.answer.attempt.finish == "length" and self.watch.may_be_full(self.answer)
-            if not (cut or self._outlet.rewriting or self._outlet.withholding):
-                self._outlet.finish(out)
+            self._ending.marked(out)
         return None
 
     def _error(self, piece: Piece, out: list[bytes]) -> Stop | None:
@@ -242,9 +237,7 @@ class StreamSession:
             if silent or self.watch.may_go_on(self.answer):
                 return self._pause("cleared" if attempt.cleared else "window full", out)
             if not attempt.spoke:
-                out.append(self._outlet.final("length"))
-                self.state = State.DONE
-                return Finish()
+                return self._final("length", out)
             attempt.cleared = False
         if not self.answer.begun and (overflow is not None or refuses_tools(200, data)):
             self.state = State.PAUSED
@@ -259,9 +252,7 @@ class StreamSession:
     def _pause_if_due(self, out: list[bytes]) -> Pause | Finish | None:
         if self.watch.called_enough(self.answer):
             # The calls can be made; what a model says after them is most often made up.
-            out.append(self._outlet.final(self.answer.calls.finish))
-            self.state = State.DONE
-            return Finish()
+            return self._final(self.answer.calls.finish, out)
         if self.answer.attempts[-1].finish is None and self.watch.spent(self.answer):
             return self._pause("no room gained", out, last=True)
         self._due = self.watch.pause_due(self.answer)
@@ -290,11 +281,16 @@ class StreamSession:
             self._gap = margin(word)
         if not self._outlet.flush(out, left=True):
             attempt.restart()
+        attempt.restarted |= self.watch.only_copied(attempt)
         if len(self.answer.text) == self._said_before:
             self._gap = self._gap_before  # the word is still to come
         self._due = False
         self.state = State.PAUSED
-        return Pause(reason, last)
+        return Pause(reason, last or (attempt.restarted and not self.watch.may_go_on(self.answer)))
+
+    def _restarted(self, out: list[bytes]) -> Pause:
+        self.answer.attempt.restart()
+        return self._pause("restarted", out)
 
     def _resumed(self, event: Resumed) -> Commands:
         self._gap_before = event.gap or self._gap
@@ -341,15 +337,15 @@ class StreamSession:
         understood = self._ending.understood(marked=self._done_seen)
         if (stop := self._stop_at_end(out)) is not None:
             return stop
-        if understood:
-            end = self._ending.complete(out, marked=self._done_seen)
-        else:
-            self.failed = True
-            end = self._outlet.failed(_EARLY if self.answer.begun else _NOTHING)
-        self._last(out, end)
+        self.failed = not understood
+        why = _EARLY if self.answer.begun else _NOTHING
+        ending, outlet = self._ending, self._outlet
+        self._last(out, ending.complete(out, marked=self._done_seen) if understood else outlet.failed(why))
         return Finish()
 
     def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | None:
+        if self._ending.anew(out, marked=self._done_seen):
+            return self._restarted(out)
         outlet, attempt = self._outlet, self.answer.attempt
         waits = outlet.ending or outlet.rewriting or self._ending.supplied
         if waits and attempt.finish == "length" and self.watch.is_full(self.answer):
@@ -392,6 +388,11 @@ class StreamSession:
     def _finish(self, out: list[bytes], end: bytes) -> Commands:
         self._last(out, end)
         return (*sending(out), Finish())
+
+    def _final(self, finish: str, out: list[bytes]) -> Finish:
+        """End the answer in Spillway's own words, though the attempt goes on."""
+        self._last(out, self._outlet.final(finish))
+        return Finish()
 
     def _last(self, out: list[bytes], end: bytes) -> None:
         """Send this, and nothing after it."""

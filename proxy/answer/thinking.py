@@ -18,6 +18,13 @@ def open_thought(text: str) -> str | None:
     return found[1]
 
 
+def after_thought(text: str) -> str:
+    """An answer without the thought that it begins with, if that has ended."""
+    found = _OPENING.match(text)
+    at = text.find(f"</{found[1]}>") if found is not None else -1
+    return text if found is None or at < 0 else text[at + len(found[1]) + 3 :].lstrip()
+
+
 class ThoughtFilter:
     """Keeps the thinking of an answer well-formed when a model thinks again before it goes on.
 

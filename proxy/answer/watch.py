@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.answer.answer import Answer
+from proxy.answer.answer import Answer, Attempt
 
 _FULL_SLACK = 8
 """Tokens by which a report may miss the window although it is full (llama.cpp reports it exactly)."""
@@ -148,6 +148,10 @@ class Watch:
             return False
         begun = answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
         return begun and self._resumes(answer)
+
+    def only_copied(self, attempt: Attempt) -> bool:
+        """Whether an attempt told the answer again to its end, word for word, and had hardly any room left to go on."""
+        return attempt.copied and attempt.gained < self.window // _GAIN_SHARE
 
     def spent(self, answer: Answer) -> bool:
         """Whether an answer that was gone on with has filled the window again, and is not gone on with any more.

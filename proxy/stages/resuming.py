@@ -79,7 +79,7 @@ class Resumer:
         """Ask in one way; the remedy tells whether there may be another."""
         budget = job.budget
         assert budget is not None
-        if progress.hidden and not answer.attempt.calling and not _goes_on_exactly(job, answer, how):
+        if progress.hidden and not answer.attempt.calling:
             progress.gap = answer.cut_back()
         partial = await self._shortened(job, answer, progress, budget.window * SAID_SHARE)
         said = sum(self._cost(job)([{"role": "assistant", "content": partial.text or partial.thought}]))
@@ -132,11 +132,6 @@ class Resumer:
         flow = shorten_said(text or thought, so_far, room=room, by=by, cost=self._cost(job))
         short = await drive(flow, self._compactor.summaries(job))
         return Partial(thought=short) if thought else Partial(text=short)
-
-
-def _goes_on_exactly(job: Job, answer: Answer, how: Continuation) -> bool:
-    """Whether the next attempt can finish half a word."""
-    return how is Continuation.FLAGS and (answer.has_text or _thinks_on(job))
 
 
 def _thinks_on(job: Job) -> bool:

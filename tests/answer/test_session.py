@@ -251,7 +251,7 @@ def test_calls_and_reasoning_of_a_later_attempt_pass() -> None:
         + DONE
     )
     client = read(conversation(session(CLOSE), stream(words(TEXT)), Attempt(more)))
-    one_answer(client, HEAD + "So", "tool_calls")
+    one_answer(client, HEAD + " So", "tool_calls")
     assert client.reasoning == "", "the answer has begun: what is thought anew is no part of it"
     assert client.calls == [{"index": 0, "id": "c"}]
 
@@ -261,24 +261,24 @@ def test_the_end_of_a_chunk_that_also_says_something_is_not_lost() -> None:
     one_answer(read(conversation(session(CLOSE), stream(words(TEXT)), Attempt(more))), TEXT)
 
 
-def counted(number: int) -> list[str]:
-    return [f" w{n}" for n in range(number)]
+def counted(number: int, first: int = 0) -> list[str]:
+    return [f" w{n}" for n in range(first, first + number)]
 
 
 def test_at_most_so_many_tokens_and_then_the_window_ends_it() -> None:
-    attempts = [Attempt(stream(counted(60), "length", name=str(n))) for n in range(2)]
+    attempts = [Attempt(stream(counted(60, 20 + 20 * n), "length", name=str(n))) for n in range(2)]
     of = session(replace(CLOSE, ceiling=41))
     client = read(conversation(of, stream(counted(60)), *attempts))
     assert of.answer.resumes == 2
-    one_answer(client, "".join([*counted(20), *counted(20), *counted(60)]), "length")
+    one_answer(client, "".join(counted(100)), "length")
 
 
 def test_a_bound_of_the_client_counts_over_all_attempts() -> None:
     """And resumes are not counted then: it bounds them."""
     of = session(replace(CLOSE, max_tokens=170, ceiling=1))
-    attempts = [Attempt(stream(counted(90), "length", name=str(n))) for n in range(4)]
+    attempts = [Attempt(stream(counted(90, 20 + 20 * n), "length", name=str(n))) for n in range(4)]
     client = read(conversation(of, stream(counted(90)), *attempts))
-    one_answer(client, "".join(counted(20) * 4 + counted(90)), "length")
+    one_answer(client, "".join(counted(170)), "length")
 
 
 def test_attempts_that_gain_no_room_are_counted_in_a_row() -> None:
@@ -659,7 +659,7 @@ def test_a_failure_in_a_later_attempt_loses_no_word_that_was_held_back() -> None
     out += of.handle(ChunkReceived(opening(name="two") + said(TEXT[:8], name="two")))
     out += of.handle(UpstreamFailed("gone"))
     client = read(sent(out))
-    assert client.text == HEAD + TEXT[:8]
+    assert client.text == HEAD + " " + TEXT[:8]
     assert client.done == 1
 
 
@@ -793,7 +793,8 @@ def test_frames_that_differ_in_word_and_counts_alone_pass_unread() -> None:
     of = session(Watch(window=10_000, pause_point=600, resumable=True), prompt=590)
     out = commands(of, stream(words(TEXT)))
     of.handle(Resumed(30))
-    of.handle(ChunkReceived(opening(name="two") + counting(" w", 1, "timings")))
+    of.handle(ChunkReceived(opening(name="two") + said(" " + "more" * 25, name="two")))
+    of.handle(ChunkReceived(counting(" w", 1, "timings")))
     passed = of.passed(counting(" x", 2, "timings"))
     assert passed is not None
     assert read(sent(out)).chunks[-1] == {

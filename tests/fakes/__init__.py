@@ -9,7 +9,19 @@ A fake takes `models`, a `brain`, and any public class attribute as an option; o
 
 from __future__ import annotations
 
-from tests.fakes.brains import Walk, asks_summary, echo, facts, qa, scripted, summariser, walk, words
+from tests.fakes.brains import (
+    STRAYS,
+    Walk,
+    asks_summary,
+    echo,
+    facts,
+    qa,
+    scripted,
+    strays,
+    summariser,
+    walk,
+    words,
+)
 from tests.fakes.chat import FakeBackend
 from tests.fakes.generic import GenericFake
 from tests.fakes.history import Flaw, check_history
@@ -35,6 +47,7 @@ FAKES: dict[str, type[FakeBackend]] = {
 __all__ = [
     "FAKES",
     "HEADERS",
+    "STRAYS",
     "Brain",
     "FakeBackend",
     "FakeModel",
@@ -60,6 +73,7 @@ __all__ = [
     "facts",
     "qa",
     "scripted",
+    "strays",
     "summariser",
     "wait_until",
     "walk",

@@ -74,6 +74,36 @@ def walk(*, last: int | None = None, overlap: int = 0, restart: bool = False) ->
     return Walk(last, overlap, restart)
 
 
+STRAYS: dict[str, Callable[[int, int], str]] = {
+    "restarts": lambda said, last: words(1, last),
+    "restarts in other words": lambda said, last: reworded(words(1, last)),
+    "restarts behind a preamble": lambda said, last: f"Of course! Here is all of it:\n\n{words(1, last)}",
+    "repeats its end": lambda said, last: words(max(1, said - 25), last),
+    "repeats its end behind a preamble": lambda said, last: f"Sure, continuing:\n\n{words(said - 25, last)}",
+    "repeats its end behind a space": lambda said, last: f" {words(said - 25, last)}",
+    "goes on without a space": lambda said, last: words(said + 1, last),
+    "says nothing": lambda said, last: "",
+}
+"""What a model says after its own answer, of so many words out of so many, if that is a finished turn to it."""
+
+
+def reworded(text: str) -> str:
+    """A text with a word put in now and then."""
+    said = text.split()
+    return " ".join(f"{word} indeed" if not number % 14 else word for number, word in enumerate(said, 1))
+
+
+def strays(how: str, last: int) -> Brain:
+    """Words up to `last`, but does one of `STRAYS` where its own answer is the last message."""
+
+    def brain(question: Question) -> Reply:
+        if question.prefix or question.messages[-1].get("role") != "assistant":
+            return walk(last=last)(question)
+        return Reply(text=STRAYS[how](_last_word(question.messages), last))
+
+    return brain
+
+
 def words(first: int, last: int) -> str:
     """What `walk` says from one word to another, for comparison."""
     return " ".join(f"w{number}" for number in range(first, last + 1))

@@ -48,7 +48,8 @@ class Intake(HttpFake):
             stop=_stops(body),
             stream=body.get("stream") is True,
         )
-        self.continuation(prompt)
+        if not self.closes_turn:
+            self.continuation(prompt)
         return prompt
 
     def find_model(self, body: dict[str, Any]) -> FakeModel:
@@ -82,6 +83,9 @@ class Intake(HttpFake):
     def choices(self, body: dict[str, Any]) -> int:
         """How many answers are asked for."""
         return int(body.get("n") or 1)
+
+    closes_turn: bool = False
+    """Whatever is asked for, the chat template makes a finished turn of a trailing assistant message."""
 
     def continuation(self, prompt: Prompt) -> None:
         """Decide what becomes of a trailing assistant message; here it is a finished turn."""
