@@ -86,7 +86,7 @@ class AnewFilter:
 
     def _alike(self) -> tuple[float, int]:
         """How much of what is held stands in the beginning of the answer, from the first such place on, and out of how many."""
-        grams = _grams(_letters(self._held))
+        grams = _grams(_letters(self._held[:_END]))
         alike = [gram in self._own for gram in grams]
         if True not in alike[:_PREAMBLE]:
             return 0.0, 0
