@@ -80,7 +80,7 @@ class Answer:
         self.count = count
         self._text = _Pieces()
         self._reasoning = _Pieces()
-        self._mark: tuple[str, str, int, CallCollector] | None = None
+        self._mark: tuple[int, int, int, CallCollector] | None = None
         self.calls = CallCollector()
         self.thinking = False
         """Whether the last that was said was reasoning."""
@@ -112,7 +112,7 @@ class Answer:
     @property
     def size(self) -> int:
         """Characters that the client got or gets."""
-        return len(self.text) + len(self.reasoning)
+        return self._text.size + self._reasoning.size
 
     @property
     def said_tokens(self) -> int:
@@ -145,23 +145,32 @@ class Answer:
             if attempt.cleared:
                 continue
             first = number == 0 and attempt.spoke and not attempt.in_vain
-            if first or attempt.gained >= gain:
+            # What is withheld is not given yet; if it is taken back, nothing was gained by it.
+            waits = attempt.withheld and attempt is self.attempt
+            if not waits and (first or attempt.gained >= gain):
                 break
             count += 1
         return count
 
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
-        self._mark = (self.text, self.reasoning, self.attempt.completion_tokens, deepcopy(self.calls))
+        tokens = self.attempt.completion_tokens
+        self._mark = (self._text.size, self._reasoning.size, tokens, deepcopy(self.calls))
+
+    @property
+    def held(self) -> int:
+        """Characters that were said since the mark."""
+        return 0 if self._mark is None else self.size - self._mark[0] - self._mark[1]
 
     def rewind(self) -> str:
         """Take back what was said since the mark, which nobody has seen; the text that was taken back."""
         if self._mark is None:
             return ""
-        text, reasoning, tokens, self.calls = self._mark
-        back = self.text[len(text) :]
-        self._text.replace(text)
-        self._reasoning.replace(reasoning)
+        said, thought, tokens, self.calls = self._mark
+        text = self.text
+        back = text[said:]
+        self._text.replace(text[:said])
+        self._reasoning.replace(self.reasoning[:thought])
         self.attempt.dropped += max(0, self.attempt.completion_tokens - tokens)
         self._mark = None
         return back
@@ -270,18 +279,20 @@ class Answer:
 class _Pieces:
     """A text that grows piece by piece; joined now and then, because every string has its overhead."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("_pieces", "size")
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
+        self.size = 0
 
     def add(self, text: str) -> None:
         self._pieces.append(text)
+        self.size += len(text)
         if len(self._pieces) >= _JOINED_AT:
             self._pieces = [self.joined()]
 
     def replace(self, text: str) -> None:
-        self._pieces = [text]
+        self._pieces, self.size = [text], len(text)
 
     def joined(self) -> str:
         return "".join(self._pieces)

@@ -14,6 +14,10 @@ from proxy.answer.watch import Watch
 from proxy.neutral.dialect import Writer
 from proxy.neutral.piece import NOBODY, Piece
 
+_SPACELESS = "\u2e80"
+"""From here on characters are those of Chinese, Japanese and Korean, with few exceptions (Unicode 17, blocks)."""
+_LONGEST_WORD = 64
+
 
 class Outlet:
     """The way out. Its methods append to `out`, which is what is sent next, and keep the answer up to date.
@@ -184,6 +188,19 @@ class Outlet:
         self.flush(out)
         self._withheld = []
         self._answer.mark()
+
+    def hold_word(self, text: str, out: list[bytes]) -> None:
+        """Keep a word to itself until the next one begins: what may end at any token may end inside a word.
+
+        Scripts that put no spaces between words need none of it.
+        """
+        if self._answer.attempt.withheld or self._seam.open or self._thoughts.open:
+            return
+        begins = text[:1].isspace()
+        if begins or text[-1:] >= _SPACELESS or self._answer.held > _LONGEST_WORD:
+            self.release(out)
+        if begins and text[-1:] < _SPACELESS:
+            self.withhold(out)
 
     def withhold_call(self, out: list[bytes]) -> None:
         """The same for a tool call: what comes from now on is looked at frame by frame."""

@@ -260,10 +260,9 @@ class StreamSession:
         return self._pause("pause point", out) if overdue else None
 
     def _word(self, text: str, out: list[bytes]) -> Pause | None:
-        """If a word begins while a pause is due, the backend will say it again.
-
-        Or, where it can't be stopped, a bound may cut it, and it is withheld.
-        """
+        """If a word begins while a pause is due, the backend will say it again; or withhold it: a bound may cut it."""
+        if self.watch.unknown:
+            self._outlet.hold_word(text, out)
         if not self._due or not text[:1].isspace():
             return None
         if self.watch.cancels:
@@ -293,13 +292,13 @@ class StreamSession:
         return self._pause("restarted", out)
 
     def _resumed(self, event: Resumed) -> Commands:
+        self.watch.settle(event.limits)
         self._gap_before = event.gap or self._gap
         self._said_before = len(self.answer.text)
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt()
-        self._gap, self._refusal = "", None
-        self._done_seen = self._due = False
+        self._gap, self._refusal, self._done_seen, self._due = "", None, False, False
         self.state = State.RELAYING
         return ()
 

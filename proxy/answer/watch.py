@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.answer.answer import Answer, Attempt
+from proxy.answer.events import Limits
 
 _FULL_SLACK = 8
 """Tokens by which a report may miss the window although it is full (llama.cpp reports it exactly)."""
@@ -25,9 +26,9 @@ _EMPTY_FILL = 0.9
 """Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Watch:
-    """What to look out for. Token figures; `window` 0 means unknown: nothing is paused."""
+    """What to look out for. Token figures; `window` 0 means unknown: nothing is paused at a pause point."""
 
     window: int = 0
     pause_point: int = 0
@@ -45,10 +46,20 @@ class Watch:
     calls_whole: bool = False
     """Whether tool calls come whole, because they are read from text."""
     resumable: bool = False
+    unknown: bool = False
+    """Whether nobody has told the window, so that any end for its length may be its doing, or that of another bound."""
     vain_resumes: int = 3
     """Attempts in a row that may gain nothing until the answer is ended; 0: it is never gone on with."""
     ceiling: int = 2**62
     """Completion tokens over all attempts from which on an answer without a bound is not gone on with."""
+
+    def settle(self, limits: Limits | None) -> None:
+        """Watch for what is known now (None: nothing new); an answer of an unknown window can be paused from then on."""
+        if limits is None:
+            return
+        self.window, self.pause_point, self.ceiling = limits.window, limits.pause_point, limits.ceiling
+        self.resumable |= self.unknown
+        self.unknown = limits.assumed
 
     def noted(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The usage as the client is told it; the same object where there is nothing besides."""
@@ -72,7 +83,7 @@ class Watch:
     def far(self, answer: Answer, tokens: int) -> bool:
         """Whether so many more tokens are sure not to reach the pause point."""
         attempt = answer.attempts[-1]
-        if attempt.bound is not None:
+        if self.unknown or attempt.bound is not None:
             return False
         # No less than `attempt.used`, without a call: this runs for every chunk.
         most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
@@ -109,14 +120,20 @@ class Watch:
     def may_be_full(self, answer: Answer) -> bool:
         """Whether an end for its length may have been the window's doing: usage may tell later."""
         left = self.tokens_left(answer)
-        return self.may_go_on(answer) and (left is None or left > 0)
+        untold = self.unknown and not self.window and self.vain_resumes > 0
+        may = self._between_words(answer) if untold else self.may_go_on(answer)
+        return may and (left is None or left > 0)
+
+    def _cut_by_unknown(self, answer: Answer) -> bool:
+        """Whether it was not the client's bound that ended it, by the backend's own count."""
+        return self.unknown and (self.max_tokens is None or answer.attempt.usage is not None)
 
     def is_full(self, answer: Answer) -> bool:
         """Whether an attempt that ended for its length is to be gone on with."""
         if not self.may_be_full(answer):
             return False
         # A bound that ended it was Spillway's, not the client's.
-        return answer.attempt.bound is not None or self.outgrown(answer)
+        return answer.attempt.bound is not None or self.outgrown(answer) or self._cut_by_unknown(answer)
 
     def outgrown(self, answer: Answer) -> bool:
         """Whether the running attempt has filled the window, as far as was counted."""
@@ -143,11 +160,13 @@ class Watch:
 
     def may_go_on(self, answer: Answer) -> bool:
         """Whether the answer can be resumed where it stands: between words, and with room gained so far."""
+        return self._between_words(answer) and self._resumes(answer)
+
+    def _between_words(self, answer: Answer) -> bool:
         attempt = answer.attempts[-1]
         if attempt.calling and not attempt.withheld:
             return False
-        begun = answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
-        return begun and self._resumes(answer)
+        return answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
 
     def only_copied(self, attempt: Attempt) -> bool:
         """Whether an attempt told the answer again to its end, word for word, and had hardly any room left to go on."""

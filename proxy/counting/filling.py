@@ -17,6 +17,8 @@ _ROUND = (64, 100)
 """A bound that a server sets is a multiple of one of these."""
 _SLACK = 2
 """Tokens by which servers stop short of the window."""
+_ROOMIER = 4
+"""Times as much as an answer that a bound ended may have fitted; a prompt that does not fit is refused, and that tells."""
 _APART = 16
 """Tokens by which prompts differ, if they are to tell a window from a bound."""
 
@@ -46,6 +48,15 @@ def window_filled(seen: Filled, before: Iterable[Filled] = ()) -> int | None:
     if not same:
         return None
     return max(whole if usual else 0, seen.total, *same)
+
+
+def room_assumed(seen: Filled) -> int:
+    """Tokens to reckon with where an answer ended for its length, and nothing tells the window: so much fits for sure.
+
+    After a round number of tokens it was most likely a bound to answers: then the window has room for more.
+    """
+    round_ = any(seen.completion % unit == 0 for unit in _ROUND)
+    return seen.total * (_ROOMIER if round_ else 1)
 
 
 def _same_window(one: Filled, other: Filled) -> bool:

@@ -176,7 +176,7 @@ class Counting:
         tokens = held.total if together else held.prompt
         if (disproved := prober.answered(model, tokens)) is not None:
             job.journal.tell(WindowDisproved(disproved, tokens))
-        unbounded = job.budget is None and not job.prompt.request.capped
+        unbounded = job.profile.window is None and not job.prompt.request.capped
         if finish == "length" and together and unbounded and held.completion:
             self._learned(job, prober.learn_filled(model, held), "filled")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from proxy.backends.profile import ModelKey, ModelProfile
+from proxy.backends.profile import Fact, ModelKey, ModelProfile
 from proxy.backends.remedy import Spent
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
@@ -79,6 +79,8 @@ class Job:
     prompt: Prompt = field(init=False)
     """Set when the job is prepared, and once more if its tools have to become text."""
     usage_asked: bool = False
+    assumed: Fact[int] | None = None
+    """Tokens of a window that nobody told: for this answer alone, which showed that so much fits."""
     cut: bool = False
     """Whether the backend was found to have cut this prompt in silence."""
     spent: Spent = field(default_factory=Spent)
@@ -102,7 +104,7 @@ class Job:
     @property
     def budget(self) -> ContextBudget | None:
         """None while the window is not known: then nothing is managed."""
-        window = self.profile.window
+        window = self.profile.window or self.assumed
         return None if window is None else self.options.budget(window.value)
 
     @property
@@ -164,7 +166,7 @@ class Job:
 
     def measured(self) -> None:
         """Tell how large the prompt is now."""
-        window = self.profile.window
+        window = self.profile.window or self.assumed
         self.journal.tell(
             Measured(
                 self.prompt.estimate.tokens,

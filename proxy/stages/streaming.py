@@ -13,6 +13,7 @@ from proxy.answer.events import (
     Correct,
     Corrected,
     Finish,
+    Limits,
     Pause,
     Resumed,
     ResumeFailed,
@@ -23,7 +24,9 @@ from proxy.answer.events import (
     UpstreamFailed,
 )
 from proxy.answer.session import State, StreamSession, Watch
+from proxy.backends.profile import Fact, Trust
 from proxy.backends.remedy import Remedy
+from proxy.counting.filling import Filled, room_assumed
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream
 from proxy.errors import UpstreamUnavailable
@@ -58,6 +61,8 @@ class Run:
     """Of the prompt of each attempt."""
     readers: list[EmulatedStream]
     """Of calls, whose counts are still to be taken."""
+    observed: int = 0
+    """Attempts that were learned from."""
 
 
 class StreamDriver:
@@ -147,9 +152,7 @@ class StreamDriver:
             journal.failed(0, "upstream_failed")
         elif session.watch.ended_short(answer) and not journal.outcome.unfinished:
             journal.tell(events.OutOfRoom())
-        for attempt, estimate in zip(answer.attempts, run.estimates, strict=False):
-            if attempt.usage is not None:
-                self.counting.observe(run.job, estimate, attempt.usage, finish=attempt.finish)
+        self._observe(run)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
         """Open the next attempt; None if there can be none."""
@@ -158,6 +161,8 @@ class StreamDriver:
             if isinstance(stopped, Retry):
                 return await self._again(run, stopped)
             job.journal.tell(Paused(stopped.reason))
+            if session.watch.unknown:
+                await self._settle(run)
             if session.answer.attempt.cleared and not await self._attempts.cleared(job):
                 return None
             attempted = await self._resumer.resume(job, session.answer, run.progress)
@@ -166,8 +171,26 @@ class StreamDriver:
         if attempted is None:
             return None
         run.estimates.append(attempted.estimate)
-        _resumed(session, attempted, run.progress)
+        _resumed(job, session, attempted, run.progress)
         return attempted.response
+
+    async def _settle(self, run: Run) -> None:
+        """Learn the window from an answer that ended for its length; else assume one for this answer alone."""
+        job, attempt = run.job, run.session.answer.attempt
+        self._observe(run)
+        job.profile = await job.route.upstream.prober.profile(job.route.model)
+        if job.profile.window is None:
+            held = Filled(attempt.prompt_tokens, attempt.completion_tokens)
+            job.assumed = Fact(room_assumed(held), "assumed", Trust.FALLBACK)
+        job.measured()
+
+    def _observe(self, run: Run) -> None:
+        """Learn from what the backend reported of attempts that have ended, once of each."""
+        ended = zip(run.session.answer.attempts, run.estimates, strict=False)
+        for attempt, estimate in list(ended)[run.observed :]:
+            run.observed += 1
+            if attempt.usage is not None:
+                self.counting.observe(run.job, estimate, attempt.usage, finish=attempt.finish)
 
     async def _again(self, run: Run, stopped: Retry) -> httpx.Response | None:
         """Send a prompt that was refused inside the stream, in a way that may be taken."""
@@ -179,7 +202,8 @@ class StreamDriver:
         if body is not None:
             return None
         run.estimates.append(job.prompt.estimate)
-        run.session.handle(Resumed(job.prompt.estimate.tokens, bound=job.prompt.answer_bound))
+        limits = _limits(job) if job.budget is not None else None
+        run.session.handle(Resumed(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, limits=limits))
         return response
 
     async def _correct(self, run: Run, correction: Correct) -> Stopped:
@@ -269,12 +293,22 @@ def _watch(job: Job, to: Audience) -> Watch:
         cancels=job.cancels,
         calls_whole=job.prompt.offer is not None,
         resumable=budget is not None and job.resumable,
+        unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
         vain_resumes=job.options.vain_resumes,
-        ceiling=int(job.options.answer_windows * budget.window) if budget is not None else 0,
+        ceiling=_limits(job).ceiling,
     )
 
 
-def _resumed(session: StreamSession, attempted: Attempted, progress: Progress) -> None:
+def _limits(job: Job) -> Limits:
+    """The room for the answer as it is known now."""
+    budget = job.budget
+    if budget is None:
+        return Limits(0, 0, 0, assumed=True)
+    ceiling = int(job.options.answer_windows * budget.window)
+    return Limits(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)
+
+
+def _resumed(job: Job, session: StreamSession, attempted: Attempted, progress: Progress) -> None:
     asked = attempted.request
     event = Resumed(
         attempted.estimate.tokens,
@@ -283,5 +317,6 @@ def _resumed(session: StreamSession, attempted: Attempted, progress: Progress) -
         quote=asked.quote,
         exact=asked.exact,
         gap=progress.gap,
+        limits=_limits(job),
     )
     session.handle(event)
