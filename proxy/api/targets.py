@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import translate
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from proxy.backends import BACKENDS
@@ -34,6 +35,7 @@ def path_of(target: bytes) -> str:
     return "/" + "/".join(each for each in segments if each not in ("", ".")).lower()
 
 
+@lru_cache(maxsize=1024)
 def is_admin(method: str, path: str) -> bool:
     """Whether a request changes, or takes away, what a backend serves; `path` as `path_of` gives it."""
     return _ADMIN.match(f"{method} {path}") is not None

@@ -12,6 +12,8 @@ from urllib.parse import unquote_to_bytes
 
 _CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|api-?key|subscription-key|token|secret)")
 _NOT_ONE = re.compile(rb".*(?:csrf|xsrf).*")
+_REMEMBERED = 256
+"""Bytes of a value that is remembered."""
 _LONG = 8
 """Characters of a key that nothing else has by chance; a shorter one is only found where it stands alone."""
 
@@ -43,33 +45,37 @@ class OwnKeys:
     """Finds Spillway's own keys in what goes to a backend."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        forms = sorted({form for key in keys for form in written(key)}, key=len, reverse=True)
-        self._found = re.compile(b"|".join(map(_pattern, forms))).search if forms else None
+        forms = sorted({form for key in keys for form in written(key)})
+        self._long = tuple(form for form in forms if len(form) >= _LONG)
+        short = b"|".join(re.escape(form) for form in forms if len(form) < _LONG)
+        self._short = re.compile(rb"(?<![0-9A-Za-z])(?:%b)(?![0-9A-Za-z])" % short) if short else None
+        # Most headers are the same in every request.
+        self._remembered = lru_cache(maxsize=2048)(self._are_in)
 
     def __bool__(self) -> bool:
-        return self._found is not None
+        return bool(self._long or self._short)
 
     def are_in(self, value: bytes) -> bool:
         """Whether a header's value or a parameter holds one: as it is, percent-encoded, or as Basic's user or password."""
-        found = self._found
-        if found is None:
-            return False
-        if found(value) or (b"%" in value and found(unquote_to_bytes(value))):
+        return self._remembered(value) if len(value) <= _REMEMBERED else self._are_in(value)
+
+    def _are_in(self, value: bytes) -> bool:
+        if self._found(value) or (b"%" in value and self._found(unquote_to_bytes(value))):
             return True
-        return value[:6].lower() == b"basic " and bool(found(_unbasic(value[6:])))
+        return value[:6].lower() == b"basic " and self._found(_unbasic(value[6:]))
+
+    def _found(self, value: bytes) -> bool:
+        if any(key in value for key in self._long):
+            return True
+        return self._short is not None and self._short.search(value) is not None
 
     def without(self, target: bytes) -> bytes:
         """A target without the parameters of its query that hold one."""
         path, mark, query = target.partition(b"?")
-        if not mark or self._found is None:
+        if not mark or not self:
             return target
         kept = [each for each in query.split(b"&") if not self.are_in(each.replace(b"+", b" "))]
         return path + b"?" + b"&".join(kept) if kept else path
-
-
-def _pattern(form: bytes) -> bytes:
-    pattern = re.escape(form)
-    return pattern if len(form) >= _LONG else rb"(?<![0-9A-Za-z])" + pattern + rb"(?![0-9A-Za-z])"
 
 
 def _unbasic(value: bytes) -> bytes:

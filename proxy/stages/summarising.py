@@ -15,6 +15,7 @@ from proxy.dialects import UPSTREAM
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import summarising
 from proxy.errors import UpstreamUnavailable
+from proxy.net.credentials import is_credential
 from proxy.net.inflate import readable
 from proxy.shortening.compaction import SummaryAsk
 from proxy.shortening.summary import acceptable
@@ -146,7 +147,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
 
 def _headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     """The client's own credentials, for its own backend only."""
-    own = [(name, value) for name, value in job.exchange.headers if name in (b"authorization", b"x-api-key")]
+    own = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
     return [(b"content-type", b"application/json"), *(own if same else ())]
 
 
