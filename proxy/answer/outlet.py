@@ -165,8 +165,14 @@ class Outlet:
             return
         sent = way(piece, role_said=role_said)
         out.append(sent)
-        if learns and self._writer.native and piece.alone and (role_said or not piece.role):
-            self.template.learn(piece.frame, sent, piece.alone, piece.text or piece.thought, piece.tally)
+        written = None
+        if learns and piece.alone and (role_said or not piece.role):
+            written = self._writer.repeats(piece.alone)
+        if written is None:
+            self.template.forget()  # what was written may have changed how a word is written
+        else:
+            names, said = (piece.alone, written), piece.text or piece.thought
+            self.template.learn(piece.frame, sent, names, said, piece.tally)
 
     def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None

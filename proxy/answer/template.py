@@ -40,23 +40,28 @@ class Template:
         self.known = False
 
     def learn(
-        self, frame: bytes, sent: bytes, name: str, text: str, tally: tuple[bytes, bytes] | None = None
+        self,
+        frame: bytes,
+        sent: bytes,
+        names: tuple[str, str],
+        text: str,
+        tally: tuple[bytes, bytes] | None = None,
     ) -> None:
         """Take a parsed frame that says only `text`, and what was sent to the client for it, as the form.
 
-        `name` is the field that holds the text. `tally` are the keys of the object of running counts in the frame,
+        `names` are the fields that hold the text in one and in the other. `tally` are the keys of the object of running counts in the frame,
         and of the completion tokens in it.
         """
         self.known, self._count = False, b""
         if not _plain(text):
             return
         literal = text.encode("utf-8", "replace")
-        form, to = _around(frame, name, literal), _around(sent, name, literal)
+        form, to = _around(frame, names[0], literal), _around(sent, names[1], literal)
         if form is None or to is None:
             return
         self._before, self._after = form
         self._to_before, self._to_after = to
-        self.thought, self.verbatim = name != "content", frame == sent
+        self.thought, self.verbatim = names[0] != "content", frame == sent
         self.known = tally is None or self._learn_counts(*tally)
         self._at, self._end = len(self._before), -len(self._after)
         self._shortest = self._at - self._end

@@ -56,6 +56,13 @@ class Writer(Protocol):
     native: bool
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
 
+    def repeats(self, name: str) -> str | None:
+        """Whether a word more, in the field `name` of the backend's frames, is written like the last one, and changes nothing here.
+
+        The field in which it is written; None: it has to be written by `relay` or `part`.
+        """
+        ...
+
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read: as it came, or under another identity. Of one that is `done`, the mark that ends."""
         ...

@@ -28,6 +28,9 @@ class LinesWriter:
     media_type = "application/x-ndjson"
     native = False
 
+    def repeats(self, name: str) -> str | None:
+        return "said" if name == "content" else "thought"
+
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         del identity, role_said
         return self._line(piece) if piece.form is not None else self.end() * piece.done

@@ -33,6 +33,10 @@ class ChatWriter:
     media_type = "text/event-stream; charset=utf-8"
     native = True
 
+    def repeats(self, name: str) -> str | None:
+        """Always."""
+        return name
+
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece as it came, or under an identity; the first choice's role is left out where it was said already."""
         if piece.form is None or (identity is None and piece.frame):

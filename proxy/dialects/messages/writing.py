@@ -63,6 +63,11 @@ class MessagesWriter:
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
 
+    def repeats(self, name: str) -> str | None:
+        """As long as the same block is open."""
+        kind = "text" if name == "content" else "thinking"
+        return kind if kind == self._block else None
+
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read."""
         del role_said

@@ -26,6 +26,8 @@ class ChatLines:
 
     media_type = "application/x-ndjson"
     native = False
+    _word = "content"
+    """The field that holds what is said."""
 
     def __init__(self, model: str) -> None:
         """`model` is what the client asked for, and is told."""
@@ -36,6 +38,10 @@ class ChatLines:
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
         self._over = False
+
+    def repeats(self, name: str) -> str | None:
+        """Always: a line that says a word says nothing else."""
+        return self._word if name == "content" else "thinking"
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read."""
@@ -136,6 +142,8 @@ class ChatLines:
 
 class GenerateLines(ChatLines):
     """Writes the lines of an answer to `/api/generate`."""
+
+    _word = "response"
 
     @override
     def _saying(self, text: str, thought: str, calls: Sequence[CallPart] = ()) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class ResponsesWriter:
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
 
+    def repeats(self, name: str) -> str | None:
+        """Never: events are numbered, and the end says all of them once more."""
+        del name
+        return None
+
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read."""
         del role_said

@@ -1,0 +1,91 @@
+"""A whole stream in every dialect: the same events however it was cut, and a word that is not parsed like one that is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.answer.events import Resumed
+from proxy.answer.session import StreamSession, Watch
+from proxy.dialects import DIALECTS
+from proxy.dialects.chat import ChatReader
+from proxy.neutral.dialect import Dialect
+from proxy.neutral.request import Request
+from proxy.wire import sse
+from tests.answer.support import (
+    DONE,
+    FAR,
+    Attempt,
+    answer,
+    chunk,
+    conversation,
+    ending,
+    frame,
+    opening,
+    said,
+    sizes,
+    usage,
+)
+from tests.dialects.streams import SAID, calling
+
+every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+
+
+def session(dialect: Dialect, watch: Watch = FAR) -> StreamSession:
+    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
+    return StreamSession(watch, answer(), ChatReader(), writer)
+
+
+def text_in(dialect: Dialect, data: bytes) -> str:
+    """What a client shows as the answer."""
+    frames = data.split(b"\n") if dialect.name.startswith("ollama") else map(sse.data_of, sse.frames(data))
+    return "".join(map(_word, (json.loads(each) for each in frames if each and each != b"[DONE]")))
+
+
+def _word(event: Any) -> str:
+    if "choices" in event:
+        return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    if event.get("type") == "content_block_delta":
+        return str(event["delta"].get("text", ""))
+    if event.get("type") == "response.output_text.delta":
+        return str(event["delta"])
+    if isinstance(message := event.get("message"), dict) and "done" in event:
+        return str(message["content"])
+    return str(event["response"]) if "done" in event else ""
+
+
+_WORDS = st.lists(st.text(min_size=1, max_size=4), max_size=20)
+
+
+@every
+@given(deltas=SAID, words=_WORDS, calls=st.integers(0, 2), cuts=sizes)
+def test_however_a_stream_is_cut_it_is_written_alike(
+    dialect: Dialect, deltas: list[dict[str, Any]], words: list[str], calls: int, cuts: list[int]
+) -> None:
+    body = opening() + b"".join(frame(chunk(delta)) for delta in deltas)
+    body += b"".join(map(said, words)) + b"".join(frame(chunk(delta)) for delta in calling(calls))
+    body += b"".join(map(said, words)) + ending("tool_calls" if calls else "stop") + usage(9, 9) + DONE
+    written = conversation(session(dialect), body, sizes=cuts)
+    assert written == conversation(session(dialect), body)
+    expected = "".join(delta.get("content", "") for delta in deltas) + "".join(words) * 2
+    assert text_in(dialect, written) == expected
+
+
+@every
+@given(at=st.integers(1, 17), cuts=sizes)
+def test_an_answer_that_is_resumed_is_one(dialect: Dialect, at: int, cuts: list[int]) -> None:
+    words = [f" word{number}" for number in range(30)]
+    first = opening() + b"".join(map(said, words)) + ending() + DONE
+    rest = (
+        opening(name="two")
+        + b"".join(said(word, name="two") for word in words[at:])
+        + ending(name="two")
+        + DONE
+    )
+    watch = Watch(window=1000, pause_point=100 + at, resumable=True)
+    data = conversation(session(dialect, watch), first, Attempt(rest, Resumed(40)), sizes=cuts)
+    assert text_in(dialect, data) == "".join(words)
