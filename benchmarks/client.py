@@ -111,7 +111,7 @@ def chat(messages: Iterable[dict[str, str]], **fields: Any) -> bytes:
     data = {"model": MODEL, **fields, "messages": list(messages)}
     body = json.dumps(data, separators=(",", ":")).encode()
     head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Accept: application/json\r\nUser-Agent: OpenAI/Python 2.0.0\r\nAuthorization: Bearer sk-bench\r\n"
         b"Accept-Encoding: gzip, deflate\r\nX-Stainless-Lang: python\r\nContent-Length: %d\r\n\r\n"
     )
