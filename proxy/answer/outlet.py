@@ -77,11 +77,12 @@ class Outlet:
     def text_frame(self, frame: bytes, text: str, out: list[bytes]) -> None:
         """A frame that the template could read."""
         template = self.template
-        sent = template.fill(frame, text)
         if self._withheld is None:
-            out.append(sent)
+            out.append(template.fill(frame, text))
         else:
-            self._withheld.append(partial(bytes, sent))
+            self._withheld.append(
+                partial(bytes, frame) if template.write is None else partial(template.write, text)
+            )
         self._answer.add_plain(text, thought=template.thought, told=template.told(frame))
 
     def piece(self, piece: Piece, out: list[bytes]) -> bool:
@@ -162,17 +163,15 @@ class Outlet:
     ) -> None:
         if self._withheld is not None:
             self._withheld.append(partial(way, piece, role_said=role_said))
+            self.template.forget()  # nobody knows yet how a word after it is written
             return
         sent = way(piece, role_said=role_said)
         out.append(sent)
-        written = None
-        if learns and piece.alone and (role_said or not piece.role):
-            written = self._writer.repeats(piece.alone)
-        if written is None:
-            self.template.forget()  # what was written may have changed how a word is written
-        else:
-            names, said = (piece.alone, written), piece.text or piece.thought
-            self.template.learn(piece.frame, sent, names, said, piece.tally)
+        self.template.forget()  # what was written may have changed how a word is
+        more = self._writer.more(piece.alone) if piece.alone else None
+        if learns and (more or self._writer.native) and piece.alone and (role_said or not piece.role):
+            said = piece.text or piece.thought
+            self.template.learn(piece.frame, more or sent, piece.alone, said, piece.tally)
 
     def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None

@@ -120,7 +120,7 @@ class StreamSession:
             return None
         told = template.told(frame) if template.counts and not answer.attempts[-1].deltas % _BETWEEN else 0
         answer.add_plain(text, thought=template.thought, told=told)
-        return frame if template.verbatim else template.fill(frame, text)
+        return template.fill(frame, text)
 
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.

@@ -8,6 +8,9 @@ of numbers behind the text may differ, too: the one number that matters is read 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 _LONGEST_COUNT = 16
 
 
@@ -15,8 +18,8 @@ class Template:
     """The last parsed frame, as a form to be filled in: what comes from the backend, what goes to the client."""
 
     __slots__ = (
-        *("_after", "_before", "_at", "_count", "_end", "_inner", "_shortest", "_to_after", "_to_before"),
-        *("counts", "known", "thought", "verbatim"),
+        *("_after", "_at", "_before", "_count", "_end", "_inner", "_shortest"),
+        *("counts", "known", "thought", "write"),
     )
 
     def __init__(self) -> None:
@@ -24,11 +27,11 @@ class Template:
         """Whether there is a form to read by."""
         self.thought = False
         """Whether the text is reasoning."""
-        self.verbatim = True
-        """Whether frames go out as they come."""
+        self.write: Callable[[str], bytes] | None = None
+        """Makes of a text what goes to the client; None: frames go out as they come."""
         self.counts = False
         """Whether frames tell running counts."""
-        self._before = self._after = self._to_before = self._to_after = b""
+        self._before = self._after = b""
         self._inner = b""
         """What stands between the text and the counts."""
         self._count = b""
@@ -42,36 +45,44 @@ class Template:
     def learn(
         self,
         frame: bytes,
-        sent: bytes,
-        names: tuple[str, str],
+        sent: bytes | Callable[[str], bytes],
+        name: str,
         text: str,
         tally: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """Take a parsed frame that says only `text`, and what was sent to the client for it, as the form.
+        """Take a parsed frame that says only `text` as the form.
 
-        `names` are the fields that hold the text in one and in the other. `tally` are the keys of the object of running counts in the frame,
-        and of the completion tokens in it.
+        `sent` is what was sent to the client for it, or writes what is to be sent for any text. `name` is the field
+        that holds the text. `tally` are the keys of the object of running counts in the frame, and of the
+        completion tokens in it.
         """
         self.known, self._count = False, b""
         if not _plain(text):
             return
         literal = text.encode("utf-8", "replace")
-        form, to = _around(frame, names[0], literal), _around(sent, names[1], literal)
+        form = _around(frame, name, literal)
+        to = _around(sent, name, literal) if isinstance(sent, bytes) else (b"", b"")
         if form is None or to is None:
             return
         self._before, self._after = form
-        self._to_before, self._to_after = to
-        self.thought, self.verbatim = names[0] != "content", frame == sent
-        self.known = tally is None or self._learn_counts(*tally)
+        self.thought = name != "content"
+        if isinstance(sent, bytes):
+            self.write = None if frame == sent else partial(_between, *to)
+        else:
+            self.write = sent
+        self.known = tally is None or self._learn_counts(*tally, to[1])
         self._at, self._end = len(self._before), -len(self._after)
         self._shortest = self._at - self._end
         self.counts = bool(self._count)
 
-    def _learn_counts(self, key: bytes, count: bytes) -> bool:
-        """Cut the object of counts out of what follows the text; False if it is not there, or goes to the client."""
+    def _learn_counts(self, key: bytes, count: bytes, to_after: bytes) -> bool:
+        """Cut the object of counts out of what follows the text; False if it is not there, or goes to the client.
+
+        `to_after` is what follows the text there.
+        """
         inner, found, rest = self._after.partition(key + b"{")
         _, closing, after = rest.partition(b"}")
-        if not closing or key in rest or (not self.verbatim and key in self._to_after):
+        if not closing or key in rest or (self.write is not None and key in to_after):
             return False
         self._inner, self._count, self._after = inner + found, count, closing + after
         return True
@@ -109,7 +120,7 @@ class Template:
     def read_all(self, block: bytes) -> list[str] | None:
         """The texts of several frames that all fit and go out as they came; None if any has to be looked at."""
         before, after = self._before, self._after
-        if not self.known or not self.verbatim or self.counts:
+        if not self.known or self.write is not None or self.counts:
             return None
         if not block.startswith(before) or not block.endswith(after):
             return None
@@ -123,7 +134,11 @@ class Template:
 
     def fill(self, frame: bytes, text: str) -> bytes:
         """What to send to the client for a frame with this text."""
-        return frame if self.verbatim else self._to_before + text.encode() + self._to_after
+        return frame if self.write is None else self.write(text)
+
+
+def _between(before: bytes, after: bytes, text: str) -> bytes:
+    return before + text.encode() + after
 
 
 def _plain(text: str) -> bool:

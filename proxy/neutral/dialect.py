@@ -56,10 +56,10 @@ class Writer(Protocol):
     native: bool
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
 
-    def repeats(self, name: str) -> str | None:
-        """Whether a word more, in the field `name` of the backend's frames, is written like the last one, and changes nothing here.
+    def more(self, name: str) -> Callable[[str], bytes] | None:
+        """Writes a word more of what was said last, without a quote or an escape; None: only the backend's own frame can.
 
-        The field in which it is written; None: it has to be written by `relay` or `part`.
+        `name` is the field of the backend's frames in which it comes. Good until anything else is written.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,9 +45,9 @@ class NumberedWriter:
     def __init__(self) -> None:
         self._number = 0
 
-    def repeats(self, name: str) -> str | None:
+    def more(self, name: str) -> Callable[[str], bytes] | None:
         del name
-        return None
+        return lambda text: self._frame(text=text)
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         if piece.form is None:

@@ -16,7 +16,7 @@ texts = st.text(st.sampled_from(list('ab "\\\n\r\x00\u2028字😀é</\x7f')), ma
 
 def learnt(text: str = "x", name: str = "content") -> Template:
     template = Template()
-    template.learn(frame(chunk({name: text})), frame(chunk({name: text})), (name, name), text)
+    template.learn(frame(chunk({name: text})), frame(chunk({name: text})), name, text)
     return template
 
 
@@ -44,7 +44,7 @@ def test_any_bytes_between_are_json_or_left_to_the_parser(raw: bytes) -> None:
 @given(texts.filter(bool), texts)
 def test_a_frame_to_another_identity_is_filled_in(text: str, other: str) -> None:
     template = Template()
-    template.learn(said(text), frame(chunk({"content": text}, name="own")), ("content", "content"), text)
+    template.learn(said(text), frame(chunk({"content": text}, name="own")), "content", text)
     read = template.read(said(other))
     if read is not None:
         assert template.fill(said(other), read) == frame(chunk({"content": other}, name="own"))
@@ -87,7 +87,7 @@ def test_nothing_is_read_before_anything_was_learnt_or_after_it_was_forgotten() 
 )
 def test_a_frame_in_which_the_text_can_not_be_located_teaches_nothing(data: bytes) -> None:
     template = Template()
-    template.learn(data, data, ("content", "content"), "x")
+    template.learn(data, data, "content", "x")
     assert template.read(data) is None
 
 
@@ -100,7 +100,7 @@ def test_reasoning_has_its_own_field() -> None:
 def test_spaces_after_colons_are_as_good() -> None:
     template = Template()
     data = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
-    template.learn(data, data, ("content", "content"), "a")
+    template.learn(data, data, "content", "a")
     assert template.read(data.replace(b'"a"', b'"bc"')) == "bc"
 
 
@@ -115,7 +115,7 @@ def learnt_counts() -> Template:
     """From a frame that tells counts, to one of another identity that does not."""
     template = Template()
     first = counted("x", {"cache_n": 1, "predicted_n": 1, "ms": 1.5}, name="two")
-    template.learn(first, said("x"), ("content", "content"), "x", TALLY)
+    template.learn(first, said("x"), "content", "x", TALLY)
     return template
 
 
@@ -158,8 +158,8 @@ def test_nothing_hides_where_the_counts_are(data: bytes) -> None:
 def test_counts_that_go_to_the_client_are_no_form_for_other_frames() -> None:
     template = Template()
     data = counted("x", {"predicted_n": 1}, name="two")
-    template.learn(data, counted("x", {"predicted_n": 1}), ("content", "content"), "x", TALLY)
+    template.learn(data, counted("x", {"predicted_n": 1}), "content", "x", TALLY)
     assert template.read(data) is None
-    template.learn(data, data, ("content", "content"), "x", TALLY)
+    template.learn(data, data, "content", "x", TALLY)
     assert template.read(data) == "x"
     assert template.read_all(data) is None

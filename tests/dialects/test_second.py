@@ -6,7 +6,7 @@ It is a small one, and unlike chat completions: a question goes in as one text, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +28,9 @@ class LinesWriter:
     media_type = "application/x-ndjson"
     native = False
 
-    def repeats(self, name: str) -> str | None:
-        return "said" if name == "content" else "thought"
+    def more(self, name: str) -> Callable[[str], bytes] | None:
+        field = "said" if name == "content" else "thought"
+        return lambda text: dumps({field: text}) + b"\n"
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         del identity, role_said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,9 +33,10 @@ class ChatWriter:
     media_type = "text/event-stream; charset=utf-8"
     native = True
 
-    def repeats(self, name: str) -> str | None:
-        """Always."""
-        return name
+    def more(self, name: str) -> Callable[[str], bytes] | None:
+        """None: what else is in the frame stays as it came."""
+        del name
+        return None
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece as it came, or under an identity; the first choice's role is left out where it was said already."""

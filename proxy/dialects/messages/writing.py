@@ -5,7 +5,7 @@ Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyP
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.calls import Numbering, arguments_of
@@ -21,6 +21,8 @@ _REASONS = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
+_WORD = "%"
+"""Stands for what is said, in an event that has none of it otherwise."""
 _CALLER = {"type": "direct"}
 _BLANK: Mapping[str, Mapping[str, Any]] = {"text": {"citations": None}, "thinking": {"signature": ""}}
 """What else a block has by its kind."""
@@ -63,10 +65,13 @@ class MessagesWriter:
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
 
-    def repeats(self, name: str) -> str | None:
-        """As long as the same block is open."""
+    def more(self, name: str) -> Callable[[str], bytes] | None:
+        """A piece more of the block that is open."""
         kind = "text" if name == "content" else "thinking"
-        return kind if kind == self._block else None
+        if kind != self._block:
+            return None
+        before, after = self._grown(kind, {kind: _WORD}).split(_WORD.encode())
+        return lambda text: before + text.encode() + after
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read."""
@@ -161,8 +166,11 @@ class MessagesWriter:
         if self._block != kind:
             empty = {"type": kind, **dict.fromkeys(said, "")}
             out += self._begin(kind, {**empty, **_BLANK[kind]})
+        return [*out, self._grown(kind, said)]
+
+    def _grown(self, kind: str, said: dict[str, str]) -> bytes:
         delta = {"type": f"{kind}_delta", **said}
-        return [*out, _event("content_block_delta", index=self._blocks - 1, delta=delta)]
+        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
 
     def _call(self, part: CallPart) -> list[bytes]:
         """A piece of a tool call: blocks do not interleave, so only one call is written while it comes."""

@@ -5,7 +5,7 @@ Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_ty
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,8 @@ from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
 from proxy.wire.jsontext import dumps
 
+_WORD = "%"
+"""Stands for what is said, in a line that has none of it behind that."""
 _DURATIONS = dict.fromkeys(("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"), 0)
 """Nanoseconds, which clients want to read; nobody measures them here."""
 
@@ -26,8 +28,6 @@ class ChatLines:
 
     media_type = "application/x-ndjson"
     native = False
-    _word = "content"
-    """The field that holds what is said."""
 
     def __init__(self, model: str) -> None:
         """`model` is what the client asked for, and is told."""
@@ -39,9 +39,11 @@ class ChatLines:
         self._usage: Mapping[str, Any] = {}
         self._over = False
 
-    def repeats(self, name: str) -> str | None:
-        """Always: a line that says a word says nothing else."""
-        return self._word if name == "content" else "thinking"
+    def more(self, name: str) -> Callable[[str], bytes] | None:
+        """A line that says a word says nothing else."""
+        said = (_WORD, "") if name == "content" else ("", _WORD)
+        before, _, after = self._line(self._saying(*said)).rpartition(_WORD.encode())
+        return lambda text: before + text.encode() + after
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read."""
@@ -142,8 +144,6 @@ class ChatLines:
 
 class GenerateLines(ChatLines):
     """Writes the lines of an answer to `/api/generate`."""
-
-    _word = "response"
 
     @override
     def _saying(self, text: str, thought: str, calls: Sequence[CallPart] = ()) -> dict[str, Any]:

@@ -27,10 +27,14 @@ class Item:
         """Its beginning."""
         return [("output_item.added", {"item": self.whole()}), *self._opening()]
 
+    def take(self, said: str) -> None:
+        """A piece of it, of which somebody else tells."""
+        self._said.append(said)
+
     def grow(self, said: str) -> Events:
         """A piece of it."""
-        self._said.append(said)
-        return [self._delta(said)] if said else []
+        self.take(said)
+        return [self.delta(said)] if said else []
 
     def done(self, status: str) -> Events:
         """Its end: `completed` or `incomplete`."""
@@ -50,7 +54,8 @@ class Item:
     def _opening(self) -> Events:
         return []
 
-    def _delta(self, said: str) -> tuple[str, dict[str, Any]]:
+    def delta(self, said: str) -> tuple[str, dict[str, Any]]:
+        """The event that tells of a piece."""
         raise NotImplementedError
 
     def _closing(self) -> Events:
@@ -79,7 +84,7 @@ class _Worded(Item):
         return [] if not self.part_kind else [(f"{self.part_kind}.added", self._at(part=self._part()))]
 
     @override
-    def _delta(self, said: str) -> tuple[str, dict[str, Any]]:
+    def delta(self, said: str) -> tuple[str, dict[str, Any]]:
         return f"{self.kind}.delta", self._at(delta=said, **self.extra)
 
     @override
@@ -164,7 +169,7 @@ class CallItem(Item):
         return self._named.item(self._call_id, self.said, self.id, self.status)
 
     @override
-    def _delta(self, said: str) -> tuple[str, dict[str, Any]]:
+    def delta(self, said: str) -> tuple[str, dict[str, Any]]:
         return "function_call_arguments.delta", {"item_id": self.id, "delta": said}
 
     @override

@@ -7,7 +7,7 @@ where no `response.completed` comes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.calls import Numbering
@@ -23,6 +23,8 @@ from proxy.wire.jsontext import dumps
 _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "server_error"}
 """Codes of errors that clients look for inside a stream (Codex 0.169, PyPI `openai` 3.54.0)."""
 
+_WORD = "%"
+"""Stands for what is said, in an event that has none of it otherwise."""
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of answers that are not complete."""
 
@@ -59,10 +61,23 @@ class ResponsesWriter:
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
 
-    def repeats(self, name: str) -> str | None:
-        """Never: events are numbered, and the end says all of them once more."""
-        del name
-        return None
+    def more(self, name: str) -> Callable[[str], bytes] | None:
+        """A piece more of the item that is open."""
+        item = self._open
+        if type(item) is not (MessageItem if name == "content" else self._thinking):
+            return None
+        kind, fields = item.delta(_WORD)
+        named = f"response.{kind}".encode()
+        head = b'event: %b\ndata: {"type":"%b","sequence_number":' % (named, named)
+        told = dumps({"output_index": self._items.index(item), **fields})
+        before, after = told.removeprefix(b"{").split(_WORD.encode())
+
+        def write(text: str) -> bytes:
+            item.take(text)
+            self._sequence += 1
+            return b"%b%d,%b%b%b\n\n" % (head, self._sequence - 1, before, text.encode(), after)
+
+        return write
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read."""
