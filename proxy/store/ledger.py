@@ -75,9 +75,10 @@ class Ledger:
         if held is None:
             return None
         after = self.now() - self._ttl
-        return next(
-            (digest for digest in digests if digest in held and self._live((scope, digest), after)), None
-        )
+        for digest in digests:
+            if digest in held and self._live((scope, digest), after):
+                return digest
+        return None
 
     def live(self, key: Key) -> bool:
         """Whether it is held and was used less than the TTL ago."""
