@@ -228,6 +228,8 @@ def options_of(settings: Settings) -> Options:
         emulate_tools=settings.emulate_tools,
         ask_usage=settings.ask_usage,
         max_body=settings.max_body,
+        max_messages=settings.max_messages,
+        max_parts=settings.max_parts,
         max_answer=settings.max_answer,
         summary_timeout=settings.summary_timeout,
         grace=settings.grace,

@@ -50,6 +50,9 @@ class Options:
     """Whether models without tools of their own get them as text."""
     ask_usage: bool = True
     max_body: int = 64 * 2**20
+    max_messages: int = 10_000
+    max_parts: int = 20_000
+    """Of contents, tool calls and tools together."""
     max_answer: int = 64 * 2**20
     summary_timeout: float = 300.0
     grace: float = 2.0

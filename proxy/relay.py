@@ -32,6 +32,7 @@ from proxy.stages.job import Job
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
+from proxy.stages.reading import read
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
@@ -97,8 +98,7 @@ class Relay:
         """
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
-            body = exchange.decoded(wire, self.options.max_body)
-            request = dialect.read_to_count(body)
+            request = await read(exchange, wire, lambda body, _: dialect.read_to_count(body), self.options)
             tokens = await self.counting.exactly(await self.router.route(request.model), request.body)
             told = dumps(dialect.counted(tokens))
             await exchange.reply(200, [(b"content-type", b"application/json")], told)
@@ -140,8 +140,7 @@ class Relay:
 
     async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, recall, count."""
-        body = exchange.decoded(wire, self.options.max_body)
-        request = dialect.read(body, wire)
+        request = await read(exchange, wire, dialect.read, self.options)
         route = await self.router.route(request.model)
         journal.tell(Routed(route.upstream.name, route.model))
         return await self.preparer.prepare(exchange, journal, dialect, request, route)

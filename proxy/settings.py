@@ -220,6 +220,8 @@ class Settings(BaseSettings):
     )
     store_bytes: int = Field(256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
     max_body: int = Field(64 * 2**20, gt=0, description="Bytes of the largest request body accepted.")
+    max_messages: int = Field(10_000, gt=0, description="Messages of the longest managed request accepted.")
+    max_parts: int = Field(20_000, gt=0, description="Parts, tool calls and tools of a managed request.")
     max_answer: int = Field(
         64 * 2**20,
         gt=0,
@@ -267,8 +269,8 @@ class Settings(BaseSettings):
             msg = f"backends must have different names, not {names}"
             raise ValueError(msg)
         if self.max_bodies < self.max_body:
-            msg = f"max_bodies {self.max_bodies} must be at least max_body {self.max_body}, or the largest never gets in"
-            raise ValueError(msg)
+            bounds = f"max_bodies {self.max_bodies} must be at least max_body {self.max_body}"
+            raise ValueError(f"{bounds}, or the largest never gets in")
         if self.host not in LOOPBACK and not self.api_keys and not self.allow_open:
             msg = (
                 f"host {self.host} is not loopback and api_keys is empty; "
@@ -316,8 +318,7 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         raise SettingError(wrong)
     named = config or (Path(path) if (path := os.environ.get("SPILLWAY_CONFIG")) else None)  # noqa: TID251 - the one place
     if named is not None and not named.is_file():
-        msg = f"config file {named} does not exist"
-        raise SettingError(msg)
+        raise SettingError(f"config file {named} does not exist")
 
     class Sourced(Settings):
         model_config = SettingsConfigDict(toml_file=named)
@@ -359,9 +360,8 @@ def _is_here(host: str) -> bool:
 
 def _in_order(target: float, trigger: float, pause: float, where: str) -> None:
     if not target < trigger <= pause:
-        raise ValueError(
-            f"{where}target {target} must be below trigger {trigger}, and that at most pause {pause}"
-        )
+        order = f"target {target} must be below trigger {trigger}, and that at most pause {pause}"
+        raise ValueError(f"{where}{order}")
 
 
 def _unparsed(error: SettingsError) -> str:

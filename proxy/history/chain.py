@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
-from proxy.history.prefixes import LEAST, Prefixes
+from proxy.history.prefixes import LEAST, Found, Known, Prefixes
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
 
 DIGEST_BYTES = 16
+Linked: TypeAlias = tuple[list[bytes], Known[list[bytes]] | None]
 
 
 def message_digest(message: Message) -> bytes:
@@ -38,14 +39,20 @@ class Chains:
     def __init__(self, limit: int) -> None:
         self._known: Prefixes[list[bytes]] = Prefixes(limit)
 
-    def of(self, messages: Sequence[Message]) -> list[bytes]:
-        """The chain of a history."""
-        if len(messages) < LEAST:
-            return chain(messages)
-        found = self._known.longest((), messages)
-        links = chain(messages, (found.value or [])[: found.common])
-        self._known.keep(found, links)
-        return links
+    def find(self, messages: Sequence[Message]) -> Found[list[bytes]]:
+        """What is known of a history."""
+        return self._known.longest((), messages)
+
+    def go_on(self, found: Found[list[bytes]]) -> Linked:
+        """Its chain, and what is to be kept of it. May take long; usable from another thread."""
+        links = chain(found.messages, (found.value or [])[: found.common])
+        long = len(links) >= LEAST
+        return links, found.grown(links, self._known.limit) if long else None
+
+    def keep(self, found: Found[list[bytes]], linked: Linked) -> list[bytes]:
+        """Remember a chain, and return it."""
+        self._known.keep(found, linked[1])
+        return linked[0]
 
 
 def _canonical(message: Message) -> list[Any]:

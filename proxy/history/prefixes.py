@@ -66,12 +66,31 @@ class Found(Generic[T]):
         """The messages that are known, as the very objects that came first."""
         return () if self.known is None else self.known.messages[: self.common]
 
+    @property
+    def new(self) -> Sequence[Any]:
+        """The messages that are not."""
+        return self.messages[self.common :]
+
+    def grown(self, value: T, limit: float = math.inf) -> Known[T] | None:
+        """What is known from now on, if this was made of the history; None if that is more than `limit` bytes."""
+        known, common, new = self.known, self.common, self.new
+        size = sum(map(_size, new)) + _PER_MESSAGE * len(new)
+        size += known.size * common / len(known.messages) if known is not None else 0
+        if not self.messages or size > limit or size == math.inf:
+            return None
+        odd = {at: data for at, data in known.odd.items() if at < common} if known is not None else {}
+        odd |= {at: dumps(message) for at, message in enumerate(new, common) if not _is_text(message)}
+        return Known([*self.shared, *new], value, odd, size)
+
 
 class Prefixes(Generic[T]):
-    """Values by histories, bounded in bytes; the least recently used go first. What is kept must not be changed in place."""
+    """Values by histories, bounded in bytes; the least recently used go first. What is kept must not be changed in place.
+
+    To be used from one thread. What takes long for a long history is a found one's own, and may be done in another.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._bytes = 0.0
         self._groups: OrderedDict[Hashable, list[Known[T]]] = OrderedDict()
 
@@ -86,28 +105,20 @@ class Prefixes(Generic[T]):
                 break
         return Found(group, messages, found, most)
 
-    def keep(self, found: Found[T], value: T) -> None:
-        """Remember what was made of a history, in place of the one that it goes on with."""
-        if not found.messages:
+    def keep(self, found: Found[T], grown: Known[T] | None) -> None:
+        """Remember what has grown out of what was found, in its place if it goes on with all of it."""
+        if grown is None or grown.size > self.limit:
             return
-        known, common = found.known, found.common
-        new = found.messages[common:]
-        size = sum(map(_size, new)) + _PER_MESSAGE * len(new)
-        size += known.size * common / len(known.messages) if known is not None else 0
-        if size > self._limit:
-            return
-        odd = {at: data for at, data in known.odd.items() if at < common} if known is not None else {}
-        odd |= {at: dumps(message) for at, message in enumerate(new, common) if not _is_text(message)}
-        branches = self._groups.setdefault(found.group, [])
+        known, branches = found.known, self._groups.setdefault(found.group, [])
         self._groups.move_to_end(found.group)
-        if known in branches and known is not None and common == len(known.messages):
+        if known is not None and known in branches and found.common == len(known.messages):
             branches.remove(known)
             self._bytes -= known.size
-        branches.insert(0, Known([*found.shared, *new], value, odd, size))
-        self._bytes += size
+        branches.insert(0, grown)
+        self._bytes += grown.size
         if len(branches) > BRANCHES:
             self._bytes -= branches.pop().size
-        while self._bytes > self._limit:
+        while self._bytes > self.limit:
             _, dropped = self._groups.popitem(last=False)
             self._bytes -= sum(branch.size for branch in dropped)
 
@@ -133,8 +144,10 @@ def _is_text(value: Any) -> bool:
 def _head(message: Any) -> Hashable:
     """Something that histories of one conversation have in common, and others rarely."""
     content = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, list) and content and isinstance(content[0], Mapping):
+        content = content[0].get("text")
     if not isinstance(content, str):
-        return _size(message)
+        return None
     if len(content) <= _WHOLE_KEY:
         return content
     return len(content), content[:256], content[-256:]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_not
 
-from proxy.history.prefixes import LEAST, Prefixes
+from proxy.history.prefixes import LEAST, Found, Known, Prefixes
 from proxy.neutral.request import Message, leading_system
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import Halt, RepairRules, mend, repair
@@ -18,31 +18,63 @@ class _Seen:
     halt: Halt | None
 
 
+@dataclass(slots=True)
+class Tidy:
+    """Messages on their way to be tidied, and what came of it."""
+
+    messages: Sequence[Message]
+    """As backends take them; the same list if nothing was done."""
+    rules: RepairRules
+    found: Found[_Seen]
+    kinds: Sequence[str] = ()
+    """What was mended, see `repair`."""
+    grown: Known[_Seen] | None = None
+
+    @property
+    def new(self) -> Sequence[Message]:
+        """The messages that have to be gone through."""
+        return self.found.new
+
+
 class Tidier:
-    """Cleans and mends histories. `limit`: bytes that are remembered, about."""
+    """Cleans and mends histories. `limit`: bytes that are remembered, about.
+
+    `find` and `keep` are for one thread, and quick; `go_on` may take long, and be done in another.
+    """
 
     def __init__(self, limit: int) -> None:
         self._known: Prefixes[_Seen] = Prefixes(limit)
 
-    def tidy(self, messages: list[Message], rules: RepairRules) -> tuple[Sequence[Message], list[str]]:
-        """The messages as backends take them, and what was mended, see `repair`; the same list if nothing was done.
+    def find(self, messages: list[Message], rules: RepairRules) -> Tidy:
+        """Begin with a history.
 
-        Those that are known are put into the list as the objects that came before: what is compared later is the same.
+        Messages that are known are put into the list as the objects that came before: what is compared later is the same.
         """
-        if len(messages) < LEAST:
-            clean = clean_history(messages)
-            done, kinds = repair(clean, rules)
-            return (done if kinds or any(map(is_not, messages, clean)) else messages), kinds
         lead = leading_system(messages)
         found = self._known.longest(rules, messages[lead:])
-        common, seen = found.common, found.value
-        messages[lead : lead + common] = found.shared
+        messages[lead : lead + found.common] = found.shared
+        return Tidy(messages, rules, found)
+
+    def go_on(self, tidy: Tidy) -> None:
+        """Clean and mend it."""
+        messages, common, seen = tidy.messages, tidy.found.common, tidy.found.value
+        if len(messages) < LEAST:
+            clean = clean_history(messages)
+            done, tidy.kinds = repair(clean, tidy.rules)
+            if tidy.kinds or any(map(is_not, messages, clean)):
+                tidy.messages = done
+            return
+        lead = len(messages) - len(tidy.found.messages)
         rest = messages[lead:]
         clean, begun = clean_history(rest[common:]), None
         if seen is not None:
             clean = [*seen.clean[:common], *clean]
             begun = seen.halt if seen.halt is not None and seen.halt.at <= common else None
-        cleaned = any(map(is_not, rest, clean))
-        done, kinds, halt = mend([*messages[:lead], *clean], rules, begun)
-        self._known.keep(found, _Seen(clean, halt))
-        return (done if cleaned or kinds else messages), kinds
+        done, tidy.kinds, halt = mend([*messages[:lead], *clean], tidy.rules, begun)
+        tidy.grown = tidy.found.grown(_Seen(clean, halt), self._known.limit)
+        if tidy.kinds or any(map(is_not, rest, clean)):
+            tidy.messages = done
+
+    def keep(self, tidy: Tidy) -> None:
+        """Remember what was done."""
+        self._known.keep(tidy.found, tidy.grown)

@@ -10,8 +10,10 @@ from functools import partial
 
 from proxy.history.checkpoint import Checkpoint, SharedCheckpoints
 from proxy.history.turns import newest_user
+from proxy.net.apart import apart
 from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
+from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.recall.recalled import NOTHING
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
@@ -32,6 +34,8 @@ RENEWED = 1.0
 """Seconds between two renewals."""
 COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened is not tried again."""
+HEAVY_HISTORY = HEAVY // 4
+"""Weight from which a history is not shortened on the loop."""
 
 
 @dataclass(slots=True)
@@ -173,23 +177,31 @@ class Compactor:
             await self._store.renew(name, LEASE)
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, asked: Asked) -> Compaction:
+        heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
+        reduction, overhead = await apart(heavy, self._reduction, job, budget, goal)
+        by = await self.summariser(job, budget, overhead)
+        flow = compact(reduction, by, limit=max(1.0, limit - overhead))
+        return await drive(flow, asked, heavy=heavy)
+
+    def _reduction(self, job: Job, budget: ContextBudget, goal: int) -> tuple[Reduction, float]:
+        """What there is to reduce, and the tokens of all else in the prompt."""
+
         def cost(messages: Sequence[Message]) -> list[float]:
             return self._meter.costs(job.key, messages)
 
-        costs = cost(job.prompt.history)
+        history = job.prompt.history
+        costs = cost(history)
         overhead = max(0.0, _of_history(job.prompt) - sum(costs))
         reduction = Reduction(
-            messages=job.prompt.history,
+            messages=history,
             costs=costs,
-            floor=head_end(job.prompt.history),
-            tail=newest_user(job.prompt.history) or 0,
+            floor=head_end(history),
+            tail=newest_user(history) or 0,
             budget=max(1.0, goal - overhead),
             limits=limits_for(job.options.policy, budget.window),
             cost=cost,
         )
-        by = await self.summariser(job, budget, overhead)
-        flow = compact(reduction, by, limit=max(1.0, limit - overhead))
-        return await drive(flow, asked)
+        return reduction, overhead
 
     async def _summary_route(self, job: Job) -> Route:
         """Who summarises: the request's own model unless another is configured."""

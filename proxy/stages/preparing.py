@@ -10,8 +10,10 @@ from proxy.exchange import Exchange
 from proxy.history.chain import Chains
 from proxy.history.checkpoint import Checkpoints
 from proxy.history.volatile import lasting_digest
+from proxy.net.apart import apart
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
+from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.options import Options
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import shape
@@ -26,6 +28,11 @@ from proxy.telemetry.journal import Journal
 
 _REMEMBERED = 32 * 2**20
 """Bytes of histories of which is remembered what was made of them; their texts are the meter's, too."""
+_SMALL = 16 * 1024
+"""Bytes of a body."""
+HEAVY_TOOLS = 4 * HEAVY
+HEAVY_TEXT = 8 * HEAVY
+"""Weights from which tools and messages in which tools become text are not gone through on the loop."""
 
 
 class Preparer:
@@ -64,10 +71,12 @@ class Preparer:
         await self._prepare(job, emulate=True)
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:
-        request, offer, messages = self._in_form(job, emulate=emulate)
+        request, offer, messages = await self._in_form(job, emulate=emulate)
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]
-        links = self._chains.of(sent)
+        known = self._chains.find(sent)
+        heavy = not _is_small(job.asked) and is_heavy(known.new)
+        links = self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
         # The newest message is never covered, not even where the same loop has been run before.
         checkpoint = await self._store.find(job.scope, links[-2::-1]) if links else None
         history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
@@ -87,27 +96,46 @@ class Preparer:
         job.measured()
         await self._recaller.recall(job)
 
-    def _in_form(self, job: Job, *, emulate: bool) -> tuple[Request, Offer | None, Sequence[Message]]:
+    async def _in_form(self, job: Job, *, emulate: bool) -> tuple[Request, Offer | None, Sequence[Message]]:
         """The request as the policy has it, what it offers as text, and its messages as backends take them."""
         profile, model = job.profile, job.route.model
-        request = shape(job.asked, job.options, profile.window.value if profile.window is not None else None)
+        window = profile.window.value if profile.window is not None else None
+        tools = [job.asked.body.get(form) for form in ("tools", "functions")]
+        small = _is_small(job.asked)
+        heavy = not small and is_heavy(tools, HEAVY_TOOLS)
+        request = await apart(heavy, shape, job.asked, job.options, window)
         backend = job.route.upstream.prober.known_backend
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
-        messages, kinds = self._tidier.tidy(request.messages, rules if offer is None else RepairRules())
+        tidy = self._tidier.find(request.messages, rules if offer is None else RepairRules())
+        await apart(not small and is_heavy(tidy.new), self._tidier.go_on, tidy)
+        self._tidier.keep(tidy)
+        _tell(job.journal, tidy.kinds)
+        if offer is None:
+            return request, None, tidy.messages
+        heavy = heavy or (not small and is_heavy(tidy.messages, HEAVY_TEXT))
+        request, messages, kinds = await apart(heavy, _as_text, request, offer, tidy.messages, rules)
         _tell(job.journal, kinds)
-        if offer is not None:
-            request = emulated(request, offer, messages, system=not rules.alternate)
-            messages, kinds = repair(request.messages, rules)
-            _tell(job.journal, kinds)
         return request, offer, messages
 
 
 def _lasting(asked: Request) -> str:
     """A digest of the client's own system prompt: what was summarised under another is not for this one."""
     return lasting_digest(asked.messages[: leading_system(asked.messages)])
+
+
+def _is_small(request: Request) -> bool:
+    """Whether all of it can't be much, which need not be looked at then."""
+    return request.raw is not None and len(request.raw) <= _SMALL
+
+
+def _as_text(
+    request: Request, offer: Offer, messages: Sequence[Message], rules: RepairRules
+) -> tuple[Request, Sequence[Message], Sequence[str]]:
+    request = emulated(request, offer, messages, system=not rules.alternate)
+    return request, *repair(request.messages, rules)
 
 
 def _tell(journal: Journal, kinds: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 
 from proxy.history.prefixes import Prefixes
 from proxy.history.turns import newest_user
+from proxy.net.apart import apart
 from proxy.neutral.request import Message
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
@@ -178,7 +179,7 @@ class Recaller:
         large = sum(len(spoken_text(message)) for message in new) > INLINE
         read = await asyncio.to_thread(_read, new) if large else _read(new)
         said = [*(found.value or [])[: found.common], *read]
-        self._said.keep(found, said)
+        self._said.keep(found, await apart(large, found.grown, said, INDEXED))
         return said
 
     async def _put(self, job: Job, recalled: Recalled) -> None:

@@ -15,6 +15,7 @@ from proxy.dialects import UPSTREAM
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import summarising
 from proxy.errors import UpstreamUnavailable
+from proxy.net.apart import apart
 from proxy.net.credentials import is_credential
 from proxy.net.inflate import readable
 from proxy.shortening.compaction import SummaryAsk
@@ -41,15 +42,20 @@ Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
 """Whoever answers a request for a summary; empty when that failed."""
 
 
-async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked) -> T:
-    """Run a flow to its end, having every summary it asks for made."""
+async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked, *, heavy: bool = False) -> T:
+    """Run a flow to its end, having every summary it asks for made. `heavy`: not on the loop."""
+    step = await apart(heavy, _next, flow, None)
+    while isinstance(step, SummaryAsk):
+        step = await apart(heavy, _next, flow, await asked(step))
+    return step[0]
+
+
+def _next(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk | tuple[T]:
+    """What the flow asks for next, after this answer; or what it comes to."""
     try:
-        ask = next(flow)
-        while True:
-            ask = flow.send(await asked(ask))
+        return next(flow) if text is None else flow.send(text)
     except StopIteration as stop:
-        result: T = stop.value
-        return result
+        return (stop.value,)
 
 
 class Summaries:

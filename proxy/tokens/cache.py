@@ -157,14 +157,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is to be done to measure `messages`: what is known of them, and how much is new (characters)."""
+    """What is to be done to measure `messages`: what is known of them, and which of them are new."""
 
     group: tuple[str, Any] | None
     known: History
     common: int
     system: Sequence[Any]
     rest: Sequence[Any]
-    new: int
+    new: Sequence[Any]
 
     def finish(self, vectorizer: Vectorizer) -> History:
         """Read what is new. May take long: about 5 MB of text per second. Usable from a thread."""
@@ -173,11 +173,12 @@ class Draft:
         if system is self.known.system and rest is self.known.rest:
             return self.known
         total = self.known.system_total if system is self.known.system else add(system.vectors)
-        return History(system, rest, total, self.known.size + self.new + MESSAGE_BYTES)
+        new = sum(map(rough_size, self.new))
+        return History(system, rest, total, self.known.size + new + MESSAGE_BYTES)
 
 
 class HistoryCache:
-    """Histories measured lately, bounded in bytes.
+    """Histories measured lately, bounded in bytes. Usable from threads.
 
     Messages are compared with those of the last time, not hashed: a history of 400 kB in 0.1 ms.
     """
@@ -185,6 +186,7 @@ class HistoryCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._bytes = 0
+        self._lock = Lock()
         self._groups: OrderedDict[tuple[str, Any], list[History]] = OrderedDict()
 
     def draft(self, vectorizer: Vectorizer, messages: Sequence[Any]) -> Draft:
@@ -195,23 +197,26 @@ class HistoryCache:
         system, rest = messages[:start], messages[start:]
         group = (vectorizer.id, _head(rest[0])) if rest else None
         known, common = History(), 0
-        for candidate in self._groups.get(group, ()) if group else ():
+        with self._lock:
+            candidates = list(self._groups.get(group, ())) if group else []
+        for candidate in candidates:
             shared = candidate.rest.common(rest)
             if shared > common:
                 known, common = candidate, shared
             if shared == len(rest):
                 break
-        new = sum(map(rough_size, rest[common:]))
-        if system and system != known.system.messages:
-            new += sum(map(rough_size, system))
-        return Draft(group, known, common, system, rest, new)
+        fresh = [*rest[common:], *(system if system != known.system.messages else ())]
+        return Draft(group, known, common, system, rest, fresh)
 
     def keep(self, draft: Draft, history: History) -> None:
         """Remember a finished draft in place of what it extends."""
-        if draft.group is None or history is draft.known:
-            return
-        branches = self._groups.setdefault(draft.group, [])
-        self._groups.move_to_end(draft.group)
+        if draft.group is not None and history is not draft.known:
+            with self._lock:
+                self._keep(draft, draft.group, history)
+
+    def _keep(self, draft: Draft, group: tuple[str, Any], history: History) -> None:
+        branches = self._groups.setdefault(group, [])
+        self._groups.move_to_end(group)
         for index, branch in enumerate(branches):
             if branch is draft.known and draft.common == len(branch.rest.messages):
                 self._bytes -= branches.pop(index).size
@@ -243,8 +248,10 @@ def _is_system(message: Any) -> bool:
 def _head(message: Any) -> Any:
     """Something that histories of one conversation have in common, and others rarely."""
     content = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, list) and content and isinstance(content[0], Mapping):
+        content = content[0].get("text")
     if not isinstance(content, str):
-        return rough_size(message)
+        return None
     if len(content) <= WHOLE_KEY:
         return content
     return len(content), content[:256], content[-256:]

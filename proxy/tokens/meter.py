@@ -17,6 +17,7 @@ from proxy.counting.features import EMPTY, Vector, add
 from proxy.counting.margin import ROOM
 from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
+from proxy.neutral.weight import is_heavy
 from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate, EstimateSource, MeterKey, Ticket
 from proxy.tokens.extras import Extras, ExtrasDraft
@@ -69,7 +70,7 @@ class Meter:
         vectorizer = model.vectorizer or await self._models.vectorizer(model)
         draft = self._histories.draft(vectorizer, messages)
         extras_draft = model.extras.draft(vectorizer, body)
-        if draft.new + extras_draft.size > INLINE:
+        if extras_draft.size > INLINE or is_heavy(draft.new, INLINE):
             extras, history = await asyncio.to_thread(_read, model, vectorizer, draft, extras_draft)
         else:
             extras, history = _read(model, vectorizer, draft, extras_draft)

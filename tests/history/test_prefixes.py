@@ -19,7 +19,8 @@ def turns(count: int) -> list[Message]:
 
 
 def kept(known: Prefixes[str], messages: list[Message], value: str, scope: str = "") -> None:
-    known.keep(known.longest(scope, messages), value)
+    found = known.longest(scope, messages)
+    known.keep(found, found.grown(value))
 
 
 def test_a_history_that_goes_on_is_known_as_far_as_it_was_there() -> None:
@@ -101,4 +102,5 @@ def test_a_chain_is_the_same_whatever_was_seen_before(edits: list[tuple[int, lis
     chains, history = Chains(10**6), turns(LEAST)
     for at, new in edits:
         history = [*(dict(message) for message in history[:at]), *new]
-        assert chains.of(history) == chain(history)
+        found = chains.find(history)
+        assert chains.keep(found, chains.go_on(found)) == chain(history)

@@ -15,7 +15,7 @@ from proxy.history.prefixes import LEAST
 from proxy.neutral.request import Message
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import RepairRules, repair
-from proxy.shaping.tidy import Tidier
+from proxy.shaping.tidy import Tidier, Tidy
 from tests.histories import assistant, call, tool, user
 
 RULES = (
@@ -64,10 +64,17 @@ def test_memory_changes_nothing(
     for lost, new in [(0, []), *steps]:
         history = [*history[: len(history) - lost], *new]
         sent = copy.deepcopy(history)
-        done, kinds = tidier.tidy(sent, rules)
+        tidy = tidied(tidier, sent, rules)
         assert sent == history, "the client's own messages are what they were"
-        assert (list(done), kinds) == afresh(history, rules)
-        assert (done is sent) == (afresh(history, rules) == (history, []))
+        assert (list(tidy.messages), tidy.kinds) == afresh(history, rules)
+        assert (tidy.messages is sent) == (afresh(history, rules) == (history, []))
+
+
+def tidied(tidier: Tidier, messages: list[Message], rules: RepairRules) -> Tidy:
+    tidy = tidier.find(messages, rules)
+    tidier.go_on(tidy)
+    tidier.keep(tidy)
+    return tidy
 
 
 class Watched(dict[str, Any]):
@@ -83,7 +90,7 @@ class Watched(dict[str, Any]):
 
 def looks(tidier: Tidier, messages: list[Message], rules: RepairRules) -> int:
     Watched.looks = 0
-    tidier.tidy([Watched(message) for message in messages], rules)
+    tidied(tidier, [Watched(message) for message in messages], rules)
     return Watched.looks
 
 

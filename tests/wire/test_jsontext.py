@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.jsontext import BadText, check_plain, dumps, loads, loads_text
+from proxy.wire.jsontext import BadText, check_plain, dumps, holds_more, loads, loads_text
 
 values = st.recursive(
     st.none()
@@ -117,3 +117,28 @@ def test_what_parsers_read_differently_is_not_plain(data: bytes) -> None:
 def test_nesting_that_is_too_deep_is_not_plain() -> None:
     with pytest.raises(ValueError, match="deep"):
         check_plain(b"[" * 100_000)
+
+
+def held(value: Any) -> int:
+    """Values in lists and objects, each of which is at least one more."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 2 + max(0, len(inner) - 1) + sum(map(held, inner))
+
+
+TRICKY = st.text(st.sampled_from('",{[\\\nx'), max_size=40)
+
+
+@given(
+    st.recursive(TRICKY, lambda inner: st.lists(inner) | st.dictionaries(TRICKY, inner), max_leaves=15),
+    st.integers(0, 60),
+)
+def test_values_are_counted_without_parsing(value: Any, most: int) -> None:
+    assert holds_more(dumps(value), most) == (held(value) > most)
+
+
+@pytest.mark.parametrize("text", [",", "[{", '",', "\\", '\\"[', "\\\\"])
+@pytest.mark.parametrize("before", range(4))
+def test_what_stands_in_long_strings_is_no_value(text: str, before: int) -> None:
+    data = b" " * before + dumps({"a": text * 400_000, "b": [1, 2]})
+    assert not holds_more(data, 6)
+    assert holds_more(data, 5)

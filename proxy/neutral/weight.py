@@ -1,0 +1,27 @@
+"""How much there is to go through in a part of a request, looked at no further than it takes to say that it is much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+HEAVY = 64 * 1024
+"""Weight from which something is not gone through on the loop: some milliseconds, 50 at the very worst."""
+_EACH = 64
+"""What a value weighs besides its characters."""
+
+
+def is_heavy(value: Any, limit: int = HEAVY) -> bool:
+    """Whether a JSON value weighs more than `limit`: a character of a string is 1, a value in a list or an object 64."""
+    left, stack = limit, [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            left -= len(value)
+        elif isinstance(value, Mapping | list):
+            left -= _EACH * len(value)
+            if left >= 0:
+                stack.extend(value.values() if isinstance(value, Mapping) else value)
+        if left < 0:
+            return True
+    return False

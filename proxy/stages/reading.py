@@ -1,0 +1,78 @@
+"""From the bytes of a body to a request, within the bounds on what is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from proxy.errors import BadRequest
+from proxy.exchange import Exchange, decoded
+from proxy.net.apart import apart
+from proxy.neutral.request import Message, Request
+from proxy.options import Options
+from proxy.wire.jsontext import holds_more
+
+LARGE = 512 * 1024
+"""Bytes from which a body is not read on the loop."""
+MOST_VALUES = 250_000
+"""JSON values in a body, lists and objects counted twice: they are read at once, five million in a second."""
+_LEAST_PART = 3
+"""Bytes that a message or a part takes at least."""
+
+
+async def read(
+    exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], options: Options
+) -> Request:
+    """The request in the body of an exchange. `reads`: out of the body decoded, and as it came.
+
+    Raises:
+        BadRequest: it is malformed, or holds more messages or parts than are taken.
+        BodyTooLarge: it is larger than is taken when it is decoded.
+        Overloaded: too much is held already.
+    """
+    encoding = exchange.header(b"content-encoding")
+    body = await apart(encoding is not None, decoded, wire, encoding, options.max_body)
+    if body is not wire:
+        exchange.hold(len(body))
+    request = await apart(len(body) > LARGE, _read, body, wire, reads)
+    _check(request, options)
+    return request
+
+
+def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) -> Request:
+    if len(body) > LARGE and holds_more(body, MOST_VALUES):
+        raise BadRequest(
+            f"The request body holds more than {MOST_VALUES} JSON values. Send a shorter history, or fewer tools."
+        )
+    return reads(body, wire)
+
+
+def _check(request: Request, options: Options) -> None:
+    size = len(request.raw) if request.raw is not None else None
+    if size is not None and size < _LEAST_PART * min(options.max_messages, options.max_parts):
+        return
+    messages = request.messages
+    if len(messages) > options.max_messages:
+        raise BadRequest(
+            f"The request has {len(messages)} messages; at most {options.max_messages} are taken "
+            "(SPILLWAY_MAX_MESSAGES). Leave out the oldest ones.",
+            param="messages",
+            code="array_above_max_length",
+        )
+    parts = _parts(messages) + sum(_length(request.body.get(form)) for form in ("tools", "functions"))
+    if parts > options.max_parts:
+        raise BadRequest(
+            f"The request has {parts} parts, counting parts of contents, tool calls and tools; at most "
+            f"{options.max_parts} are taken (SPILLWAY_MAX_PARTS). Join texts, or leave out the oldest messages.",
+            param="messages",
+            code="array_above_max_length",
+        )
+
+
+def _parts(messages: Sequence[Message]) -> int:
+    contents = sum(len(message["content"]) for message in messages if type(message.get("content")) is list)
+    return contents + sum(_length(message["tool_calls"]) for message in messages if "tool_calls" in message)
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
