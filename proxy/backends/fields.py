@@ -11,6 +11,8 @@ T = TypeVar("T")
 
 MOST_TOKENS = 10**9
 """Above this a figure means "no limit was set" (transformers writes 1e30), not a window."""
+MOST_OBJECTS = 10_000
+"""Models, or providers of one, that are read of a list; the longest list there is has 700."""
 
 
 def tokens(value: object) -> int | None:
@@ -45,8 +47,8 @@ def items(value: object) -> list[Any]:
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """The objects of a JSON array."""
-    return [item for item in items(value) if isinstance(item, dict)]
+    """The objects of a JSON array, as far as they are read."""
+    return [item for item in items(value)[:MOST_OBJECTS] if isinstance(item, dict)]
 
 
 def dig(value: object, *path: str) -> Any:

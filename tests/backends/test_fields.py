@@ -71,3 +71,7 @@ def test_ids_go_before_aliases() -> None:
 def test_only_entries_with_an_id_are_models() -> None:
     assert fields.openai_models({"data": [{"id": "a"}, {"id": ""}, {"id": 1}, "b"]}) == [{"id": "a"}]
     assert fields.openai_models({"data": {}}) is None
+
+
+def test_of_a_list_without_end_the_beginning_is_read() -> None:
+    assert len(fields.objects([{}] * 50_000)) == fields.MOST_OBJECTS

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests import rawbackend
 from tests.proxying import running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend, read_until, sent
 
@@ -148,6 +149,22 @@ def test_an_answer_before_the_end_of_the_upload_is_passed_on(size: int) -> None:
             said = read_until(sock, b"too large")
             assert said.startswith(b"HTTP/1.1 413 ")
         assert proxy.client.get("/healthz").status_code == 200
+
+
+def test_a_refusal_before_all_of_a_request_is_sent_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole body is at hand, and more of it than goes into the buffers between the two."""
+    monkeypatch.setattr(rawbackend, "READ", 0)
+
+    def script(backend: RawBackend, call: Call) -> None:
+        call.send(answering({"error": {"message": "too large"}}, "413 Content Too Large"))
+
+    content = '{"model": "m", "messages": [{"role": "user", "content": "%s"}]}' % ("x" * 20 * 2**20)
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        for _ in range(4):
+            answer = proxy.client.post(
+                "/v1/chat/completions", content=content, headers={"x-spillway-bypass": "1"}
+            )
+            assert (answer.status_code, answer.json()["error"]["message"]) == (413, "too large")
 
 
 def test_an_upload_keeps_its_length() -> None:
