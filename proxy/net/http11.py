@@ -206,8 +206,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, *, head_only: bool) -> asyncio.Transport:
         if self._transport is None:
-            msg = "the connection was closed while it was idle"
-            raise httpx.ReadError(msg)
+            raise httpx.ReadError("the connection was closed while it was idle")
         self.responded = False
         self.status, self.reason, self.headers = 0, b"", []
         self._sent = True
@@ -242,8 +241,7 @@ class Connection(asyncio.Protocol):
                     self._blocked = self._loop.create_future()
                     await self._blocked
         except TimeoutError:
-            msg = f"the server read nothing for {seconds:g} s"
-            raise httpx.WriteTimeout(msg) from None
+            raise httpx.WriteTimeout(f"the server read nothing for {seconds:g} s") from None
 
     def _buffered_out(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
@@ -285,9 +283,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream transport, as create_connection makes
         sock = transport.get_extra_info("socket")
-        if (
-            sock is not None
-        ):  # a prompt may be processed for minutes without a byte; routers forget such connections
+        if sock is not None:
+            # A prompt may be processed for minutes without a byte; routers forget such connections.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     @override
@@ -305,13 +302,15 @@ class Connection(asyncio.Protocol):
             self._keep_alive = False
             if not self._complete:
                 self._fail(InvalidResponse(str(error.__context__ or error)))
+        if self._head_only and not data.endswith(b"\r\n\r\n"):
+            self._keep_alive = False  # something lies behind the head
         if self._size > size or self._has_head is not had:
             self._heard = self._loop.time()
             self._between = 0
         else:
             self._between += len(data)
             if self._between > BETWEEN and not self._complete:
-                self._fail(InvalidResponse(f"{self._between} bytes without an end of its head"))
+                self._fail(InvalidResponse(f"{self._between} bytes with nothing of an answer"))
                 self.abort()
         self._wake()
 
@@ -375,9 +374,8 @@ class Connection(asyncio.Protocol):
         self._has_head = True
         if self._head_only or status in BODILESS:
             self._complete = True
-            self._keep_alive = self._parser.should_keep_alive() and (
-                self._head_only or not has_body(self.headers)
-            )
+            told = not self._head_only and has_body(self.headers)
+            self._keep_alive = not told and self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
         """Buffer a piece of the body; too much of it stops reading."""
@@ -392,7 +390,11 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Note the end of the response, unless it is a 1xx one."""
-        if self._has_head and not self._complete:
-            assert self._parser is not None
-            self._complete = True
-            self._keep_alive = self._parser.should_keep_alive()
+        if not self._has_head:
+            return
+        if self._complete:
+            self._keep_alive &= not has_body(self.headers)  # else there was one although there is none
+            return
+        assert self._parser is not None
+        self._complete = True
+        self._keep_alive = self._parser.should_keep_alive()

@@ -7,7 +7,7 @@ takes linear time and bounded memory is seen by whoever runs it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -57,9 +57,14 @@ def events(data: bytes) -> None:
     assert b"".join(found) == data
     whole = sse.FrameSplitter()
     closed, rest = whole.feed(data), whole.flush()
-    assert found == [*sse.frames(closed), *sse.frames(rest)]
-    told = [said for frame in sse.frames(closed) if (said := sse.data_of(frame)) is not None]
-    assert told == dispatched(data)[: len(told)], "not what the standard says"
+    assert said(found) == said([*sse.frames(closed), *sse.frames(rest)])
+    told = [body for frame in sse.frames(closed) if (body := sse.data_of(frame)) is not None]
+    assert told == dispatched(closed), "not what the standard says"
+
+
+def said(frames: Iterable[bytes]) -> list[bytes]:
+    """The frames without blank lines between them, which mean nothing."""
+    return [frame for frame in frames if frame.strip(b"\r\n")]
 
 
 def dispatched(data: bytes) -> list[bytes]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -91,8 +92,12 @@ def by_h11(pieces: list[bytes], method: str) -> Read:
     return None, False
 
 
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Saves 20 ms for certificates that nobody needs."""
+
+
 async def by_httpx(pieces: list[bytes], method: str) -> Read:
-    transport = httpx.AsyncHTTPTransport()
+    transport = httpx.AsyncHTTPTransport(verify=NO_TLS)
     transport._pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend([*pieces, b""]))
     try:
         response = await transport.handle_async_request(httpx.Request(method, "http://x/"))
@@ -123,6 +128,7 @@ METHODS = st.sampled_from(["GET", "GET", "POST", "HEAD"])
 
 @given(data=responses(), cuts=CUTS, method=METHODS)
 @example(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n\r\n", [], "GET")
+@example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [], "HEAD")
 @example(b"HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\n{}", [], "GET")
 @example(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n", [-1], "GET")
 @example(
