@@ -12,7 +12,7 @@ from proxy.demo import serve_demo
 from proxy.errors import SettingError
 from proxy.net.discovery import Found, discover_all
 from proxy.net.transport import open_transport
-from proxy.server import Limits, Server
+from proxy.server import Limits, Server, within_files
 from proxy.settings import BackendSetting, Settings
 
 _NOTHING_FOUND = (
@@ -53,7 +53,7 @@ async def _serve(settings: Settings) -> int:
             create_app(settings),
             host=settings.host,
             port=settings.port,
-            limits=limits_of(settings),
+            limits=within_files(limits_of(settings)),
             graceful=settings.graceful_timeout,
             started=lambda port: _greet(settings.host, port, note),
         )
