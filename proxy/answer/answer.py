@@ -87,6 +87,8 @@ class Answer:
         self.role_said = False
         """Whether a delta named the role, which it does once."""
         self.identity: Identity | None = None
+        self.named = ""
+        """The model, as the backend called it last; empty: it did not say."""
         self.attempts = [Attempt(prompt_tokens, bound=bound)]
 
     @property
@@ -226,8 +228,9 @@ class Answer:
     def add(self, piece: Piece) -> None:
         """Take in one piece."""
         attempt = self.attempts[-1]
-        if self.identity is None:
-            self.identity = piece.identity
+        if piece.identity is not None:
+            self.named = piece.identity.model or self.named
+            self.identity = self.identity or piece.identity
         if piece.finish is not None:
             attempt.finish = piece.finish
         self.role_said |= piece.role

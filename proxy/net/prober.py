@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Hashable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from typing import Any, TypeVar, cast
@@ -18,6 +18,7 @@ from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.net.flows import FlowRunner, Traced
 from proxy.net.lessons import LESSON_TTL, Lessons
+from proxy.net.snapshot import as_json
 from proxy.net.tasks import spawn
 from proxy.net.windows import LearnedWindows
 
@@ -94,6 +95,7 @@ class Prober:
         self._merges: dict[str, _Merged] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._lent = ""
+        self._named: dict[str, str] = {}
 
     # -- asking --------------------------------------------------------------------------------------
 
@@ -193,6 +195,22 @@ class Prober:
             self._kept[model] = replace(kept, expires=-math.inf, doubted=True)
         return disproved
 
+    def answered_as(self, model: str, name: str) -> None:
+        """Note the name that the backend gave itself in an answer.
+
+        Another one than the last time is another model behind the same name (an alias, a router, a server that swaps
+        models): what was learned of the one before is doubted, and the backend asked again before the next request.
+        """
+        last = self._named.pop(model, name)
+        _bound(self._named)
+        self._named[model] = name
+        if last == name:
+            return
+        if (kept := self._kept.get(model)) is not None:
+            self._kept[model] = replace(kept, expires=-math.inf)
+        self._windows.suspect(model)
+        self._lessons.forget(model)
+
     def learn_tools(self, model: str, origin: str) -> None:
         """Note that tools were refused for a model; `origin` says in whose words.
 
@@ -256,9 +274,7 @@ class Prober:
         return {
             "kind": self._backend.kind if self._backend is not None else None,
             "models": {
-                model: _as_json(
-                    profile, self._lessons.seconds_left(model) | self._windows.seconds_left(model)
-                )
+                model: as_json(profile, self._lessons.seconds_left(model) | self._windows.seconds_left(model))
                 for model, profile in known.items()
             },
         }
@@ -365,26 +381,3 @@ def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
 def _bound(remembered: dict[str, Any]) -> None:
     while len(remembered) >= MOST_MODELS:
         del remembered[next(iter(remembered))]
-
-
-def _as_json(profile: ModelProfile, seconds_left: Mapping[str, float]) -> dict[str, Any]:
-    told: dict[str, Any] = {"provisional": profile.provisional}
-    for field in fields(ModelProfile):
-        fact = getattr(profile, field.name)
-        if isinstance(fact, Fact):
-            told[field.name] = {
-                "value": _plain(fact.value),
-                "origin": fact.origin,
-                "trust": fact.trust.name.lower(),
-            }
-            if fact.trust is Trust.LEARNED and field.name in seconds_left:
-                told[field.name]["expires_in"] = round(seconds_left[field.name])
-        elif field.name not in told:
-            told[field.name] = None
-    return told
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, frozenset | tuple):
-        return sorted(map(str, value))
-    return str(value) if isinstance(value, str) else value

@@ -23,6 +23,8 @@ class WholeAnswer:
     finish: str | None
     """Of the first choice."""
     usage: dict[str, Any] | None
+    model: str
+    """As the backend calls it; empty: it does not say."""
     refused: bool
     """Whether it is an error instead of an answer."""
 

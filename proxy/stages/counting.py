@@ -141,6 +141,11 @@ class Counting:
             if now - self._unsaved.setdefault(job.key, now) >= SAVE_EVERY:
                 spawn(self._save(job.key), name="save-weights")
 
+    def named(self, job: Job, model: str) -> None:
+        """The backend called the model so in its answer; empty: it did not say."""
+        if model:
+            job.route.upstream.prober.answered_as(job.route.model, model)
+
     def was_cut(self, job: Job) -> bool:
         """Whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
         return bool(self._cut) and any((job.scope, link) in self._cut for link in job.prompt.links)

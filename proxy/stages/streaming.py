@@ -186,6 +186,7 @@ class StreamDriver:
 
     def _observe(self, run: Run) -> None:
         """Learn from what the backend reported of attempts that have ended, once of each."""
+        self.counting.named(run.job, run.session.answer.named)
         ended = zip(run.session.answer.attempts, run.estimates, strict=False)
         for attempt, estimate in list(ended)[run.observed :]:
             run.observed += 1

@@ -106,6 +106,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
 
 def _learn(job: Job, came: WholeAnswer, run: Run | None, driver: StreamDriver) -> None:
     """What the backend reported of an answer that came in one attempt."""
+    driver.counting.named(job, came.model)
     if run is not None:
         driver.over(run)
     elif came.usage is not None:

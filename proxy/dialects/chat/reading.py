@@ -74,6 +74,7 @@ class ChatReader:
             read=partial(_pieces, parsed, listed),
             finish=(text_of(listed[0], "finish_reason") or None) if listed else None,
             usage=usage if isinstance(usage, dict) else None,
+            model=text_of(parsed, "model"),
             refused="error" in parsed and not choices,
         )
 
