@@ -58,7 +58,9 @@ def upstream_headers(
     for name, value in pairs:
         if name in _NOT_UPSTREAM or name in named or name in drop or name.startswith(_OWN_PREFIX):
             continue
-        if (authorization is not None and is_credential(name)) or own_keys.are_in(value):
+        if authorization is not None and is_credential(name):
+            continue
+        if own_keys and own_keys.are_in(value):
             continue
         kept.append((name, value))
     if authorization is not None:
