@@ -6,6 +6,8 @@ that only `/openapi.json` is of use. The chat route and pass-through are none of
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -15,18 +17,26 @@ from fastapi.security import HTTPBearer
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from proxy.api import ollama
 from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
 from proxy.api.models import model_list, one_model, profiles, with_native
 from proxy.api.paths import MODELS, SPELLED
 from proxy.api.schemas import Explanation, Health, Known, ModelList, ModelObject, Readiness
 from proxy.api.surface import Surface
+from proxy.dialects.bodies import object_in, text
 from proxy.errors import ModelNotFound
 from proxy.exchange import AsgiMessage, Exchange
 
 _EXCHANGE = "spillway.exchange"
 """Where a route's handler finds the exchange in the scope."""
 
+_MODEL_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object", "required": ["model"]}}},
+    }
+}
 _CHAT_BODY = {
     "requestBody": {
         "required": True,
@@ -37,7 +47,7 @@ _CHAT_BODY = {
 
 def own_routers(surface: Surface) -> tuple[APIRouter, ...]:
     """All of them; those for orchestrators need no key, and tell only those all who have one."""
-    return _health(surface), _metrics(surface), _models(surface), _documents(surface.door)
+    return _health(surface), _metrics(surface), _models(surface), _ollama(surface), _documents(surface.door)
 
 
 def _health(on: Surface) -> APIRouter:
@@ -120,6 +130,45 @@ def _models(on: Surface) -> APIRouter:
     return router
 
 
+def _ollama(on: Surface) -> APIRouter:
+    """Ollama's own answers where an Ollama is behind, which knows more."""
+    router = _keyed(on.door, watched=False, tags=["ollama"])
+    relay = on.relay
+
+    async def told(request: Request, answer: Callable[[], Awaitable[Any]]) -> Any:
+        if await relay.router.owner(request.url.path) is not None:
+            return _Handed(relay.passthrough, request.scope[_EXCHANGE])
+        return await answer()
+
+    @router.get("/api/version")
+    async def version(request: Request) -> Any:
+        """Tell which version of Ollama's API is answered."""
+        return await told(request, ollama.version)
+
+    @router.get("/api/tags")
+    async def tags(request: Request) -> Any:
+        """List all backends' models in Ollama's form."""
+        return await told(request, partial(ollama.tags, relay.router))
+
+    @router.get("/api/ps")
+    async def loaded(request: Request) -> Any:
+        """List the loaded ones, each with its window."""
+        return await told(request, partial(ollama.loaded, relay.router))
+
+    @router.post("/api/show", openapi_extra=_MODEL_BODY)
+    async def show(request: Request) -> Any:
+        """Tell what is known of one model in Ollama's form."""
+
+        async def one() -> Any:
+            exchange: Exchange = request.scope[_EXCHANGE]
+            asked = object_in(await exchange.body(relay.options.max_body))
+            return await ollama.show(relay.router, text(asked, "model") or text(asked, "name"))
+
+        return await told(request, one)
+
+    return router
+
+
 def _documents(door: Door) -> APIRouter:
     router = _keyed(door, include_in_schema=False)
 
@@ -135,15 +184,18 @@ def _documents(door: Door) -> APIRouter:
     return router
 
 
-def _keyed(door: Door, *, keyless: bool = False, **options: Any) -> APIRouter:
+def _keyed(door: Door, *, keyless: bool = False, watched: bool = True, **options: Any) -> APIRouter:
     # For the description only: it is the endpoint that asks for keys, as on every other path.
     described = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS, where there are any.")
-    route_class = _route_class(door, keyless=keyless)
+    route_class = _route_class(door, keyless=keyless, watched=watched)
     return APIRouter(route_class=route_class, dependencies=[Depends(described)], **options)
 
 
-def _route_class(door: Door, *, keyless: bool = False) -> type[APIRoute]:
-    """Routes that ask for keys, tell errors and name requests as every other path does."""
+def _route_class(door: Door, *, keyless: bool = False, watched: bool = True) -> type[APIRoute]:
+    """Routes that ask for keys, tell errors and name requests as every other path does.
+
+    `watched`: what they do is left when the client leaves; not where a request may be passed on, which sees to that.
+    """
 
     class OwnRoute(APIRoute):
         @override
@@ -160,7 +212,9 @@ def _route_class(door: Door, *, keyless: bool = False) -> type[APIRoute]:
                         exchange.ended |= not message.get("more_body", False)
                         await send(message)
 
-                if exchange.method == "POST":  # its body is still to be read; then who reads it watches
+                if (
+                    not watched or exchange.method == "POST"
+                ):  # its body is still to be read; then who reads it watches
                     await handle(scope, receive, forward)
                     return
                 async with exchange.watched():

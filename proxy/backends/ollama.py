@@ -73,9 +73,10 @@ class Ollama(EndsWithConnection):
     )
 
     def detect(self, url: str) -> Flow[bool]:
-        """Look for a version and a tag list: other applications have `/api/version` too."""
+        """Look for a version and a tag list: other applications have `/api/version` too, Spillway among them."""
         del url
-        if text(dig((yield Probe("GET", "/api/version")).json, "version")) is None:
+        version = mapping((yield Probe("GET", "/api/version")).json)
+        if text(version.get("version")) is None or "spillway" in version:
             return False
         return "models" in mapping((yield _TAGS).json)
 

@@ -165,6 +165,7 @@ def test_the_own_endpoints_are_described() -> None:
         assert set(described["paths"]) == {
             *("/healthz", "/readyz", "/metrics", "/v1/models", "/v1/models/{model}"),
             *("/spillway/models", "/spillway/explain"),
+            *("/api/version", "/api/tags", "/api/ps", "/api/show"),
         }
         for path, operations in described["paths"].items():
             for operation in operations.values():

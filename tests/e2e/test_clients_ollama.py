@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import httpx
 import ollama
 import pytest
 
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, Reply, ToolCall, scripted, walk, words
+from proxy.settings import BackendSetting
+from tests.fakes import (
+    FAKES,
+    FakeModel,
+    LlamaCppFake,
+    LmStudioFake,
+    OllamaFake,
+    Reply,
+    ToolCall,
+    scripted,
+    walk,
+    words,
+)
 from tests.proxying import Proxy, running_proxy
 
 MODEL = "fake-model"
@@ -157,3 +170,43 @@ def test_errors_and_formats(sdk: Sdk) -> None:
         fake.stop()
         with pytest.raises(ollama.ResponseError, match="cannot be reached"):
             chat(client, streamed=True, messages=[{"role": "user", "content": "go"}])
+
+
+def test_the_lists_of_ollama_are_answered_for_any_backend(sdk: Sdk) -> None:
+    models = [FakeModel("small", window=2048), FakeModel("seeing", window=8192, vision=True, tools=False)]
+    with LlamaCppFake(models[:1]) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        assert proxy.client.get("/api/version").json()["version"]
+        (listed,) = client.list().models
+        assert listed.model == "small"
+        (loaded,) = client.ps().models
+        assert (loaded.model, loaded.context_length) == ("small", 2048)
+        shown = client.show("small:latest")
+        assert shown.modelinfo is not None
+        assert [shown.modelinfo[key] for key in shown.modelinfo if key.endswith("context_length")] == [2048]
+        assert shown.capabilities == ["completion", "tools"]
+        with pytest.raises(ollama.ResponseError) as caught:
+            client.show("nobody's")
+        assert caught.value.status_code == 404
+    with LmStudioFake(models) as other, running_proxy(other) as proxy:
+        assert "vision" in (sdk(proxy).show("seeing").capabilities or ())
+
+
+def test_an_ollama_behind_answers_itself(sdk: Sdk) -> None:
+    with OllamaFake() as fake, running_proxy(fake) as proxy, httpx.Client(base_url=fake.url) as direct:
+        for path in ("/api/tags", "/api/ps", "/api/version"):
+            assert proxy.client.get(path).json() == direct.get(path).json()
+        assert sdk(proxy).show(MODEL).template is not None
+        assert proxy.client.post("/api/show", json={"model": "none"}).status_code == 404
+
+
+def test_a_spillway_behind_is_not_taken_for_an_ollama() -> None:
+    with (
+        LlamaCppFake(window=2048) as fake,
+        running_proxy(fake) as inner,
+        running_proxy(BackendSetting(url=inner.url)) as outer,
+    ):
+        (backend,) = outer.client.get("/spillway/models").json()["backends"]
+        assert backend["kind"] != "ollama"
+        (model,) = outer.client.get("/v1/models").json()["data"]
+        assert model["context_length"] == 2048
