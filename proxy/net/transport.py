@@ -47,7 +47,8 @@ def open_transport(
 
     Args:
         connect_timeout: seconds to look the host up, connect and shake hands.
-        read_timeout: seconds of silence after which a response is given up; there is no total limit.
+        read_timeout: seconds in which the head of a response has to be whole, and of silence in its body, after which
+            it is given up; there is no total limit.
         keep_alive: seconds an idle connection is kept; below the 5 s of llama-server, uvicorn and Node.
         ssl_context: for https; default: httpx's (certifi's roots, verification on).
     """
