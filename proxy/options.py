@@ -35,7 +35,7 @@ class Options:
     answer_windows: float = 16.0
     summary_model: str | None = None
     recall: Literal["auto", "off"] = "auto"
-    recall_share: float = 0.25
+    recall_share: float = 0.3
     status: str = "auto"
     policy: Policy = "auto"
     answer_cap: int | None = None

@@ -190,7 +190,7 @@ class Settings(BaseSettings):
         300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
     )
     recall: Recall = Field("auto", description="Bring back what was covered where it is needed: auto, off.")
-    recall_share: Fraction = Field(0.25, description="Fraction of the window that this may take.")
+    recall_share: Fraction = Field(0.3, description="Fraction of the window that this may take.")
     status: StatusForm = Field(
         "auto", description="How users are told: auto, event, reasoning, content, comment, off."
     )

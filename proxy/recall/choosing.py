@@ -42,7 +42,7 @@ class _Bar:
     """Shares of the root of their number up to which this is asked."""
 
 
-_ASKED = _Bar(best=3.3, ahead=1.0, least=1.0, roots=4.0)
+_ASKED = _Bar(best=3.0, ahead=0.7, least=1.0, roots=4.0)
 _TOLD = _Bar(best=5.5, ahead=2.0, least=2.0, roots=2.0)
 """Who asks nothing mostly needs nothing."""
 

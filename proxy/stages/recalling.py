@@ -155,18 +155,19 @@ class Recaller:
         said[newest] = NOTHING_SAID
         ranked = partial(rank, said, query)
         many = sum(len(each.spans) for each in said) > _MANY
-        shown = {(message.get("role"), spoken_text(message)) for message in checkpoint.replacement}
+        shown = {
+            content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)
+        }
         texts = "\n".join(map(spoken_text, prompt.messages))
-
-        def lost(index: int) -> bool:
-            message = prompt.sent[index]
-            return index < checkpoint.covered and (message.get("role"), spoken_text(message)) not in shown
-
+        covered = (message.get("content") for message in prompt.sent[: checkpoint.covered])
+        # What else is in the prompt all the same is found by its text.
+        lost = [not isinstance(content, str) or content not in shown for content in covered]
+        lost += [False] * (len(said) - len(lost))
         return choose(
             prompt.sent,
             said,
             await asyncio.to_thread(ranked) if many else ranked(),
-            lost=lost,
+            lost=lost.__getitem__,
             room=room,
             cost=partial(self._meter.count_text, job.key),
             in_prompt=texts.__contains__,

@@ -1,0 +1,125 @@
+"""`python -m benchmarks.memory [--quick] [--windows …] [--languages …] [--jobs N]`.
+
+What a conversation that outgrew its window still knows: recorded chats are played turn by turn through the real proxy to
+a scripted backend with a real window, whose summaries are the first words of each line; at the end the annotated questions
+are asked, and the prompts that reach the backend are searched for the evidence. The aims are reported, never asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
+from functools import partial
+from multiprocessing import get_context
+
+from benchmarks.memory_data import Dialogue, dialogues
+from benchmarks.memory_play import Found, Played, play
+
+SINGLE, LONG = (2048,), (2048, 4096, 8192)
+"""Windows in which chats of single users, and the long ones, are played; single ones fit into larger windows."""
+AIMS = {("long", 4096): "evidence >= 65, prefix >= 75", ("long", 8192): "evidence >= 75, prefix >= 85"}
+AIMS |= {("single", 2048): "answers >= 90"}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Play the chats that the command line, or these arguments, choose, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one long chat of each language, one window")
+    parser.add_argument("--windows", nargs="+", type=int, help="tokens")
+    parser.add_argument("--languages", nargs="+", choices=("en", "cn"), default=("en", "cn"))
+    parser.add_argument("--jobs", type=int, default=1, help="chats at a time")
+    options = parser.parse_args(arguments)
+    rows = [_HEAD]
+    for language in options.languages:
+        single, long = dialogues(language)
+        for name, chats, windows in (("single", single, SINGLE), ("long", long, LONG)):
+            for window in windows:
+                if options.quick and (name, window) != ("long", 4096):
+                    continue
+                if not options.windows or window in options.windows:
+                    rows += _rows(
+                        f"{language} {name}", chats[:1] if options.quick else chats, window, options.jobs
+                    )
+                    print(end=".", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    print(_table(rows))
+    for (name, window), aim in AIMS.items():
+        print(f"aim for {name} chats in {window} tokens: {aim}")
+
+
+_HEAD = [
+    "chats",
+    "window",
+    "recall",
+    "evidence %",
+    "answers %",
+    "prefix kept %",
+    "turns recalled %",
+    "summ./100",
+    "wrong",
+]
+
+
+def _rows(name: str, chats: Sequence[Dialogue], window: int, jobs: int) -> list[list[str]]:
+    """Two lines for Spillway, without recall and with it, and two for what it is compared with, in the tokens of the latter."""
+    off, on = (_total(_played(chats, window, recall, jobs)) for recall in ("off", "auto"))
+    rows = [
+        [name, str(window), recall, *_shares(sum_.spillway), *_chat(sum_)]
+        for recall, sum_ in (("off", off), ("auto", on))
+    ]
+    others = (("newest turns", on.newest), ("plain BM25", on.bm25))
+    return rows + [[name, str(window), other, *_shares(found), "-", "-", "-", "-"] for other, found in others]
+
+
+def _played(chats: Sequence[Dialogue], window: int, recall: str, jobs: int) -> list[Played]:
+    run = partial(play, window=window, recall=recall)
+    if jobs == 1:
+        return list(map(run, chats))
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(run, chats))
+
+
+def _total(played: Sequence[Played]) -> Played:
+    whole = Played()
+    for each in played:
+        for name in (field.name for field in fields(Played)):
+            mine, theirs = getattr(whole, name), getattr(each, name)
+            setattr(whole, name, _sum(mine, theirs) if isinstance(mine, Found) else mine + theirs)
+    return whole
+
+
+def _sum(one: Found, other: Found) -> Found:
+    names = [field.name for field in fields(Found)]
+    return Found(**{name: getattr(one, name) + getattr(other, name) for name in names})
+
+
+def _shares(found: Found) -> list[str]:
+    return [_share(found.evidence, found.of_evidence), _share(found.words, found.of_words)]
+
+
+def _chat(played: Played) -> list[str]:
+    return [
+        _share(played.kept, played.shown),
+        _share(played.recalled, played.turns),
+        _share(played.summaries, played.turns),
+        str(played.wrong),
+    ]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}" if whole else "-"
+
+
+def _table(rows: list[list[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [" | ".join(map(str.rjust, row, widths)) for row in rows]
+    return "\n".join(
+        f"| {line} |" for line in (lines[0], " | ".join("-" * width for width in widths), *lines[1:])
+    )
+
+
+if __name__ == "__main__":
+    main()

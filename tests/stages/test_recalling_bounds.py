@@ -1,0 +1,190 @@
+"""What recall may cost, and what holds for every history: run on the stage itself, with a real meter."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.history.chain import chain
+from proxy.history.checkpoint import Checkpoint
+from proxy.history.marks import RECALLED, RECALLED_END
+from proxy.neutral.request import text_of
+from proxy.options import Options
+from proxy.stages.recalling import Recaller
+from proxy.telemetry.journal import Journals
+from proxy.tokens.meter import Meter
+from tests.stages.test_recalling import ASK, FACT, THINGS, talk
+
+WINDOW = 4096
+
+
+class Stand:
+    """As much of a job as recall looks at."""
+
+    def __init__(
+        self, meter: Meter, messages: list[dict[str, Any]], covered: int, *, scope: str = "me"
+    ) -> None:
+        links = chain(messages)
+        summary = {"role": "user", "content": "They talked of this and that."}
+        checkpoint = Checkpoint(
+            scope=scope, digest=links[covered - 1], covered=covered, replacement=(summary,),
+            tokens_before=0, tokens_after=0, kind="compacted", created=0.0,
+        )  # fmt: skip
+        self.meter, self.key, self.scope, self.options = meter, ("b", "m"), scope, Options()
+        self.budget, self.undisturbed = self.options.budget(WINDOW), False
+        self.journal = Journals(clock=lambda: 0.0).silent()
+        history = [summary, *messages[covered:]]
+        self.prompt: Any = SimpleNamespace(
+            sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None
+        )
+
+    async def start(self) -> Stand:
+        from proxy.recall.recalled import NOTHING
+
+        self.prompt.recalled = NOTHING
+        self.prompt.messages = self.prompt.history
+        self.prompt.estimate = await self.meter.measure(self.key, self.body())
+        return self
+
+    def body(self) -> dict[str, Any]:
+        return {"messages": self.messages}
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        put: list[dict[str, Any]] = self.prompt.recalled.put(self.prompt.history)
+        return put
+
+    def measured(self) -> None:
+        """Nobody listens."""
+
+
+async def recalled(
+    recaller: Recaller, meter: Meter, messages: list[dict[str, Any]], covered: int, **given: Any
+) -> Stand:
+    job = await Stand(meter, messages, covered, **given).start()
+    await recaller.recall(job)  # type: ignore[arg-type]
+    return job
+
+
+WORDS = st.sampled_from(
+    [*THINGS, "Mathilda", "hedgehogs", "Leipzig", "?", ".", "src/a.py", "May 4th", RECALLED_END, "字典"]
+)
+TEXTS = st.lists(WORDS, min_size=1, max_size=30).map(" ".join)
+HISTORIES = st.lists(TEXTS, min_size=6, max_size=40)
+
+
+@settings(max_examples=60)
+@given(HISTORIES, TEXTS, st.data())
+def test_for_every_history(texts: list[str], question: str, data: st.DataObject) -> None:
+    covered = data.draw(st.integers(2, len(texts) - 1))
+    messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+    messages.append({"role": "user", "content": question})
+
+    async def run() -> None:
+        meter = Meter()
+        recaller = Recaller(meter=meter)
+        job = await recalled(recaller, meter, messages, covered)
+        sent = job.messages
+        # The user's own words stay, everything else stays, and the prompt still fits.
+        assert text_of(sent[-1]).endswith(question)
+        assert sent[:-1] == job.prompt.history[:-1]
+        assert job.prompt.estimate.tokens <= job.budget.ceiling
+        blocks = text_of(sent[-1])[: -len(question)]
+        assert blocks.count(RECALLED) == blocks.count(f"\n{RECALLED_END}") <= 1
+        # Nothing is repeated that the prompt has, and nothing comes from anywhere but this history.
+        newest = job.prompt.recalled.newest
+        for passage in newest.passages if newest else ():
+            assert passage.index < covered
+            assert passage.text in texts[passage.index]
+            assert not any(passage.text in text_of(message) for message in job.prompt.history)
+        # Applying it twice changes nothing.
+        again = await recalled(recaller, meter, messages, covered)
+        assert again.messages == sent
+
+    asyncio.run(run())
+
+
+def long_history(tokens: int) -> list[dict[str, Any]]:
+    messages = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "How nice!"}]
+    while len(messages) * 26 < tokens:
+        messages += [{**m, "content": f"{m['content']} in part{len(messages)}"} for m in talk(26)]
+    return [*messages[: len(messages) // 2 * 2], {"role": "user", "content": ASK}]
+
+
+def neighbour(number: int) -> str:
+    return f"Our neighbour Quillon{number} paints carriages for the king of Ruritania{number}."
+
+
+@pytest.mark.anyio
+async def test_a_warm_turn_of_a_long_conversation_reads_its_new_messages_only() -> None:
+    """In work of this process, not in time; the ratio to the first turn is generous."""
+    meter = Meter()
+    await meter.warm()
+    recaller, history = Recaller(meter=meter), long_history(100_000)[:-1]
+    told = [{"role": ("user", "assistant")[n % 2], "content": neighbour(n)} for n in range(4)]
+    messages = [*told, *history]
+    covered = len(messages) - 20
+    spent: list[float] = []
+    for number in range(4):
+        asked = {"role": "user", "content": f"What does our neighbour Quillon{number} paint, and for whom?"}
+        messages = [*messages, asked]
+        job = await Stand(meter, messages, covered).start()
+        before = time.process_time()
+        await recaller.recall(job)  # type: ignore[arg-type]
+        spent.append(time.process_time() - before)
+        assert neighbour(number) in text_of(job.messages[-1])
+        messages = [*messages, {"role": "assistant", "content": "Carriages, I think."}]
+    assert min(spent[1:]) < spent[0] / 3
+
+
+@pytest.mark.anyio
+async def test_a_new_long_history_never_holds_the_loop() -> None:
+    meter = Meter()
+    await meter.warm()
+    messages = long_history(100_000)
+    job = await Stand(meter, messages, len(messages) - 21).start()
+    longest, ended = 0.0, asyncio.Event()
+
+    async def watch() -> None:
+        nonlocal longest
+        while not ended.is_set():
+            since = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - since)
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    began = time.perf_counter()
+    await Recaller(meter=meter).recall(job)  # type: ignore[arg-type]
+    whole = time.perf_counter() - began
+    ended.set()
+    await watching
+    assert FACT in text_of(job.messages[-1])
+    assert longest < max(0.25, whole * 0.6), (longest, whole)
+
+
+@pytest.mark.anyio
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.stages.recalling.MOST_CHARACTERS", 3000)
+    meter = Meter()
+    recaller = Recaller(meter=meter)
+    for number in range(20):
+        messages = [*long_history(4000)[:-1], {"role": "user", "content": f"{ASK} {number}"}]
+        await recalled(recaller, meter, messages, len(messages) - 11, scope=f"tenant{number}")
+    assert 0 < recaller._size <= 3000
+    assert len(recaller._turns) < 20
+
+
+@pytest.mark.anyio
+async def test_each_credential_is_remembered_apart() -> None:
+    meter = Meter()
+    recaller, messages = Recaller(meter=meter), long_history(6000)
+    for scope in ("one", "other"):
+        job = await recalled(recaller, meter, messages, len(messages) - 11, scope=scope)
+        assert FACT in text_of(job.messages[-1])
+    assert {scope for scope, _ in recaller._turns} == {"one", "other"}
