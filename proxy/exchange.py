@@ -186,10 +186,13 @@ class Exchange:
             if part:
                 yield part
 
-    async def peek(self, least: int) -> bytes:
-        """The beginning of the body, which stays part of it: `least` bytes, or more, or all there are."""
+    async def peek(self, least: int, open_: Callable[[bytes], object] = lambda _: True) -> bytes:
+        """The beginning of the body, which stays part of it: `least` bytes, or more, or all there are.
+
+        Less, if what has come is not `open_` to be what is looked for: the client may wait for an answer to it.
+        """
         part, more = b"", True
-        while more and len(part) < least:
+        while more and len(part) < least and open_(part):
             piece, more = await self._part(0, None)
             part += piece
         self._begun = (part, more)

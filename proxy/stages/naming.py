@@ -16,6 +16,8 @@ from proxy.wire.jsontext import BadText, dumps, loads_text
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
 _FIELD = re.compile(rb'\bname="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n')
 """The model in a form (RFC 7578), as transcriptions are asked for."""
+_OPEN = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|--|\Z)|\xef\xbb?\Z|-\Z")
+"""A beginning that may be one of an object or a form."""
 _TELLING = 512
 """Bytes of a body that tell what it is."""
 _BEGINNING = 2**16
@@ -44,7 +46,8 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
         BadRequest: the JSON holds text that is none.
         BodyTooLarge: it is larger than `limit`.
     """
-    begun = await exchange.peek(_TELLING)
+    packed = exchange.header(b"content-encoding")
+    begun = await exchange.peek(_TELLING, lambda part: packed or _OPEN.match(part))
     if _OBJECT.match(_decoded_beginning(exchange, begun)):
         return await address_read(exchange, router, await exchange.body(limit), limit)
     if not begun:
