@@ -12,7 +12,7 @@ from typing import Any
 from proxy.wire.jsontext import dumps
 
 _LF = 0x0A
-_FRAME_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_FRAME_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\r\n", b"\n\r")
 _EOL = re.compile(rb"\r\n|\n|\r")
 # A blank line ends a frame. A CR at the very end may be half of a CRLF, so it is left for the next read.
 _FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
