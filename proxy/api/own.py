@@ -22,7 +22,17 @@ from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
 from proxy.api.models import model_list, one_model, profiles, with_native
 from proxy.api.paths import MODELS, SPELLED
-from proxy.api.schemas import Explanation, Health, Known, ModelList, ModelObject, Readiness
+from proxy.api.schemas import (
+    Explanation,
+    Health,
+    Known,
+    ModelList,
+    ModelObject,
+    OllamaModel,
+    OllamaModels,
+    OllamaVersion,
+    Readiness,
+)
 from proxy.api.surface import Surface
 from proxy.dialects.bodies import object_in, text
 from proxy.errors import ModelNotFound
@@ -140,22 +150,27 @@ def _ollama(on: Surface) -> APIRouter:
             return _Handed(relay.passthrough, request.scope[_EXCHANGE])
         return await answer()
 
-    @router.get("/api/version")
+    @router.get("/api/version", response_model=OllamaVersion, response_model_exclude_unset=True)
     async def version(request: Request) -> Any:
         """Tell which version of Ollama's API is answered."""
         return await told(request, ollama.version)
 
-    @router.get("/api/tags")
+    @router.get("/api/tags", response_model=OllamaModels, response_model_exclude_unset=True)
     async def tags(request: Request) -> Any:
         """List all backends' models in Ollama's form."""
         return await told(request, partial(ollama.tags, relay.router))
 
-    @router.get("/api/ps")
+    @router.get("/api/ps", response_model=OllamaModels, response_model_exclude_unset=True)
     async def loaded(request: Request) -> Any:
         """List the loaded ones, each with its window."""
         return await told(request, partial(ollama.loaded, relay.router))
 
-    @router.post("/api/show", openapi_extra=_MODEL_BODY)
+    @router.post(
+        "/api/show",
+        response_model=OllamaModel,
+        response_model_exclude_unset=True,
+        openapi_extra=_MODEL_BODY,
+    )
     async def show(request: Request) -> Any:
         """Tell what is known of one model in Ollama's form."""
 

@@ -58,6 +58,26 @@ class ModelList(_Open):
     data: list[ModelObject]
 
 
+class OllamaVersion(_Open):
+    """Which version of Ollama's API is answered."""
+
+    version: str
+
+
+class OllamaModels(_Open):
+    """Models in Ollama's form."""
+
+    models: list[dict[str, Any]]
+
+
+class OllamaModel(_Open):
+    """One model in Ollama's form."""
+
+    capabilities: list[str]
+    model_info: dict[str, Any]
+    details: dict[str, Any]
+
+
 class BackendKnown(_Open):
     """What is known of one backend."""
 
