@@ -21,8 +21,8 @@ LARGEST_REPLY = 8 * 2**20
 PROBE_TIMEOUT = 5.0
 """Seconds for one probe, unless a backend is given up sooner."""
 
-NOT_NOW = frozenset({0, 408, 425, 429, 502, 503, 504, 529})
-"""Statuses that say nothing about the model: no connection, loading, overloaded."""
+NOT_NOW = frozenset({0, 408, 425, 429, 500, 502, 503, 504, 529})
+"""Statuses that say nothing about the model: no connection, loading, overloaded, broken."""
 
 _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 _FAILED = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, OSError)

@@ -30,6 +30,9 @@ COOL_DOWN = 1.0
 FIXED_FACTOR = 10
 """How many times longer a profile is believed where windows can't change while the server runs."""
 
+DOUBTED = 60.0
+"""Seconds for which nothing may fit a backend whose kind was known, before it is believed to be another one now."""
+
 MOST_MODELS = 1024
 """Models remembered; their ids come from clients, so there must be an end."""
 
@@ -85,8 +88,8 @@ class Prober:
         self._auto = kind == "auto"
         self._backend: Backend | None = None if self._auto else backend_of(kind)
         self._last_kind: str | None = None
-        self._settled = not self._auto
-        self._detect_at = -math.inf
+        self._settled_until = self._unsettled = -math.inf if self._auto else math.inf
+        self._detect_at, self._odd_since = -math.inf, math.inf
         self._list: list[Listed] = []
         self._list_expires = -math.inf
         self._kept: dict[str, _Kept] = {}
@@ -101,7 +104,7 @@ class Prober:
 
     async def backend(self) -> Backend | None:
         """The kind of backend, or None while it does not answer."""
-        if not self._settled and self._clock() >= self._detect_at:
+        if self._clock() >= max(self._settled_until, self._detect_at):
             await self._once("backend", self._detect)
         return self._backend
 
@@ -249,7 +252,7 @@ class Prober:
         self._windows.suspect(model)
         self._lessons.forget(model)
         self._list_expires = -math.inf
-        self._settled = not self._auto
+        self._settled_until = self._unsettled
 
     def _loaded_window(self, model: str) -> int | None:
         window = self.reported_window(model)
@@ -292,19 +295,30 @@ class Prober:
 
     async def _detect(self) -> None:
         outcome = await self._runner.trace(detect(self._runner.url))
-        found = outcome.value if outcome.reached else None
-        # "Generic" is what remains when nothing fits: no verdict on a server that is still starting.
-        self._settled = found is not None and (outcome.complete or found.kind != "generic")
-        self._detect_at = self._clock() + COOL_DOWN
+        found, now = outcome.value if outcome.reached else None, self._clock()
+        self._settled_until, self._detect_at = self._unsettled, now + COOL_DOWN
+        if found is not None and found.kind == "generic":
+            found = self._doubting(found, now)  # it remains when nothing fits
+            if outcome.complete and found.kind == "generic":
+                self._settled_until = now + self._ttl * FIXED_FACTOR
+        elif found is not None:
+            self._settled_until, self._odd_since = math.inf, math.inf
         self._backend = found
-        if found is None:
+        if found is None or self._last_kind == found.kind:
             return
-        if self._last_kind not in {None, found.kind}:
+        if self._last_kind is not None:
             self._kept.clear()
             self._windows.clear()
             self._lessons.forget()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
+
+    def _doubting(self, found: Backend, now: float) -> Backend:
+        """What a backend is believed to be that seems to be of no kind: for a while, what it was."""
+        if self._last_kind is None:
+            return found
+        self._odd_since = min(self._odd_since, now)
+        return backend_of(self._last_kind) if now < self._odd_since + DOUBTED else found
 
     async def _read_models(self) -> None:
         backend = await self.backend()

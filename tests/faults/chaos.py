@@ -177,12 +177,12 @@ class Chaos:
         else:
             fake.plans.pop(who, None)
         try:
-            kind = await self._asked(http, turn, who)
+            kind, said = await self._asked(http, turn, who)
         except (NotClear, httpx.HTTPError, TimeoutError) as error:
-            kind = "finding"
+            kind, said = "finding", ""
             self._found(turn, f"{type(error).__name__}: {error}")
         if turn.fault is None and kind == "error" and not self._weather.was_bad(fake, begun):
-            self._found(turn, "an error though nothing went wrong")
+            self._found(turn, f"an error though nothing went wrong: {said}")
         fault = turn.fault.value if turn.fault is not None else "-"
         self.tally.outcomes[turn.point.value, fault, kind] += 1
 
@@ -190,13 +190,13 @@ class Chaos:
         self.tally.findings.append(f"{turn}: {what}")
         self._say(f"FOUND {turn}: {what}")
 
-    async def _asked(self, http: httpx.AsyncClient, turn: Turn, who: str) -> str:
-        """Ask and judge; what it came to."""
+    async def _asked(self, http: httpx.AsyncClient, turn: Turn, who: str) -> tuple[str, str]:
+        """Ask and judge; what it came to, and an error's message."""
         if turn.other is not None:
             response = await http.get(turn.other)
             if response.status_code not in {200, 503}:
                 raise NotClear(f"{turn.other}: {response.status_code}")
-            return "other"
+            return "other", ""
         sent = http.build_request(
             "POST",
             "/v1/chat/completions",
@@ -207,7 +207,7 @@ class Chaos:
             with suppress(TimeoutError, httpx.TimeoutException):
                 async with asyncio.timeout(turn.leaves):
                     await (await http.send(sent)).aread()
-            return "left"
+            return "left", ""
         async with asyncio.timeout(BOUND):
             response = await http.send(sent, stream=True)
             try:
@@ -220,7 +220,8 @@ class Chaos:
         whole = httpx.Response(
             response.status_code, headers=_plain(response.headers), content=b"".join(parts)
         )
-        return judged(whole, words(1, said_at(turn.point)), stream=turn.stream).kind
+        outcome = judged(whole, words(1, said_at(turn.point)), stream=turn.stream)
+        return outcome.kind, outcome.error
 
 
 def _asking(turn: Turn) -> dict[str, Any]:

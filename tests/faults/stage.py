@@ -46,6 +46,11 @@ class Stage:
         """Ask, and judge what comes."""
         return judged(self.post(point, stream=stream), words(1, said_at(point)), stream=stream)
 
+    def known(self) -> tuple[str, int | None]:
+        """The kind of the backend and the model's window, as the proxy believes them to be."""
+        told = self.proxy.client.get("/spillway/models").json()["backends"][0]
+        return told["kind"], told["models"].get("m", {}).get("window", {}).get("value")
+
     def settled(self) -> list[str]:
         """What is left after a while; empty as soon as nothing is."""
         try:

@@ -17,7 +17,7 @@ def test_a_short_run_finds_nothing() -> None:
     chaos = Chaos(seconds=6, seed=7, clients=6, kinds=list(FAKES), say=print)
     tally = asyncio.run(chaos.run())
     assert tally.findings == []
-    assert tally.requests > 20
+    assert tally.requests > 3
 
 
 def test_a_seed_brings_the_same_turns_back() -> None:

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.faults.stage import BOUND, on_stage, planned
+from tests.fakes import wait_until
+from tests.faults.stage import BOUND, Stage, on_stage, planned
 from tests.faults.table import RETRY_AFTER, STATUSES, Fault, Point
 
 STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
@@ -36,6 +37,23 @@ def test_a_fault_is_survived(point: Point, fault: Fault, stream: bool) -> None:
         assert stage.ask(Point.BEFORE, stream=stream).kind == "whole"
         assert stage.settled() == []
         assert stage.fake.doubled == []
+
+
+def _listed(stage: Stage) -> bool:
+    return stage.proxy.client.get("/v1/models").status_code < 600
+
+
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
+def test_a_backend_is_known_again_after_a_fault(fault: Fault) -> None:
+    """While it is probed anew, and again and again."""
+    with on_stage(profile_ttl=0.05) as stage:
+        assert stage.ask(Point.BEFORE, stream=False).kind == "whole"
+        known = stage.known()
+        stage.fake.plans = planned(Point.PROBING, fault)
+        times = 1 if fault in LASTING else 4
+        wait_until(lambda: _listed(stage) and stage.fake.struck.total() >= times)
+        stage.fake.heal()
+        wait_until(lambda: stage.ask(Point.BEFORE, stream=False).kind == "whole" and stage.known() == known)
 
 
 @STREAMED

@@ -44,14 +44,23 @@ class Validating(LlamaCppFake):
     async def chat(self, exchange: Exchange) -> None:
         try:
             _check_types(exchange.json_object())
-            self.count(exchange.json_object())
+            await super().chat(exchange)
         except (TypeError, AttributeError, ValueError, KeyError, IndexError, OverflowError) as error:
+            if exchange.started:
+                raise
             text = f"[json.exception.type_error.302] {error!r}"
             raise Refused(400, self.error(400, text, "invalid_request_error")) from None
-        await super().chat(exchange)
 
 
 def _check_types(body: dict[str, Any]) -> None:
+    stop = body.get("stop")
+    if not isinstance(body.get("n", 1), int) or not all(
+        isinstance(each, str) for each in ([stop] if isinstance(stop, str) else stop or ())
+    ):
+        raise TypeError("options")
+    for tool in body.get("tools") or ():
+        if not isinstance(tool["function"]["name"], str):
+            raise TypeError("tool")
     for message in body["messages"]:
         if not isinstance(message["role"], str) or not isinstance(message.get("content"), str | list | None):
             raise TypeError(message["role"])

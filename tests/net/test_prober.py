@@ -9,7 +9,7 @@ import pytest
 from proxy.backends.base import Reply
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.net import prober as module
-from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
+from proxy.net.prober import COOL_DOWN, DOUBTED, FIXED_FACTOR
 from tests.backends.driver import payloads
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
@@ -68,6 +68,33 @@ async def test_a_server_that_is_still_starting_gets_no_verdict() -> None:
     backend = await bench.prober.backend()
     assert backend is not None
     assert backend.kind == "vllm"
+
+
+async def test_a_backend_in_trouble_keeps_its_kind_for_a_while() -> None:
+    """Answers that fit nothing, for a moment, made a generic one of it for as long as the process ran."""
+    bench = Bench(lmstudio(8192))
+    assert await bench.window() == 8192
+    bench.sent({})
+    bench.prober.forget()
+    bench.clock.now += COOL_DOWN
+    for later in (DOUBTED - 1, 1, TTL * FIXED_FACTOR):
+        backend = await bench.prober.backend()
+        assert backend is not None
+        assert backend.kind == ("lmstudio" if later != TTL * FIXED_FACTOR else "generic")
+        bench.clock.now += later
+    bench.sent(lmstudio(8192))
+    backend = await bench.prober.backend()
+    assert backend is not None
+    assert backend.kind == "lmstudio"
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+async def test_a_broken_backend_keeps_its_profile(status: int) -> None:
+    bench = Bench(lmstudio(8192))
+    assert await bench.window() == 8192
+    bench.sent(dict.fromkeys(lmstudio(8192), Reply(status, {"error": "broken"})))
+    bench.clock.now += TTL
+    assert await bench.window() == 8192
 
 
 async def test_another_kind_behind_the_same_address_is_noticed() -> None:
