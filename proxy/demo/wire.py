@@ -131,7 +131,7 @@ def _check_message(message: Any, *, vision: bool) -> None:
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in {"text", *_MEDIA}:
+        if not isinstance(kind, str) or kind not in {"text", *_MEDIA}:
             raise _refused("unsupported content[].type")
         if kind != "text" and not (vision and kind == "image_url"):
             text = f"{_MEDIA[kind]} input is not supported - hint: {_HINT}"

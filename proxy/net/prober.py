@@ -298,8 +298,11 @@ class Prober:
         found, now = outcome.value if outcome.reached else None, self._clock()
         self._settled_until, self._detect_at = self._unsettled, now + COOL_DOWN
         if found is not None and found.kind == "generic":
-            found = self._doubting(found, now)  # it remains when nothing fits
-            if outcome.complete and found.kind == "generic":
+            # It remains when nothing fits: for a while a backend is believed to be what it was.
+            self._odd_since = min(self._odd_since, now)
+            if self._last_kind not in {None, "generic"} and now < self._odd_since + DOUBTED:
+                found = backend_of(str(self._last_kind))
+            elif outcome.complete:
                 self._settled_until = now + self._ttl * FIXED_FACTOR
         elif found is not None:
             self._settled_until, self._odd_since = math.inf, math.inf
@@ -312,13 +315,6 @@ class Prober:
             self._lessons.forget()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
-
-    def _doubting(self, found: Backend, now: float) -> Backend:
-        """What a backend is believed to be that seems to be of no kind: for a while, what it was."""
-        if self._last_kind is None:
-            return found
-        self._odd_since = min(self._odd_since, now)
-        return backend_of(self._last_kind) if now < self._odd_since + DOUBTED else found
 
     async def _read_models(self) -> None:
         backend = await self.backend()

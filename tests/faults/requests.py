@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -139,7 +140,7 @@ def valid(draw: st.DrawFn) -> dict[str, Json]:
 @st.composite
 def half_valid(draw: st.DrawFn) -> Json:
     """A request with a few values of the wrong type, left out, or twice."""
-    body: Json = draw(valid())
+    body: Json = deepcopy(draw(valid()))  # parts of it are shared by all that is drawn
     for _ in range(draw(st.integers(1, 3))):
         places = list(_places(body))
         holder, key = places[draw(st.integers(0, len(places) - 1))]
