@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from proxy.history.checkpoint import Checkpoint
 from proxy.history.prefixes import Prefixes
 from proxy.history.turns import newest_user
 from proxy.net.apart import apart
 from proxy.neutral.request import Message
+from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
 from proxy.recall.passages import NOTHING_SAID, Said, said_in, spoken_text
-from proxy.recall.query import query_of
+from proxy.recall.query import Query, query_of
 from proxy.recall.ranking import rank
 from proxy.recall.recalled import NOTHING, Block, Recalled, stays
 from proxy.shortening.budget import ContextBudget
@@ -76,10 +78,10 @@ class Recaller:
         `reserve` are tokens that will come on top of the prompt. Where not to `keep` it, no other request is bound to it.
         """
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
-        newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
-        if job.budget is None or checkpoint is None or newest is None or placed is None:
+        if job.budget is None or checkpoint is None or not job.options.recalls:
             return
-        if not job.options.recalls:
+        newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
+        if newest is None or placed is None:
             return
         earlier, key = self._staying(job, job.budget, newest), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
@@ -153,8 +155,15 @@ class Recaller:
             return []
         said = list(await self._said_in(prompt.sent))
         said[newest] = NOTHING_SAID
-        ranked = partial(rank, said, query)
         many = sum(len(each.spans) for each in said) > _MANY
+        heavy = many or is_heavy(prompt.sent)
+        return await apart(heavy, self._best, job, checkpoint, said, query, room)
+
+    def _best(
+        self, job: Job, checkpoint: Checkpoint, said: Sequence[Said], query: Query, room: float
+    ) -> list[Passage]:
+        """Rank and choose. May take long; usable from a thread."""
+        prompt = job.prompt
         shown = {
             content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)
         }
@@ -166,7 +175,7 @@ class Recaller:
         return choose(
             prompt.sent,
             said,
-            await asyncio.to_thread(ranked) if many else ranked(),
+            rank(said, query),
             lost=lost.__getitem__,
             room=room,
             cost=partial(self._meter.count_text, job.key),
