@@ -116,6 +116,9 @@ class StreamDriver:
         run = self.begin(job, to)
         try:
             await self.go_on(run, await self._pump(run, response))
+            to.identity = (
+                to.identity or run.session.answer.identity
+            )  # what is told afterwards belongs to it too
         finally:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
             self.over(run)

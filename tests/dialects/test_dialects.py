@@ -10,6 +10,7 @@ import pytest
 from proxy.dialects import DIALECTS, UPSTREAM
 from proxy.errors import ContextOverflow, Unauthorized
 from proxy.neutral.dialect import Dialect
+from proxy.neutral.piece import NOBODY, Piece
 from proxy.neutral.request import Request
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -90,3 +91,6 @@ def test_backends_comments_and_other_choices_are_no_part_of_an_answer(dialect: D
     ended = writer.relay(UPSTREAM.read(b"data: [DONE]\n\n"), None, role_said=True)
     assert ended
     assert writer.end() == b""
+    assert writer.own(Piece(event={"type": "status"}), NOBODY) == b"", (
+        "nothing but a comment comes after the end"
+    )

@@ -94,6 +94,8 @@ class MessagesWriter:
         """A piece that Spillway made; a status event rides on a `ping`, in which clients look for nothing."""
         if piece.comment:
             return sse.comment(piece.comment)
+        if self._over:
+            return b""
         out = self._says(piece, identity)
         return out if piece.event is None else out + _event("ping", event=piece.event)
 

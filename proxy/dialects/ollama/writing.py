@@ -63,6 +63,8 @@ class ChatLines:
 
     def own(self, piece: Piece, identity: Identity) -> bytes:
         """A piece that Spillway made. What keeps the connection alive is a line that says nothing: there are no comments."""
+        if self._over:
+            return b""
         out = self._says(piece, identity)
         if piece.comment or piece.event is not None:
             event = {} if piece.event is None else {"event": piece.event}

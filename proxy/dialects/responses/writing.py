@@ -100,6 +100,8 @@ class ResponsesWriter:
         """A piece that Spillway made; a status event is one that clients do not know, and pass over."""
         if piece.comment:
             return sse.comment(piece.comment)
+        if self._over:
+            return b""
         out = self._says(piece, identity)
         return out if piece.event is None else out + self._event("spillway.status", event=piece.event)
 
