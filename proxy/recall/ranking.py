@@ -62,8 +62,8 @@ def _found(
     """The passages with a term, and how often they have it; a message's day is a term of all of its passages."""
     found: dict[int, int] = {}
     for index, each in enumerate(said):
-        for number, count in each.places.get(term, ()):
-            found[starts[index] + number] = count
+        if (having := each.places.get(term)) is not None:
+            found.update((starts[index] + number, count) for number, count in having)
     if term.startswith(DAY):
         for index, day in enumerate(days):
             if day is not None and term_of(day) == term:
@@ -72,14 +72,16 @@ def _found(
 
 
 def _with_context(own: Sequence[float]) -> list[float]:
-    total = [0.0, *accumulate(own)]
-    last = len(own)
+    last, total = len(own), [0.0, *accumulate(own)]
+    # Sums of all before the end and before the beginning of what is around each: without a branch, for this is what takes long.
+    upto = (total[_REACH + 1 :] + [total[-1]] * _REACH)[:last] if last > _REACH else [total[-1]] * last
+    before = ([0.0] * _REACH + total)[:last]
+    share = _AROUND / (2 * _REACH + 1)
     return [
-        score
-        + _BEFORE * (own[at - 1] if at else 0.0)
-        + _AFTER * (own[at + 1] if at + 1 < last else 0.0)
-        + _AROUND * (total[min(last, at + _REACH + 1)] - total[max(0, at - _REACH)]) / (2 * _REACH + 1)
-        for at, score in enumerate(own)
+        score + _BEFORE * previous + _AFTER * following + share * (until - since)
+        for score, previous, following, until, since in zip(
+            own, (0.0, *own), (*own[1:], 0.0), upto, before, strict=False
+        )
     ]
 
 

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from proxy.recall.passages import said_in
 from proxy.recall.query import query_of
-from proxy.recall.ranking import rank
+from proxy.recall.ranking import _AFTER, _AROUND, _BEFORE, _REACH, _with_context, rank
 
 FILLER = [
     {"role": role, "content": f"{role} talks of the {thing} and the weather"}
@@ -51,3 +55,13 @@ def test_a_message_without_a_day_is_of_the_day_of_those_before_it() -> None:
 
 def test_an_empty_history_has_no_ranking() -> None:
     assert rank([], query_of(FILLER, 0)).scores == []
+
+
+@given(st.lists(st.floats(0, 100), max_size=30))
+def test_what_stands_around_a_passage_counts_at_every_place(own: list[float]) -> None:
+    last = len(own)
+    for at, score in enumerate(_with_context(own)):
+        around = own[max(0, at - _REACH) : at + _REACH + 1]
+        before, after = own[at - 1] if at else 0.0, own[at + 1] if at + 1 < last else 0.0
+        wanted = own[at] + _BEFORE * before + _AFTER * after + _AROUND * sum(around) / (2 * _REACH + 1)
+        assert score == pytest.approx(wanted, abs=1e-6)
