@@ -272,7 +272,7 @@ def test_explain_and_the_status_tell_what_was_recalled() -> None:
         assert told["messages"][-1]["content"].startswith(RECALLED)
         assert fake.chats() == []
         seen = read_stream(ask(proxy, long_chat(), stream=True).content)
-        assert seen.errors == []
+        assert (seen.errors, len(seen.ids)) == ([], 1)
         count = len(told["recalled"]["passages"])
         told = proxy.client.post("/spillway/explain", json=body).json()
         assert told["action"] == "forwarded"
@@ -281,6 +281,15 @@ def test_explain_and_the_status_tell_what_was_recalled() -> None:
         notices = [event["data"]["description"] for event in seen.events]
         assert any("recalled" in notice for notice in notices), (notices, count)
         assert all(event["data"]["done"] for event in seen.events[-1:])
+
+
+def test_what_is_told_beside_an_answer_is_told_under_its_name() -> None:
+    with staged() as (_, proxy):
+        ask(proxy, long_chat())
+        seen = read_stream(ask(proxy, long_chat(), stream=True).content)
+        assert [event["data"]["done"] for event in seen.events] == [True]
+        assert "recalled" in seen.events[0]["data"]["description"]
+        assert (len(seen.ids), seen.done, len(seen.finishes)) == (1, 1, 1)
 
 
 def test_a_prompt_that_is_refused_is_sent_without_what_was_recalled() -> None:
