@@ -94,6 +94,10 @@ class Compactor:
             await self._recaller.recall(job, reserve=budget.goal - goal)
         return gained or dropped
 
+    async def drop_recalled(self, job: Job) -> bool:
+        """Make the room in which something was recalled; False if nothing was."""
+        return await self._recaller.drop(job)
+
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> bool:
         since = job.journal.clock()
         job.journal.tell(Compacting(_of_history(job.prompt)))
