@@ -84,7 +84,8 @@ class Resumer:
         partial = await self._shortened(job, answer, progress, budget.window * SAID_SHARE)
         said = sum(self._cost(job)([{"role": "assistant", "content": partial.text or partial.thought}]))
         if job.prompt.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
-            if not await self._compactor.compact(job, goal=max(1, int(budget.goal - said))):
+            gained = await self._compactor.compact(job, goal=max(1, int(budget.goal - said)))
+            if not gained:
                 await self._compactor.drop_recalled(job)
         while True:
             request = continuation(job.prompt.messages, partial, how, thoughts=_thinks_on(job))
