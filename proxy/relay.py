@@ -18,7 +18,7 @@ import httpx
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, ContextOverflow, NotManaged, UpstreamInvalid
 from proxy.exchange import Exchange
-from proxy.net.headers import response_headers
+from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import Identity
@@ -94,10 +94,13 @@ class Relay:
         """Tell how many tokens a prompt has that is asked in this dialect: all that the client sends, nothing shortened.
 
         Raises:
-            ClientError: it is malformed.
+            ClientError: it is malformed, or is to be passed through and no backend answered.
         """
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
+            if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
+                await pass_through(exchange, self.journals.silent(), *alone)
+                return
             request = await read(exchange, wire, lambda body, _: dialect.read_to_count(body), self.options)
             tokens = await self.counting.exactly(await self.router.route(request.model), request.body)
             told = dumps(dialect.counted(tokens))
@@ -141,6 +144,8 @@ class Relay:
     async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, recall, count."""
         request = await read(exchange, wire, dialect.read, self.options)
+        if dialect is not CHAT:
+            exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
         route = await self.router.route(request.model)
         journal.tell(Routed(route.upstream.name, route.model))
         return await self.preparer.prepare(exchange, journal, dialect, request, route)

@@ -12,20 +12,28 @@ class Numbering:
     """Numbers the calls of an answer in the order in which they begin."""
 
     def __init__(self) -> None:
-        self.count = 0
-        """How many have begun."""
+        self._ids: list[str] = []
+        """Of the calls, as far as they have any."""
+        self._numbers: dict[int, int] = {}
+        """By the backend's own index, the latest call that had it."""
 
     def take(self, part: CallPart) -> tuple[int, bool]:
         """The number of the call that a piece belongs to, and whether it begins that.
 
-        A piece that is not numbered (Ollama, and calls that were read off text) begins one if it names a function.
+        A piece that is not numbered (Ollama, and calls that were read off text) begins one if it names a function. Where
+        the index is always the same, a new id is a new call (older Ollama, Gemini).
         """
-        index = part.index
-        if index is None:
-            index = self.count if part.name or not self.count else self.count - 1
-        begins = index >= self.count
-        self.count = max(self.count, index + 1)
-        return index, begins
+        if part.index is None:
+            number = None if part.name or not self._ids else len(self._ids) - 1
+        else:
+            number = self._numbers.get(part.index)
+        if number is not None and not (part.id and self._ids[number] not in ("", part.id)):
+            self._ids[number] = self._ids[number] or part.id
+            return number, False
+        self._ids.append(part.id)
+        if part.index is not None:
+            self._numbers[part.index] = len(self._ids) - 1
+        return len(self._ids) - 1, True
 
 
 def arguments_of(written: str) -> dict[str, Any]:

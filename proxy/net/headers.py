@@ -35,6 +35,7 @@ _NOT_UPSTREAM = HOP_BY_HOP | {
     b"x-conversation-id",  # llama.cpp would go on generating after a disconnect
 }
 _OWN_PREFIX = b"x-spillway-"
+_OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
@@ -83,6 +84,22 @@ def uncompressed(headers: Iterable[Header]) -> list[Header]:
 def decodable(headers: Iterable[Header]) -> list[Header]:
     """The same headers, with an answer asked for only in those of the client's encodings that can be undone here."""
     return [(name, _undoable(value) if name == b"accept-encoding" else value) for name, value in headers]
+
+
+def said_otherwise(headers: Sequence[Header]) -> list[Header]:
+    """The headers of a request that a backend gets in OpenAI's dialect, and that was made in another one.
+
+    Anthropic's clients give their key in a header that OpenAI's servers do not look at, and tell versions of an API
+    that the backend is not asked by.
+    """
+    known = any(name == b"authorization" for name, _ in headers)
+    made: list[Header] = []
+    for name, value in headers:
+        if name == b"x-api-key" and not known:
+            made.append((b"authorization", b"Bearer " + value.strip()))
+        elif not name.startswith(_OF_ANTHROPIC):
+            made.append((name, value))
+    return made
 
 
 def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ()) -> list[Header]:

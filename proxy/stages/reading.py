@@ -10,10 +10,14 @@ from proxy.exchange import Exchange, decoded
 from proxy.net.apart import apart
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
-from proxy.wire.jsontext import holds_more
+from proxy.wire.jsontext import holds_more, may_hold_more
 
 LARGE = 512 * 1024
 """Bytes from which a body is not read on the loop."""
+_SMALL = 32 * 1024
+"""Bytes up to which it is, whatever is in it."""
+_MANY = 5_000
+"""The same for JSON values: most dialects make each of them anew, which takes one or two microseconds."""
 MOST_VALUES = 250_000
 """JSON values in a body, lists and objects counted twice: they are read at once, five million in a second."""
 _LEAST_PART = 3
@@ -34,9 +38,13 @@ async def read(
     body = await apart(encoding is not None, decoded, wire, encoding, options.max_body)
     if body is not wire:
         exchange.hold(len(body))
-    request = await apart(len(body) > LARGE, _read, body, wire, reads)
+    request = await apart(_is_much(body), _read, body, wire, reads)
     _check(request, options)
     return request
+
+
+def _is_much(body: bytes) -> bool:
+    return len(body) > LARGE or (len(body) > _SMALL and may_hold_more(body, _MANY))
 
 
 def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) -> Request:

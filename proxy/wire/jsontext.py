@@ -116,12 +116,17 @@ def _written(value: Any, *, ascii_only: bool) -> str:
 _SLICE = 256 * 1024
 
 
+def may_hold_more(data: bytes, values: int) -> bool:
+    """Whether JSON may hold more than so many values, at a glance: what stands in strings is counted, too."""
+    return _values(data) > values
+
+
 def holds_more(data: bytes, values: int) -> bool:
     """Whether JSON holds more than so many values, told without parsing it; in steps of some milliseconds.
 
     A list or an object, which costs more than other values, is at least two.
     """
-    if _values(data) <= values:
+    if not may_hold_more(data, values):
         return False
     count, at, inside = 0, 0, False
     while at < len(data):

@@ -77,9 +77,10 @@ def _system(system: Any) -> list[Message]:
 
 def _conversation(messages: Sequence[Any]) -> list[Message]:
     made: list[Message] = []
+    reminders: list[str] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
-        role = message.get("role") if isinstance(message, dict) else None
+        role = text(message, "role") if isinstance(message, dict) else ""
         if role not in _ROLES:
             raise BadRequest(
                 f"`{where}` must be an object with the role user, assistant or system.", param=where
@@ -90,26 +91,31 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
         else:
             said = _ROLES[role](_blocks(content, f"{where}.content"), where)
         if role == "system" and made:
-            _remind(made, said[0]["content"])
+            reminders.append(said[0]["content"])
         else:
+            _remind(made, reminders)
             made += said
+    _remind(made, reminders)
     return made
 
 
-def _remind(made: list[Message], said: str) -> None:
-    """A system message in the middle, said with the message before it.
+def _remind(made: list[Message], reminders: list[str]) -> None:
+    """System messages in the middle, said with the message before them; none are left.
 
     Many chat templates refuse one there. As a user's message it would be the newest, and begin a turn that nobody
     asked for. The tag is the one that Claude Code (2.1) itself puts around what it says in a user's name.
     """
-    reminder = f"<system-reminder>\n{said}\n</system-reminder>"
+    if not reminders:
+        return
+    tagged = [f"<system-reminder>\n{said}\n</system-reminder>" for said in reminders]
+    reminders.clear()
     before = made[-1]
     if before["role"] == "assistant":
-        made.append({"role": "user", "content": reminder})
+        made.append({"role": "user", "content": _BREAK.join(tagged)})
     elif isinstance(before["content"], list):
-        before["content"].append({"type": "text", "text": reminder})
+        before["content"] += [{"type": "text", "text": each} for each in tagged]
     else:
-        before["content"] = f"{before['content']}{_BREAK}{reminder}"
+        before["content"] = _BREAK.join((before["content"], *tagged))
 
 
 def _blocks(content: Any, where: str) -> list[_Block]:
@@ -173,7 +179,7 @@ def _from_system(blocks: Sequence[_Block], where: str) -> list[Message]:
     return [{"role": "system", "content": _BREAK.join(text(block, "text") for block in blocks)}]
 
 
-_ROLES: dict[Any, Callable[[Sequence[_Block], str], list[Message]]] = {
+_ROLES: dict[str, Callable[[Sequence[_Block], str], list[Message]]] = {
     "user": _from_user,
     "assistant": _from_assistant,
     "system": _from_system,
@@ -260,7 +266,7 @@ def _joined(parts: Sequence[dict[str, Any]]) -> Any:
 
 def _only_anthropic(kind: Any) -> bool:
     """Whether a block tells of something that Anthropic's servers did, and that means nothing elsewhere."""
-    return kind in _NOT_SAID_AGAIN or (isinstance(kind, str) and kind.endswith("_tool_result"))
+    return isinstance(kind, str) and (kind in _NOT_SAID_AGAIN or kind.endswith("_tool_result"))
 
 
 def _unknown(kind: Any, where: str) -> BadRequest:
@@ -294,10 +300,11 @@ def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {"tools": tools}
     choice = asked.get("tool_choice")
     if isinstance(choice, dict):
-        if choice.get("type") == "tool":
+        kind = text(choice, "type")
+        if kind == "tool":
             made["tool_choice"] = {"type": "function", "function": {"name": text(choice, "name")}}
-        elif choice.get("type") in _CHOICES:
-            made["tool_choice"] = _CHOICES[choice["type"]]
+        elif kind in _CHOICES:
+            made["tool_choice"] = _CHOICES[kind]
         if choice.get("disable_parallel_tool_use") is True:
             made["parallel_tool_calls"] = False
     return made

@@ -247,7 +247,7 @@ class _Calls:
             return False, True
         kept = self._kept.get(index, CallPart())
         self._kept[index] = CallPart(
-            kept.name + part.name, kept.arguments + part.arguments, id=kept.id or part.id, index=index
+            kept.name or part.name, kept.arguments + part.arguments, id=kept.id or part.id, index=index
         )
         return False, False
 

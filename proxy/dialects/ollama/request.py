@@ -5,7 +5,7 @@ Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_ty
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.bodies import given, is_count, model_in, object_in, text
@@ -94,11 +94,10 @@ def _request(asked: Mapping[str, Any], body: dict[str, Any]) -> Request:
 
 def _conversation(messages: Sequence[Any]) -> list[Message]:
     made: list[Message] = []
-    waiting: list[tuple[str, str]] = []
-    """Id and name of the calls whose results have not come: here calls need no ids."""
+    waiting = _Waiting()
     calls = 0
     for index, message in enumerate(messages):
-        role = message.get("role") if isinstance(message, dict) else None
+        role = text(message, "role") if isinstance(message, dict) else ""
         if role not in _ROLES:
             where = f"messages[{index}]"
             raise BadRequest(
@@ -106,13 +105,13 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             )
         said: Message = {"role": role, "content": text(message, "content")}
         if role == "tool":
-            said = {"role": role, "tool_call_id": _answered(message, waiting), "content": said["content"]}
+            said = {"role": role, "tool_call_id": waiting.answered(message), "content": said["content"]}
         elif role == "assistant":
             if thought := text(message, "thinking"):
                 said["reasoning_content"] = thought
             if listed := _calls(message.get("tool_calls"), calls):
                 said["tool_calls"] = listed
-                waiting += [(call["id"], call["function"]["name"]) for call in listed]
+                waiting.add(listed)
                 calls += len(listed)
         made.append(_with_pictures(said, message.get("images")))
     return made
@@ -131,16 +130,30 @@ def _calls(listed: Any, before: int) -> list[dict[str, Any]]:
     return made
 
 
-def _answered(message: Mapping[str, Any], waiting: list[tuple[str, str]]) -> str:
-    """The id of the call that a result answers: the one it names, else the next of that tool, else the next."""
-    if given_id := text(message, "tool_call_id"):
-        waiting[:] = [call for call in waiting if call[0] != given_id]
-        return given_id
-    name = text(message, "tool_name") or text(message, "name")
-    found = next((call for call in waiting if call[1] == name), waiting[0] if waiting else ("", ""))
-    if found in waiting:
-        waiting.remove(found)
-    return found[0]
+class _Waiting:
+    """The calls whose results have not come, oldest first: here calls need no ids."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        """By id."""
+        self._ids: dict[str, dict[str, None]] = {}
+        """By name, in their order."""
+
+    def add(self, calls: Iterable[Mapping[str, Any]]) -> None:
+        """Calls that were made."""
+        for call in calls:
+            name = call["function"]["name"]
+            self._names[call["id"]] = name
+            self._ids.setdefault(name, {})[call["id"]] = None
+
+    def answered(self, message: Mapping[str, Any]) -> str:
+        """The id of the call that a result answers: the one it names, else the next of that tool, else the next."""
+        named = self._ids.get(text(message, "tool_name") or text(message, "name"))
+        call_id = text(message, "tool_call_id") or next(iter(named or self._names), "")
+        name = self._names.pop(call_id, None)
+        if name is not None:
+            self._ids[name].pop(call_id, None)
+        return call_id
 
 
 def _with_pictures(message: Message, images: Any) -> Message:

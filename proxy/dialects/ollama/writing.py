@@ -114,7 +114,7 @@ class ChatLines:
             had = self._calls.get(index, CallPart())
             said = had.arguments + part.arguments
             self._calls[index] = replace(
-                part, name=had.name + part.name, arguments=said, id=had.id or part.id
+                part, name=had.name or part.name, arguments=said, id=had.id or part.id
             )
         return self._line(self._saying(piece.text, piece.thought)) if piece.text or piece.thought else b""
 

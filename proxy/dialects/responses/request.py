@@ -28,7 +28,6 @@ _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develop
 _FORGOTTEN = frozenset(
     {
         *(
-            "item_reference",
             "web_search_call",
             "file_search_call",
             "code_interpreter_call",
@@ -124,7 +123,7 @@ class _Conversation:
         made = cls()
         for index, item in enumerate(items):
             kind = text(item, "type") or "message"
-            if kind in _FORGOTTEN:
+            if kind in _FORGOTTEN or _refers_to_thought(item, f"input[{index}]"):
                 continue
             take = _TAKES.get(kind)
             if take is None:
@@ -211,6 +210,26 @@ class _Conversation:
     def _add(self, message: Message) -> None:
         self._own = None
         self._made.append(message)
+
+
+def _refers_to_thought(item: _Item, where: str) -> bool:
+    """Whether an item only names reasoning that is stored elsewhere, without which a conversation goes on.
+
+    Vercel's AI SDK (5) names every item of earlier answers where it takes them to be stored, which is what it does by default.
+
+    Raises:
+        BadRequest: it names something else; to leave that out would tear a hole into the conversation.
+    """
+    known = {"item_reference": True, "": "id" in item and "role" not in item}
+    if not known.get(text(item, "type")):
+        return False
+    if text(item, "id").startswith("rs_"):
+        return True
+    raise BadRequest(
+        f"`{where}` refers to an item that is not stored here: send the items themselves (Vercel's AI SDK does so with "
+        "`providerOptions: {openai: {store: false}}`).",
+        param=where,
+    )
 
 
 _TAKES: Mapping[str, Callable[[_Conversation, _Item, str], None]] = {

@@ -85,6 +85,11 @@ def test_two_answers_in_a_row_are_two_messages() -> None:
     assert [message["content"] for message in asked(said).messages] == ["a", "b"]
 
 
+def test_reasoning_that_is_only_named_is_left_out() -> None:
+    named = [{"type": "item_reference", "id": "rs_1"}, {"id": "rs_2"}]
+    assert asked([*named, {"role": "user", "content": "go"}]).messages == [{"role": "user", "content": "go"}]
+
+
 def test_a_shells_output_and_a_picture_are_told_as_text_and_shown() -> None:
     shell = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
     output = [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
@@ -163,6 +168,8 @@ def test_formats() -> None:
         ({"input": [{"type": "dance"}]}, "dance"),
         ({"input": [{"role": "boss", "content": "x"}]}, "role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input_image"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "store: false"),
+        ({"input": [{"id": "fc_1"}]}, "store: false"),
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
         ({"previous_response_id": "r"}, "previous_response_id"),

@@ -1,0 +1,62 @@
+"""Which pieces of a stream belong to one tool call, in every dialect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.dialects import DIALECTS
+from proxy.neutral.dialect import Dialect
+from proxy.neutral.request import Request
+from proxy.wire import sse
+from tests.dialects.streams import called, chunk
+
+OTHERS = [
+    dialect for path, dialect in DIALECTS.items() if path not in ("/v1/chat/completions", "/api/generate")
+]
+every = pytest.mark.parametrize("dialect", OTHERS, ids=lambda dialect: dialect.name)
+
+
+def calls_in(dialect: Dialect, deltas: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Names and arguments of the calls that a client is told of."""
+    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
+    data = b"".join(writer.relay(chunk(delta), None, role_said=True) for delta in deltas) + writer.end()
+    if dialect.name.startswith("ollama"):
+        lines = map(json.loads, data.splitlines())
+        listed = [call["function"] for line in lines for call in line["message"].get("tool_calls", ())]
+        return [(call["name"], call["arguments"]) for call in listed]
+    events = [json.loads(told) for told in map(sse.data_of, sse.frames(data)) if told]
+    if dialect.name == "responses":
+        listed = [item for item in events[-1]["response"]["output"] if item["type"] == "function_call"]
+        return [(call["name"], json.loads(call["arguments"])) for call in listed]
+    blocks = {
+        each["index"]: each["content_block"]["name"]
+        for each in events
+        if each["type"] == "content_block_start"
+    }
+    written = dict.fromkeys(blocks, "")
+    for each in events:
+        if each["type"] == "content_block_delta":
+            written[each["index"]] += each["delta"]["partial_json"]
+    return [(name, json.loads(written[index])) for index, name in blocks.items()]
+
+
+@every
+def test_a_new_id_under_the_same_index_is_a_new_call(dialect: Dialect) -> None:
+    told = calls_in(dialect, [called(0, "f", '{"a":1}', "c1"), called(0, "g", '{"b":2}', "c2")])
+    assert told == [("f", {"a": 1}), ("g", {"b": 2})]
+
+
+@every
+def test_an_id_and_a_name_that_are_said_again_are_the_same_call(dialect: Dialect) -> None:
+    pieces = [called(0, "f", '{"a"', "c1"), called(1, "g", '{"b"', "c2")]
+    told = calls_in(dialect, [*pieces, called(0, "f", ":1}", "c1"), called(1, "g", ":2}", "c2")])
+    assert told == [("f", {"a": 1}), ("g", {"b": 2})]
+
+
+@every
+def test_numbers_may_begin_anywhere_and_come_in_any_order(dialect: Dialect) -> None:
+    told = calls_in(dialect, [called(7, "f", '{"a":1}', "c1"), called(3, "g", '{"b":2}', "c2")])
+    assert told == [("f", {"a": 1}), ("g", {"b": 2})]
