@@ -19,6 +19,7 @@ _HERE = frozenset({"localhost", "host.docker.internal", "host.containers.interna
 """This machine, as it is called on it, and in containers of Docker and Podman that run on it."""
 
 
+@lru_cache(maxsize=256)
 def name_in(host: bytes) -> str | None:
     """The name or address in a Host header: lower case, without port, brackets and last dot; None if that is none."""
     found = _HOST.fullmatch(host.strip(b" \t"))

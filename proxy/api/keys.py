@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from hmac import compare_digest
 
@@ -17,7 +18,9 @@ class Keys:
     """Spillway's own keys. They are compared by their digests, so that time tells neither their length nor their text."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._known = tuple((_digest(form), _tenant([key.encode()])) for key in keys for form in written(key))
+        self._known = tuple(
+            (_digest(form), _tenant((key.encode(),))) for key in keys for form in written(key)
+        )
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -41,10 +44,11 @@ def presented(headers: Headers) -> bool:
 
 def sender(headers: Headers) -> str:
     """The tenant of a request that needs no key: whoever has the same credentials, for whichever backend they are."""
-    return _tenant(sorted(value for name, value in headers if is_credential(name)))
+    return _tenant(tuple(sorted([value for name, value in headers if is_credential(name)])))
 
 
-def _tenant(credentials: Sequence[bytes]) -> str:
+@lru_cache(maxsize=1024)
+def _tenant(credentials: tuple[bytes, ...]) -> str:
     """A digest: histories of different ones never meet."""
     return blake2b(b"\n".join(credentials), digest_size=12, person=b"spillway-tenant").hexdigest()
 
