@@ -30,7 +30,7 @@ class Door:
 
     Args:
         keys: those that let one in; none: everyone may.
-        hosts: names under which clients may call, as globs; with keys and none of these: all.
+        hosts: names under which clients may call without keys, as globs.
         name: one more, by which it listens.
         origins: of pages that may use Spillway from a browser, as globs.
         admin: whether what a backend serves may be changed without a key.
@@ -49,7 +49,7 @@ class Door:
         self._hosts = Hosts((*hosts, name.lower()))
         self._origins = Origins(origins)
         self._admin = admin
-        self._any_host = bool(keys) and not hosts
+        self._any_host = bool(keys)
 
     def let_in(self, exchange: Exchange, *, keyless: bool = False) -> bool:
         """Let a request in, give it its tenant and the headers that its answer needs; `keyless`: it needs no key.

@@ -68,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._reading: Cycle | None = None
         self._pipeline: deque[Cycle] = deque()
         self._read_paused = False
+        self._paused_at = 0.0
         self._writable = asyncio.Event()
         self._written = self._taken = 0
         """Bytes written so far, and those of them that had left when the client was last seen to read."""
@@ -202,6 +203,7 @@ class Connection(asyncio.Protocol):
         """Take no more from the client."""
         if not self._read_paused and self._transport is not None:
             self._read_paused = True
+            self._paused_at = self._loop.time()
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -210,7 +212,8 @@ class Connection(asyncio.Protocol):
             return
         if self._read_paused:
             self._read_paused = False
-            self._heard = self._loop.time()
+            now = self._heard = self._loop.time()
+            self._since = min(now, self._since + now - self._paused_at)
             self._transport.resume_reading()
 
     def answered(self) -> None:
@@ -248,27 +251,32 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """End what took too long; `now` in seconds of the loop's clock."""
         limits = self._guard.limits
-        if self._stuck(now):
+        waiting = self._waiting()
+        if self._stuck(now, waiting):
             self._end(at_once=True)
             return
         since, silent = now - self._since, now - self._heard
+        if self._read_paused:
+            return  # it is we who do not read
         if self._phase is Phase.HEAD and since > limits.timeout:
             self._refuse(TooSlow(f"The request's headers did not arrive within {limits.timeout:g} seconds."))
-        elif self._phase is Phase.BODY and self._read_paused:
-            self._heard = now  # it is we who do not read
         elif self._phase is Phase.BODY and self._reading is not None:
             granted = limits.timeout + self._reading.received / LEAST_RATE
             if silent > limits.timeout or since > granted:
                 self._refuse(TooSlow(f"The request's body stopped arriving for {limits.timeout:g} seconds."))
         elif self._phase is Phase.IDLE and since > (limits.keep_alive if self._cycle else limits.timeout):
             self._end(at_once=False)
+        elif self._phase is Phase.LEAVING and waiting:
+            self._since = self._heard = now  # it is still reading its answer
         elif self._phase is Phase.LEAVING and (silent > LINGER_SILENCE or since > LINGER):
             self._end(at_once=True)
 
-    def _stuck(self, now: float) -> bool:
+    def _waiting(self) -> int:
+        """Bytes that the client has to read before more is sent."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _stuck(self, now: float, waiting: int) -> bool:
         """Whether the client has not read for too long, while there was something to be read."""
-        transport = self._transport
-        waiting = transport.get_write_buffer_size() if transport is not None else 0
         taken = self._written - waiting
         if not waiting or taken >= self._taken + STEP:
             self._taken, self._taken_at = taken, now

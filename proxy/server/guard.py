@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
@@ -11,6 +12,8 @@ from proxy.errors import ClientError, Overloaded, TooManyConnections
 from proxy.exchange import Intake
 from proxy.server.limits import GIVE_BACK, PASSED, TURNED_AWAY, Limits
 from proxy.server.memory import give_back
+
+_log = logging.getLogger("spillway.server")
 
 
 class Watched(Protocol):
@@ -73,7 +76,10 @@ class Guard:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in tuple(self._watched):
-            connection.check(now)
+            try:
+                connection.check(now)
+            except Exception:  # noqa: BLE001 - whatever is wrong with one, the others are watched
+                _log.exception("a connection could not be checked")
         if self.intake.passed > PASSED and now - self._gave_back > GIVE_BACK:
             self._gave_back, self.intake.passed = now, 0
             give_back()

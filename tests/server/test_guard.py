@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from proxy.errors import Overloaded, TooManyConnections
@@ -73,3 +75,33 @@ async def test_the_refusals_say_what_to_do() -> None:
     assert (of_one.status, of_all.status) == (429, 503)
     assert "SPILLWAY_MAX_CONNECTIONS_PER_ADDRESS" in of_one.message
     assert "SPILLWAY_MAX_CONNECTIONS" in of_all.message
+
+
+class Broken:
+    """A connection that can't be checked."""
+
+    def check(self, now: float) -> None:
+        raise OSError("its socket is gone")
+
+
+class Counting:
+    """One that counts how often it is."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self.often = asyncio.Event()
+
+    def check(self, now: float) -> None:
+        self.checks += 1
+        if self.checks == 3:
+            self.often.set()
+
+
+async def test_one_that_cannot_be_checked_keeps_no_other_from_it(caplog: pytest.LogCaptureFixture) -> None:
+    guard, others = Guard(Limits(timeout=0.01)), [Counting(), Counting()]
+    for watched in (others[0], Broken(), others[1]):
+        guard.admit(watched, "127.0.0.1")
+    async with asyncio.timeout(20):
+        for each in others:
+            await each.often.wait()
+    assert "could not be checked" in caplog.text
