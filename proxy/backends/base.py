@@ -73,6 +73,8 @@ class Backend(Protocol):
     """Whether a prompt is shortened without a word until the answer's bound fits into the window beside it."""
     continues_reasoning: bool
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
+    repeats_begun: bool
+    """Whether an answer that is sent whole begins with what the client began of it (llama.cpp, seen on b11549)."""
     native: tuple[str, ...]
     """Paths that no other kind has, as globs: who asks for one means this kind, whichever comes first."""
     admin: tuple[str, ...]

@@ -24,6 +24,7 @@ class Generic(EndsWithConnection):
     shifts_silently = False
     fixed_windows = False
     continues_reasoning = False
+    repeats_begun = False
     drops_functions = False
     reports_usage = False
     fits_answer = False

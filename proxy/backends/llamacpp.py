@@ -46,6 +46,7 @@ class LlamaCpp(EndsWithConnection):
     shifts_silently = False
     fixed_windows = False
     continues_reasoning = True
+    repeats_begun = True
     drops_functions = True
     reports_usage = False
     fits_answer = False

@@ -44,6 +44,7 @@ class LmStudio(EndsWithConnection):
     shifts_silently = True
     fixed_windows = False
     continues_reasoning = False
+    repeats_begun = False
     drops_functions = False
     reports_usage = False
     fits_answer = False

@@ -35,6 +35,7 @@ class Ollama(EndsWithConnection):
     shifts_silently = True
     fixed_windows = False
     continues_reasoning = False
+    repeats_begun = False
     drops_functions = True
     reports_usage = False
     fits_answer = False

@@ -95,6 +95,7 @@ class OpenRouter:
     shifts_silently = False
     fixed_windows = True
     continues_reasoning = False
+    repeats_begun = False
     drops_functions = False
     reports_usage = True
     fits_answer = True

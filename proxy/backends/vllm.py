@@ -34,6 +34,7 @@ class Vllm(EndsWithConnection):
     shifts_silently = False
     fixed_windows = True
     continues_reasoning = False
+    repeats_begun = False
     drops_functions = False
     reports_usage = False
     fits_answer = False

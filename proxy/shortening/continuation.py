@@ -10,7 +10,7 @@ from typing import Any
 from proxy.answer.thinking import open_thought
 from proxy.backends.profile import Continuation
 from proxy.history.marks import GOES_ON, SHORTENED
-from proxy.neutral.request import Message, text_of
+from proxy.neutral.request import Message, Request, text_of
 from proxy.shortening import summary
 from proxy.shortening.compaction import Summariser, SummaryAsk
 from proxy.shortening.ladder import Cost
@@ -54,6 +54,18 @@ class Partial:
     def in_thought(self) -> bool:
         """Whether it was interrupted while the model was thinking."""
         return (bool(self.thought) and not self.text) or open_thought(self.text) is not None
+
+
+def asked_to_go_on(request: Request, how: Continuation) -> Request:
+    """A request whose answer the client began, for a backend that has to be told so; as it is where the client did.
+
+    Unasked, llama.cpp repeats the beginning in answers that are sent whole, and vLLM begins another message.
+    """
+    messages = request.messages
+    begun = request.continues and bool(messages) and messages[-1].get("role") == "assistant"
+    if not begun or how is not Continuation.FLAGS or not _FLAGS.keys().isdisjoint(request.body):
+        return request
+    return request.changed(**_FLAGS) if text_of(messages[-1]) else request
 
 
 def continuation(

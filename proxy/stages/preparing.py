@@ -18,6 +18,7 @@ from proxy.options import Options
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import shape
 from proxy.shaping.tidy import Tidier
+from proxy.shortening.continuation import asked_to_go_on
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Job, Prompt
@@ -72,6 +73,10 @@ class Preparer:
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:
         request, offer, messages = await self._in_form(job, emulate=emulate)
+        if request.continues:
+            backend = job.route.upstream.prober.known_backend
+            ways = job.profile.ways(() if backend is None else backend.continuations)
+            request = asked_to_go_on(request, ways[0])
         lead = leading_system(messages)
         system, sent = messages[:lead], messages[lead:]
         known = self._chains.find(sent)

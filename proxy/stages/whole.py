@@ -18,6 +18,7 @@ from proxy.net.inflate import Undecodable
 from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Identity, Piece
+from proxy.neutral.request import text_of
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
@@ -71,6 +72,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if came is None or came.refused:
         return _refused(job, response, whole)
+    came = _less_begun(job, came)
     job.journal.tell(FirstByte())
     driver.read_again(job)
     offer = job.prompt.offer
@@ -102,6 +104,16 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     said: dict[str, Any] = {"text": answer.text, "thought": answer.reasoning, "calls": answer.calls.whole}
     pieces[0] = replace(pieces[0], finish=finish, bare=True, **said)
     return _made(job, whole, came, pieces, run)
+
+
+def _less_begun(job: Job, came: WholeAnswer) -> WholeAnswer:
+    """An answer without the beginning that the client gave it, where another dialect than the backend's has it so."""
+    backend, request = job.route.upstream.prober.known_backend, job.asked
+    if not request.continues or job.writer().native or backend is None or not backend.repeats_begun:
+        return came
+    begun = text_of(request.messages[-1])
+    less = tuple(replace(each, text=each.text.removeprefix(begun)) for each in came.pieces)
+    return replace(came, read=lambda: less)
 
 
 def _learn(job: Job, came: WholeAnswer, run: Run | None, driver: StreamDriver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anthropic
@@ -166,3 +167,17 @@ def test_a_prompt_is_counted_as_the_backend_counts_it_or_near_to_that() -> None:
             counted = client.messages.count_tokens(**asked).input_tokens
             used = client.messages.create(**asked, max_tokens=10).usage.input_tokens
             assert counted == used if exact else 0.5 < counted / used < 2
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("kind", ["llamacpp", "vllm", "ollama", "lmstudio", "openrouter"])
+def test_an_answer_that_the_client_began_is_gone_on_with(kind: str, streamed: bool) -> None:
+    begun: list[MessageParam] = [*ask("go"), {"role": "assistant", "content": words(1, 4)}]
+    model = FakeModel(MODEL, window=1024)
+    with FAKES[kind]([model], brain=walk(last=1200)) as fake, running_proxy(fake) as proxy:
+        said = _answer(sdk(proxy), streamed=streamed, messages=begun)
+        assert said.content[0].type == "text"
+        assert said.content[0].text.strip() == words(5, 1200)
+        if kind in ("llamacpp", "vllm"):
+            asked = json.loads(fake.chats()[0].body)
+            assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
