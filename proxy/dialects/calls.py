@@ -43,3 +43,14 @@ def arguments_of(written: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return parsed if isinstance(parsed, dict) else {}
+
+
+def is_whole(written: str) -> bool:
+    """Whether the arguments of a call may be all of them: none, or JSON."""
+    if not written.strip():
+        return True
+    try:
+        loads(written)
+    except ValueError:
+        return False
+    return True

@@ -27,6 +27,8 @@ from proxy.stages.streaming import Run, Stopped, StreamDriver
 from proxy.telemetry.events import FirstByte
 from proxy.wire.jsontext import dumps, loads
 
+_JSON = b"application/json"
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -53,10 +55,13 @@ class Whole:
             parsed = loads(self.body)
         except ValueError:
             parsed = None
-        if isinstance(parsed, dict) and isinstance(parsed.get("error"), dict):
-            return parsed
-        said = self.body[:QUOTED].decode("utf-8", "replace")
-        return UpstreamUnavailable(f"The backend answered {self.status}: {said}").body()
+        said = parsed.get("error") if isinstance(parsed, dict) else None
+        if isinstance(said, dict):
+            return {**parsed, "error": said}
+        if isinstance(said, str) and said:
+            return UpstreamUnavailable(said).body()
+        quoted = self.body[:QUOTED].decode("utf-8", "replace")
+        return UpstreamUnavailable(f"The backend answered {self.status}: {quoted}").body()
 
 
 async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: StreamDriver) -> Whole:
@@ -72,7 +77,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if came is None or came.refused:
         return _refused(job, response, whole)
-    came = _less_begun(job, came)
+    came = _told_otherwise(job, came)
     job.journal.tell(FirstByte())
     driver.read_again(job)
     offer = job.prompt.offer
@@ -106,10 +111,18 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     return _made(job, whole, came, pieces, run)
 
 
-def _less_begun(job: Job, came: WholeAnswer) -> WholeAnswer:
-    """An answer without the beginning that the client gave it, where another dialect than the backend's has it so."""
+def _told_otherwise(job: Job, came: WholeAnswer) -> WholeAnswer:
+    """An answer as it is told in another dialect than the backend's: without the beginning that the client gave it.
+
+    Raises:
+        UpstreamInvalid: there is none in it, which would look like one that says nothing.
+    """
+    if job.writer().native:
+        return came
+    if not came.pieces:
+        raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
     backend, request = job.route.upstream.prober.known_backend, job.asked
-    if not request.continues or job.writer().native or backend is None or not backend.repeats_begun:
+    if not request.continues or backend is None or not backend.repeats_begun:
         return came
     begun = text_of(request.messages[-1])
     less = tuple(replace(each, text=each.text.removeprefix(begun)) for each in came.pieces)
@@ -206,7 +219,10 @@ def _made(
     if same and writer.native and not job.prompt.request.stream:
         return whole
     made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
-    return made if same and writer.native else _with_body(made, writer.whole(came, made.pieces, usage))
+    if same and writer.native:
+        return made
+    kind = b"" if writer.native else _JSON
+    return _with_body(made, writer.whole(came, made.pieces, usage), kind=kind)
 
 
 def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
@@ -219,14 +235,28 @@ def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
 
 
 def _refused(job: Job, response: httpx.Response, whole: Whole) -> Whole:
-    """An error as the client is told of it: as it came, if that can be read."""
-    told = job.dialect.refused(whole.body)
-    if told is not whole.body:
+    """An error as the client is told of it: as it came, if that can be read.
+
+    One that came as 200 is an error of its own status for clients that are told of it in other words than the backend's.
+    """
+    if whole.status < 400 and not job.writer().native:
+        told = job.dialect.refused(dumps(whole.error()))
+        return _with_body(replace(whole, status=whole.error_status), told, kind=_JSON)
+    plain = _error_body(response, whole.body)
+    if plain is not None and (told := job.dialect.refused(plain)) is not plain:
         return _with_body(whole, told)
     if whole.status < 400 or _is_readable(response, whole.body):
         return whole
     # A page of a proxy on the way, or an error that was cut off.
-    return _with_body(whole, job.dialect.refused(dumps(whole.error())), kind=b"application/json")
+    return _with_body(whole, job.dialect.refused(dumps(whole.error())), kind=_JSON)
+
+
+def _error_body(response: httpx.Response, body: bytes) -> bytes | None:
+    """The body of an error without its content-encoding; None if that can't be undone."""
+    try:
+        return plain_body(response, body, ERROR_BYTES)
+    except Undecodable:
+        return None
 
 
 def _is_readable(response: httpx.Response, body: bytes) -> bool:

@@ -12,6 +12,7 @@ from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Request
 from proxy.wire import sse
 from tests.dialects.streams import called, chunk
+from tests.dialects.test_streams import text_in
 
 OTHERS = [
     dialect for path, dialect in DIALECTS.items() if path not in ("/v1/chat/completions", "/api/generate")
@@ -19,10 +20,15 @@ OTHERS = [
 every = pytest.mark.parametrize("dialect", OTHERS, ids=lambda dialect: dialect.name)
 
 
+def written(dialect: Dialect, deltas: list[dict[str, Any]]) -> bytes:
+    """The stream of an answer that says this."""
+    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
+    return b"".join(writer.relay(chunk(delta), None, role_said=True) for delta in deltas) + writer.end()
+
+
 def calls_in(dialect: Dialect, deltas: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     """Names and arguments of the calls that a client is told of."""
-    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
-    data = b"".join(writer.relay(chunk(delta), None, role_said=True) for delta in deltas) + writer.end()
+    data = written(dialect, deltas)
     if dialect.name.startswith("ollama"):
         lines = map(json.loads, data.splitlines())
         listed = [call["function"] for line in lines for call in line["message"].get("tool_calls", ())]
@@ -32,15 +38,15 @@ def calls_in(dialect: Dialect, deltas: list[dict[str, Any]]) -> list[tuple[str, 
         listed = [item for item in events[-1]["response"]["output"] if item["type"] == "function_call"]
         return [(call["name"], json.loads(call["arguments"])) for call in listed]
     blocks = {
-        each["index"]: each["content_block"]["name"]
+        each["index"]: each["content_block"].get("name")
         for each in events
         if each["type"] == "content_block_start"
     }
-    written = dict.fromkeys(blocks, "")
+    arguments = dict.fromkeys(blocks, "")
     for each in events:
         if each["type"] == "content_block_delta":
-            written[each["index"]] += each["delta"]["partial_json"]
-    return [(name, json.loads(written[index])) for index, name in blocks.items()]
+            arguments[each["index"]] += each["delta"].get("partial_json", "")
+    return [(name, json.loads(arguments[index])) for index, name in blocks.items() if name]
 
 
 @every
@@ -60,3 +66,17 @@ def test_an_id_and_a_name_that_are_said_again_are_the_same_call(dialect: Dialect
 def test_numbers_may_begin_anywhere_and_come_in_any_order(dialect: Dialect) -> None:
     told = calls_in(dialect, [called(7, "f", '{"a":1}', "c1"), called(3, "g", '{"b":2}', "c2")])
     assert told == [("f", {"a": 1}), ("g", {"b": 2})]
+
+
+@every
+def test_a_word_amid_a_call_tears_nothing_apart(dialect: Dialect) -> None:
+    halves = [
+        called(0, "f", '{"a"', "c1"),
+        {"content": "Well."},
+        {"reasoning_content": "Hm."},
+        called(0, arguments=":1}"),
+    ]
+    told = calls_in(dialect, [*halves, {"content": " Yes."}, called(0), called(1, "g", '{"b":2}', "c2")])
+    assert told == [("f", {"a": 1}), ("g", {"b": 2})]
+    said = text_in(dialect, written(dialect, [*halves, {"content": " Yes."}]))
+    assert said == "Well. Yes."

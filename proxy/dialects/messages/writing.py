@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.calls import Numbering, arguments_of
+from proxy.dialects.calls import Numbering, arguments_of, is_whole
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
 from proxy.wire import sse
@@ -62,6 +62,8 @@ class MessagesWriter:
         self._block = ""
         """The kind of the open one; empty: none is."""
         self._calls = _Calls()
+        self._later: list[tuple[str, str]] = []
+        """What was said while a call was only half written, with its kind: blocks do not interleave."""
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
 
@@ -70,7 +72,7 @@ class MessagesWriter:
         kind = "text" if name == "content" else "thinking"
         if kind != self._block:
             return None
-        before, after = self._grown(kind, {kind: _WORD}).split(_WORD.encode())
+        before, after = self._grown(kind, _WORD).split(_WORD.encode())
         return lambda text: before + text.encode() + after
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
@@ -115,7 +117,8 @@ class MessagesWriter:
         """What is still open is closed, and the reason and the usage are told."""
         if self._over:
             return b""
-        out = [self._open(NOBODY), self._close(), *map(self._whole_call, self._calls.rest())]
+        out = [self._open(NOBODY), *self._said_later(), self._close()]
+        out += map(self._whole_call, self._calls.rest())
         self._over = True
         reason = {"stop_reason": _reason(self._finish, called=self._calls.any), "stop_sequence": None}
         out.append(_event("message_delta", delta=reason, usage=usage_of(self._usage)))
@@ -148,10 +151,11 @@ class MessagesWriter:
         out: list[bytes] = []
         if piece.choice or piece.role or piece.text or piece.thought or piece.event is not None:
             out.append(self._open(identity, piece.prompt_tokens))
-        if piece.thought:
-            out += self._delta("thinking", {"thinking": piece.thought})
-        if piece.text:
-            out += self._delta("text", {"text": piece.text})
+        for kind, said in (("thinking", piece.thought), ("text", piece.text)):
+            if said and self._calls.half:
+                self._later.append((kind, said))
+            elif said:
+                out += [*self._said_later(), *self._delta(kind, said)]
         for part in piece.calls:
             out += self._call(part)
         return b"".join(out)
@@ -162,16 +166,19 @@ class MessagesWriter:
         self._opened = True
         return _event("message_start", message=self._message(identity, {"prompt_tokens": prompt_tokens}))
 
-    def _delta(self, kind: str, said: dict[str, str]) -> list[bytes]:
+    def _said_later(self) -> list[bytes]:
+        later, self._later = self._later, []
+        return [event for kind, said in later for event in self._delta(kind, said)]
+
+    def _delta(self, kind: str, said: str) -> list[bytes]:
         """A piece of a block that grows, which is opened where another one is."""
         out: list[bytes] = []
         if self._block != kind:
-            empty = {"type": kind, **dict.fromkeys(said, "")}
-            out += self._begin(kind, {**empty, **_BLANK[kind]})
+            out += self._begin(kind, {"type": kind, kind: "", **_BLANK[kind]})
         return [*out, self._grown(kind, said)]
 
-    def _grown(self, kind: str, said: dict[str, str]) -> bytes:
-        delta = {"type": f"{kind}_delta", **said}
+    def _grown(self, kind: str, said: str) -> bytes:
+        delta = {"type": f"{kind}_delta", kind: said}
         return _event("content_block_delta", index=self._blocks - 1, delta=delta)
 
     def _call(self, part: CallPart) -> list[bytes]:
@@ -233,6 +240,8 @@ class _Calls:
     def __init__(self) -> None:
         self.any = False
         self._live: int | None = None
+        self._written = ""
+        """Arguments of the live one."""
         self._kept: dict[int, CallPart] = {}
         self._numbering = Numbering()
 
@@ -240,16 +249,24 @@ class _Calls:
         """Take in a piece: whether it begins the call that is passed on, and whether it belongs to that."""
         self.any = True
         index, begun = self._numbering.take(part)
-        if begun and self._live is None and not self._kept:
-            self._live = index
-            return True, True
+        begins = begun and self._live is None and not self._kept
+        if begins:
+            self._live, self._written = index, ""
         if index == self._live:
-            return False, True
+            self._written += part.arguments
+            return begins, True
+        if not begun and index not in self._kept and not part.arguments:
+            return False, False  # one that was left is told once more that there is nothing more of it
         kept = self._kept.get(index, CallPart())
         self._kept[index] = CallPart(
             kept.name or part.name, kept.arguments + part.arguments, id=kept.id or part.id, index=index
         )
         return False, False
+
+    @property
+    def half(self) -> bool:
+        """Whether the live one's arguments have begun and are no whole JSON."""
+        return self._live is not None and not is_whole(self._written)
 
     def leave(self) -> None:
         """Something else is said: what comes of the live one after that can't be."""
