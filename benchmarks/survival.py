@@ -86,7 +86,8 @@ def _plain(results: Sequence[Result]) -> list[dict[str, object]]:
 
 def _row(cell: Cell, tally: Tally) -> dict[str, object]:
     where = {"scenario": cell.scenario.name, "window": cell.window, "backend": cell.kind}
-    return {**where, **asdict(tally)}
+    # `asdict` counts the pairs of a counter (Python before 3.12).
+    return {**where, **asdict(tally), "actions": dict(tally.actions)}
 
 
 if __name__ == "__main__":

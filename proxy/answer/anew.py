@@ -16,6 +16,10 @@ _BEGINNING, _END = 800, 1000
 """Characters of an answer that are recognised when they come again."""
 _SEARCHED = 4096
 """Characters of an answer in which what is recognised must stand only once."""
+_OPENING = 100
+"""Letters of an answer among which it is taken up where it is told again; what is like a later place of it, a refrain or
+the mended form of what it showed, is no new beginning.
+"""
 _GRAM = 8
 """Letters and digits in a row by which texts are compared."""
 _JUDGED = (32, 240)
@@ -44,7 +48,8 @@ class AnewFilter:
         self._words = "".join(filter(str.isalpha, searched.casefold()))
         self._end = said[-_END:]
         begun = after_thought(said)
-        self._own = _rare(_letters(begun[:_BEGINNING]), _letters(searched))
+        beginning, whole = _letters(begun[:_BEGINNING]), _letters(searched)
+        self._own, self._first = _rare(beginning, whole), _rare(beginning[:_OPENING], whole)
         least, most = _JUDGED
         self._judged = max(least, min(most, int(0.8 * len(self._own))))
         if len(self._own) < least:
@@ -85,12 +90,12 @@ class AnewFilter:
         return None if share >= _SAME else False
 
     def _alike(self) -> tuple[float, int]:
-        """How much of what is held stands in the beginning of the answer, from the first such place on, and out of how many."""
+        """How much of what is held stands in the beginning of the answer, from where it is taken up, and out of how many."""
         grams = _grams(_letters(self._held[:_END]))
-        alike = [gram in self._own for gram in grams]
-        if True not in alike[:_PREAMBLE]:
+        taken_up = next((at for at, gram in enumerate(grams[:_PREAMBLE]) if gram in self._first), None)
+        if taken_up is None:
             return 0.0, 0
-        alike = alike[alike.index(True) :][: self._judged]
+        alike = [gram in self._own for gram in grams[taken_up : taken_up + self._judged]]
         return sum(alike) / len(alike), len(alike)
 
     def _echo(self) -> int | None:

@@ -34,8 +34,13 @@ class ContextBudget:
         return int(self.window * self.pause)
 
     @property
+    def brim(self) -> int:
+        """Prompt tokens up to which a prompt may be filled for one turn: an answer has as much room as it has without that."""
+        return int(self.window * self.trigger)
+
+    @property
     def ceiling(self) -> int:
-        """Prompt tokens up to which a prompt may be filled for one turn: an answer fits between it and the pause point."""
+        """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
         return int(self.window * (self.trigger + self.pause) / 2)
 
     def fill(self, tokens: float) -> float:

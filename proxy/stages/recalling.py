@@ -78,7 +78,7 @@ class Recaller:
         `reserve` are tokens that will come on top of the prompt. Where not to `keep` it, no other request is bound to it.
         """
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
-        if job.budget is None or checkpoint is None or not job.options.recalls:
+        if job.budget is None or checkpoint is None or not job.options.recalls or job.undisturbed:
             return
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
         if newest is None or placed is None:
@@ -212,7 +212,7 @@ class Recaller:
 def _room(job: Job, budget: ContextBudget, reserve: int) -> int:
     """Tokens that the prompt may still take, by its best estimate and by its upper bound."""
     estimate = job.prompt.estimate
-    return min(budget.ceiling - estimate.tokens, budget.limit - estimate.upper) - reserve
+    return min(budget.brim - estimate.tokens, budget.limit - estimate.upper) - reserve
 
 
 def _read(messages: Sequence[Message]) -> list[Said]:

@@ -85,6 +85,36 @@ def test_a_refrain_is_no_new_beginning() -> None:
     assert not seam.restarted
 
 
+VERSE = """'Twas grace that taught my heart to fear,
+And grace my fears relieved;
+How precious did that grace appear
+The hour I first believed!
+
+"""
+CHORUS = """Amazing grace, how sweet the sound,
+That saved a wretch like me!
+I once was lost, but now am found,
+Was blind, but now I see.
+Then sing, my soul, and sing it loud, till every hill and vale,
+And every ship upon the sea has heard the sailor's tale!
+
+"""
+LAST = """The Lord has promised good to me,
+His word my hope secures;
+He will my shield and portion be
+As long as life endures.
+"""
+
+
+@pytest.mark.parametrize("opening", ["", "Here it is:\n\n"])
+@pytest.mark.parametrize("at", [0, 9, 60])
+def test_the_chorus_of_a_song_may_come_again(opening: str, at: int) -> None:
+    """Between verses, where the answer was paused at its second one."""
+    rest = f"{CHORUS}{LAST}"
+    seam = AnewFilter(f"{opening}{VERSE}{CHORUS}{LAST.replace('Lord', 'sea')}{rest[:at]}")
+    assert (through(seam, rest[at:], 5), seam.restarted) == (rest[at:], False)
+
+
 def test_little_is_held_back_of_what_is_not_like_it() -> None:
     seam = AnewFilter(STORY)
     text = "Quite another matter is the canal, dug by hand in four summers, of which every engineer here is proud. Yes."

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
 
+from benchmarks.survival import main
 from benchmarks.survival_model import asks_summary
 from benchmarks.survival_report import AIMS, misses, table, total
 from benchmarks.survival_scripts import MAIN, SCENARIOS, Scenario, steps_of
@@ -48,6 +50,16 @@ def test_a_short_session_survives_on_every_backend(name: str, kind: str) -> None
 def test_a_short_session_of_each_scenario_survives(name: str, kind: str, turns: int) -> None:
     cell = Cell(BY_NAME[name], kind, 2048, turns)
     assert missed(cell, play(cell)) == []
+
+
+def test_every_figure_is_written_as_json(tmp_path: Path) -> None:
+    written = tmp_path / "figures.json"
+    where = ["--windows", "2k", "--kinds", "llamacpp", "--scenarios", "chat", "--turns", "4"]
+    main([*where, "--json", str(written)])
+    (row,) = orjson.loads(written.read_bytes())
+    assert (row["scenario"], row["window"], row["backend"]) == ("chat", 2048, "llamacpp")
+    assert all(isinstance(count, int) for count in row["actions"].values())
+    assert row["actions"]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

@@ -254,6 +254,23 @@ def test_chores_and_structured_answers_get_nothing() -> None:
         assert RECALLED not in str(prompts(fake))
 
 
+@pytest.mark.parametrize("asked", [{"response_format": {"type": "json_object"}}, {}])
+def test_nor_do_they_get_what_others_got(asked: dict[str, Any]) -> None:
+    """Neither the block of the very turn that they are about, nor those of earlier turns that stay."""
+    chore = {} if asked else {"x-task": "title_generation"}
+    with staged(recall_share=0.06) as (fake, proxy):
+        said = "They are called Pim and Pam, if I remember it rightly. " * 16
+        messages = [
+            *long_chat(),
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "Thanks!"},
+        ]
+        for history in (messages[:-2], messages):
+            ask(proxy, history)
+            proxy.chat({"model": "m", "messages": history, "max_tokens": 40, **asked}, **chore)
+        assert [RECALLED in str(sent) for sent in prompts(fake)] == [True, False, True, False]
+
+
 def test_a_message_in_parts_keeps_them() -> None:
     with staged() as (fake, proxy):
         parts = [{"type": "text", "text": ASK}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
         # The user's own words stay, everything else stays, and the prompt still fits.
         assert text_of(sent[-1]).endswith(question)
         assert sent[:-1] == job.prompt.history[:-1]
-        assert job.prompt.estimate.tokens <= job.budget.ceiling
+        assert job.prompt.estimate.tokens <= job.budget.brim
         blocks = text_of(sent[-1])[: -len(question)]
         assert blocks.count(RECALLED) == blocks.count(f"\n{RECALLED_END}") <= 1
         # Nothing is repeated that the prompt has, and nothing comes from anywhere but this history.
@@ -115,6 +116,25 @@ def long_history(tokens: int) -> list[dict[str, Any]]:
     while len(messages) * 26 < tokens:
         messages += [{**m, "content": f"{m['content']} in part{len(messages)}"} for m in talk(26)]
     return [*messages[: len(messages) // 2 * 2], {"role": "user", "content": ASK}]
+
+
+@pytest.mark.anyio
+async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
+    """Else every answer to a turn that needs something would be paused soon after its first words."""
+    meter, recalled_some = Meter(), 0
+    animal = "My sister Mathilda keeps animals, of which number {0} is called Pim{0}. {1}"
+    facts = [{"role": "user", "content": animal.format(n, talk(9)[n]["content"] * 2)} for n in range(8)]
+    covered = [*talk(150), *facts, *talk(150)]
+    for count in range(40, 88, 4):
+        messages = [*covered, *talk(count), {"role": "user", "content": ASK}]
+        job = await Stand(meter, messages, len(covered)).start()
+        job.budget = replace(job.budget, trigger=0.6)  # far enough from where an upper bound ends it
+        meter.anchor_exact(job.prompt.estimate, job.prompt.estimate.tokens)
+        await job.start()
+        await Recaller(meter=meter).recall(job)  # type: ignore[arg-type]
+        assert job.prompt.estimate.tokens <= job.budget.window * job.budget.trigger
+        recalled_some += bool(job.prompt.recalled.blocks)
+    assert recalled_some > 4
 
 
 def neighbour(number: int) -> str:
