@@ -37,12 +37,15 @@ class Proxy:
         return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
 
+_USUAL: dict[str, Any] = {"store": "memory://", "port": 0, "grace": 30.0, "graceful_timeout": 0.2}
+
+
 @contextmanager
 def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> Iterator[Proxy]:
     """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport` and a `clock`."""
     given_to_app = {name: settings.pop(name) for name in ("transport", "clock") if name in settings}
     given = tuple(_setting(backend) for backend in backends)
-    chosen = Settings(**{"store": "memory://", "port": 0, "grace": 30.0, **settings, "backends": given})
+    chosen = Settings(**{**_USUAL, **settings, "backends": given})
     app = create_app(chosen, **given_to_app)
     ready: Future[asyncio.AbstractEventLoop] = Future()
     server = Server(
@@ -50,7 +53,7 @@ def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> I
         host="127.0.0.1",
         port=0,
         limits=limits_of(chosen),
-        graceful=0.2,
+        graceful=chosen.graceful_timeout,
         started=lambda _: ready.set_result(asyncio.get_running_loop()),
     )
     thread = threading.Thread(target=_serve, args=(server,), daemon=True)

@@ -79,6 +79,11 @@ class Connection(asyncio.Protocol):
         """Whether the server is being stopped."""
         return self._guard.intake.draining
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the client has not taken yet, but for what the system holds."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     # -- asyncio.Protocol
 
     @override
@@ -251,7 +256,7 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """End what took too long; `now` in seconds of the loop's clock."""
         limits = self._guard.limits
-        waiting = self._waiting()
+        waiting = self.unsent
         if self._stuck(now, waiting):
             self._end(at_once=True)
             return
@@ -270,10 +275,6 @@ class Connection(asyncio.Protocol):
             self._since = self._heard = now  # it is still reading its answer
         elif self._phase is Phase.LEAVING and (silent > LINGER_SILENCE or since > LINGER):
             self._end(at_once=True)
-
-    def _waiting(self) -> int:
-        """Bytes that the client has to read before more is sent."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _stuck(self, now: float, waiting: int) -> bool:
         """Whether the client has not read for too long, while there was something to be read."""

@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
         self._close_idle()
         if running := len(self.server_state.tasks):
             _log.info("stopping: %d requests get %g s to end", running, self._graceful)
-        await self._until(lambda: not self.server_state.tasks, self._graceful)
+        await self._until(self._all_told, self._graceful)
         for server in self.servers:
             server.close()
         intake.stopping = True
@@ -112,6 +112,13 @@ class Server(uvicorn.Server):
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS if self.force_exit else None):
                 await self.lifespan.shutdown()
+
+    def _all_told(self) -> bool:
+        """Whether all answers have ended, and their clients have what was written."""
+        return not self.server_state.tasks and not any(
+            connection.unsent  # type: ignore[union-attr]  # they are all ours
+            for connection in self.server_state.connections
+        )
 
     def _close_idle(self) -> None:
         for connection in tuple(self.server_state.connections):
