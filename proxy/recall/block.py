@@ -13,9 +13,11 @@ from proxy.recall.choosing import Passage
 
 _LEFT_OUT = "[…]"
 _SPEAKER = re.compile(
-    r"^(?=(?:user|assistant|tool|function|system|developer)\b[^\n:]{0,80}:)", re.MULTILINE | re.IGNORECASE
+    r"(?:^|(?<=[\r\v\f\x1c-\x1e\x85\u2028\u2029]))"
+    r"(?=(?:[^\S\n]|[*_#>\u200b\ufeff]){0,8}(?:user|assistant|tool|function|system|developer)\b[^\n:\uff1a]{0,80}[:\uff1a])",
+    re.MULTILINE | re.IGNORECASE,
 )
-"""Where a line of a passage reads as if another spoke from there on."""
+"""Where a line of a passage, whatever ends the line before it, reads as if another spoke from there on."""
 
 
 def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
