@@ -87,7 +87,8 @@ class ClientStream:
         self.sees_notices = bool(self._forms)
         self._own = own if carries_chunks(form) else None
         self._own_headers = own_headers
-        self._queued: list[Notice] = []
+        self._queued: list[bytes] = []
+        """Notices, written when they were told: what a writer writes depends on what it wrote before."""
         self._opening = b""
         self._telling = False
         self._heartbeat = heartbeat
@@ -102,10 +103,11 @@ class ClientStream:
             return
         self._telling = not notice.done
         self._introduce()
+        written = self._framed(notice)
         if self.exchange.started:
-            await self.write(self._framed(notice))
+            await self.write(written)
         else:
-            self._queued.append(notice)
+            self._queued.append(written)
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
@@ -142,7 +144,7 @@ class ClientStream:
     async def _open(self) -> None:
         queued, self._queued = self._queued, []
         await self.exchange.start(200, [*self.head, *self._own_headers()])
-        if opening := b"".join(map(self._framed, queued)):
+        if opening := b"".join(queued):
             await self.exchange.write(opening)
 
     def _framed(self, notice: Notice) -> bytes:
