@@ -28,6 +28,8 @@ _RISING, _SAME = 0.4, 0.5
 """Shares of them that the beginning of the answer has too: less is no suspicion, more is the same text."""
 _ECHO = 40
 """Characters of the end of an answer that are no coincidence behind words about it."""
+_PROBE = 32
+"""Characters of the beginning of an answer that are no coincidence in the rest of it."""
 _PREAMBLE = 200
 _WORDS = 8
 """Letters that such words have at least; and words of the answer's own are none."""
@@ -52,7 +54,7 @@ class AnewFilter:
         self._own, self._first = _rare(beginning, whole), _rare(beginning[:_OPENING], whole)
         least, most = _JUDGED
         self._judged = max(least, min(most, int(0.8 * len(self._own))))
-        if len(self._own) < least:
+        if len(self._own) < least or _comes_again(said, len(said) - len(begun)):
             self._own = frozenset()
         self._held = ""
         self.restarted = False
@@ -126,6 +128,12 @@ class AnewFilter:
     def _restart(self) -> str:
         self._held, self.open, self.restarted = "", False, True
         return ""
+
+
+def _comes_again(said: str, begin: int) -> bool:
+    """Whether any piece of a text's beginning stands in the rest of it once more: then it may well come a third time."""
+    probes = range(begin, min(begin + _BEGINNING, len(said)) - _PROBE, _PROBE)
+    return any(said.find(said[at : at + _PROBE], at + 1) >= 0 for at in probes)
 
 
 def _letters(text: str) -> str:

@@ -190,7 +190,7 @@ class Answer:
         attempt.completion_tokens += self._tokens(text)
 
     def cut_back(self) -> str:
-        """Take back the word that the text ends in, and return the white space before it.
+        """Take back the word that the text ends in, with its tokens, and return the white space before it.
 
         For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
         that has not begun, the same is done to the reasoning.
@@ -204,6 +204,7 @@ class Answer:
         if not kept or kept == text or len(text) - len(before) > _LONGEST_WORD:
             return ""
         pieces.replace(kept)
+        self.attempt.completion_tokens = max(0, self.attempt.completion_tokens - self._tokens(last))
         return before[len(kept) :] if pieces is self._text else ""
 
     def add_plain(self, text: str, *, thought: bool = False, told: int = 0) -> None:
