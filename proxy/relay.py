@@ -266,7 +266,8 @@ class Relay:
             return
         await self.counting.refine(job)
         budget = job.budget or budget
-        if not job.is_due and not self.counting.was_cut(job):
+        due = job.is_due and not await self.recaller.give_way(job)
+        if not due and not self.counting.was_cut(job):
             return
         before = job.prompt.estimate.tokens
         if client is not None:

@@ -99,6 +99,25 @@ class Recaller:
         if told is not None or job.journal.outcome.recalled:
             job.journal.tell(Told(len(told.passages) if told else 0, job.prompt.recalled.newest_tokens))
 
+    async def give_way(self, job: Job) -> bool:
+        """Take out what was recalled for this turn where it alone makes the prompt due; False if it does not.
+
+        The results of a loop need the room more, and a summary would cost more than reading the turn once more.
+        """
+        prompt, budget, newest = job.prompt, job.budget, newest_user(job.prompt.sent)
+        block = prompt.recalled.newest
+        if block is None or budget is None or newest is None or prompt.recalled.cramped:
+            return False
+        rest = round(block.tokens)
+        if budget.needs_compaction(prompt.estimate.tokens - rest, prompt.estimate.upper - rest):
+            return False
+        checkpoint = prompt.checkpoint
+        assert checkpoint is not None  # nothing is recalled without one
+        self._remember((job.scope, prompt.links[newest]), _Turn(checkpoint.digest, None))
+        await self._put(job, Recalled(self._staying(job, budget, newest)))
+        job.journal.tell(Told(0, 0))
+        return True
+
     async def drop(self, job: Job) -> bool:
         """Take out what was recalled, for a prompt that was refused; False if there was nothing."""
         if not job.prompt.recalled.blocks:

@@ -78,11 +78,18 @@ def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, proxy_of: Shared
     after_it = range(compacted[0] + 1, len(answers))
     forwarded = [number for number in after_it if answers[number].action == "forwarded"]
     assert len(forwarded) >= 4
-    for number in forwarded:
+    # What was recalled for a turn may go with it: then that turn is read once more.
+    same = [number for number in forwarded if not recalled(answers[number - 1])]
+    assert len(same) >= len(forwarded) // 2
+    for number in same:
         assert answers[number].cached >= prompt_tokens(answers[number - 1]) - RETOKENIZED, (
             f"turn {number + 1}"
         )
         assert read[number] == new_tokens(answers[number]), f"turn {number + 1}"
+
+
+def recalled(answer: Answer) -> bool:
+    return "recalled" in (answer.usage or {}).get("spillway", {})
 
 
 def prompt_tokens(answer: Answer) -> int:
