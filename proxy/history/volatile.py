@@ -65,6 +65,8 @@ _WORDS = (
 _VOLATILE = re.compile(
     rf"(?<!\w)(?:(?=\d)(?:{'|'.join(_FIGURES)})|(?=[^\W\d])(?:{'|'.join(_WORDS)}))", re.IGNORECASE
 )
+_NAMED = re.compile(rf"(?<!\w){_UUID}", re.IGNORECASE)
+"""First, because eight digits may be taken for a count of what stands in front of them."""
 _EASTERN = re.compile(
     r"\d{4}\s?[年년]\s?\d{1,2}\s?[月월]\s?\d{1,2}\s?[日일]|\d{1,2}:\d{2}(?::\d{2})?|"
     r"(?:星期|周|週)[一二三四五六日天]|[月火水木金土日]曜日?|[월화수목금토일]요일"
@@ -105,7 +107,7 @@ def _lasting(content: object) -> object:
 def _stilled(line: str) -> str:
     if not line.isascii():
         line = _EASTERN.sub(_MARK, line)
-    return " ".join(_VOLATILE.sub(_MARK, line).split())
+    return " ".join(_VOLATILE.sub(_MARK, _NAMED.sub(_MARK, line)).split())
 
 
 _remembered = lru_cache(maxsize=8192)(_stilled)

@@ -63,6 +63,8 @@ class Resumer:
             if progress.how is Continuation.QUOTE:
                 return None
         for how in self._ways(job):
+            if job.budget is None:  # what was known of the model was given up meanwhile: another one answers
+                return None
             opened = await self._go_on(job, answer, progress, how)
             if isinstance(opened, Attempted):
                 job.journal.tell(Resumed(how.value))

@@ -71,9 +71,10 @@ class Served:
         return told
 
     def troubles(self) -> list[str]:
-        """Lines of the log that tell of a mistake in the proxy itself."""
+        """What the log tells of a mistake in the proxy itself: a line, or a trace with what is said in front of it."""
         lines = self.log.read_text("utf-8", "replace").splitlines()
-        return [line for line in lines if "Traceback" in line or (" failed: " in line and ": task " in line)]
+        found = [line for line in lines if " failed: " in line and ": task " in line]
+        return found + [_trace(lines, at) for at, line in enumerate(lines) if "Traceback" in line]
 
     def _line(self, beginning: str) -> str:
         assert self._process.stdout is not None
@@ -82,3 +83,9 @@ class Served:
             if text.startswith(beginning):
                 return text.removeprefix(beginning)
         raise RuntimeError(f"the proxy ended:\n{self.log.read_text('utf-8', 'replace')[-4000:]}")
+
+
+def _trace(lines: list[str], at: int) -> str:
+    """A trace to its end, which is the first line after it that is not indented, and the line in front of it."""
+    end = next((n for n in range(at + 1, len(lines)) if not lines[n].startswith(" ")), len(lines))
+    return "\n".join(lines[max(0, at - 1) : end + 1])

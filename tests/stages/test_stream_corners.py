@@ -227,7 +227,7 @@ def test_usage_of_a_whole_answer_counts_attempts_that_reported_none() -> None:
     ):
         answer = proxy.chat({"model": "m", "messages": GO}).json()
         assert answer["choices"][0]["message"]["content"].endswith("w99")
-        assert answer["usage"]["completion_tokens"] >= 400
+        assert answer["usage"]["completion_tokens"] >= 399, "less a word that is taken back at the seam"
 
 
 @pytest.mark.anyio
