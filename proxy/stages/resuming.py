@@ -54,8 +54,6 @@ class Resumer:
         Raises:
             UpstreamUnavailable: the backend can't be reached.
         """
-        if job.budget is None:
-            return None
         if answer.attempt.spoke:
             job.spent.answered()
         if answer.attempt.restarted and progress.how is not None:
@@ -63,7 +61,7 @@ class Resumer:
             if progress.how is Continuation.QUOTE:
                 return None
         for how in self._ways(job):
-            if job.budget is None:  # what was known of the model was given up meanwhile: another one answers
+            if job.budget is None:  # nothing is known of the model, or not any more, because another one answers
                 return None
             opened = await self._go_on(job, answer, progress, how)
             if isinstance(opened, Attempted):
