@@ -61,7 +61,9 @@ class Resumer:
             if progress.how is Continuation.QUOTE:
                 return None
         for how in self._ways(job):
-            if job.budget is None:  # nothing is known of the model, or not any more, because another one answers
+            if (
+                job.budget is None
+            ):  # nothing is known of the model, or not any more, because another one answers
                 return None
             opened = await self._go_on(job, answer, progress, how)
             if isinstance(opened, Attempted):
