@@ -5,14 +5,14 @@ Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from typing_extensions import override
+
 from proxy.dialects.calls import Numbering, arguments_of, is_whole
-from proxy.neutral.dialect import WholeAnswer
+from proxy.dialects.translating import Translator, event_of
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
-from proxy.wire import sse
-from proxy.wire.jsontext import dumps
 
 _REASONS = {
     "stop": "end_turn",
@@ -42,21 +42,20 @@ _KINDS = {
 """HTTP status to what Anthropic calls such an error."""
 
 
-class MessagesWriter:
+class MessagesWriter(Translator):
     """Writes the events of one answer: a message that is opened, its content blocks one after the other, its end.
 
     The end waits for the usage, which backends report after they gave the reason.
     """
 
     media_type = "text/event-stream; charset=utf-8"
-    native = False
 
     def __init__(self, answer_id: str, model: str) -> None:
         """`model` is what the client asked for, told where no backend has named one."""
+        super().__init__()
         self._id = answer_id
         self._model = model
         self._opened = False
-        self._over = False
         self._blocks = 0
         """How many were opened."""
         self._block = ""
@@ -64,8 +63,6 @@ class MessagesWriter:
         self._calls = _Calls()
         self._later: list[tuple[str, str]] = []
         """What was said while a call was only half written, with its kind: blocks do not interleave."""
-        self._finish: str | None = None
-        self._usage: Mapping[str, Any] = {}
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
         """A piece more of the block that is open."""
@@ -75,59 +72,25 @@ class MessagesWriter:
         before, after = self._grown(kind, _WORD).split(_WORD.encode())
         return lambda text: before + text.encode() + after
 
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
-        """A piece that was read."""
-        del role_said
-        if piece.done:
-            return self.end()
-        if piece.error:
-            return self.error({"error": piece.error})
-        if piece.form is None:
-            return piece.frame if piece.frame.startswith(b":") else b""
-        return self._says(piece, identity or piece.identity or NOBODY)
+    @override
+    def _status(self, event: Mapping[str, Any]) -> bytes:
+        """It rides on a `ping`, in which clients look for nothing."""
+        return event_of("ping", {"event": event})
 
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        """What a piece of a later attempt says."""
-        del role_said
-        said = (piece.text, piece.thought, piece.calls)
-        return self._says(Piece(text=said[0], thought=said[1], calls=said[2], choice=True), identity)
+    @override
+    def _failed(self, error: Any) -> bytes:
+        return event_of("error", told(error))
 
-    def own(self, piece: Piece, identity: Identity) -> bytes:
-        """A piece that Spillway made; a status event rides on a `ping`, in which clients look for nothing."""
-        if piece.comment:
-            return sse.comment(piece.comment)
-        if self._over:
-            return b""
-        out = self._says(piece, identity)
-        return out if piece.event is None else out + _event("ping", event=piece.event)
-
-    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """The finish as it is."""
-        del usage
-        return finish
-
-    def error(self, body: Mapping[str, Any]) -> bytes:
-        """An error, after which nothing comes."""
-        if self._over:
-            return b""
-        self._over = True
-        return _event("error", **told(body.get("error")))
-
-    def end(self) -> bytes:
-        """What is still open is closed, and the reason and the usage are told."""
-        if self._over:
-            return b""
+    @override
+    def _ended(self) -> bytes:
         out = [self._open(NOBODY), *self._said_later(), self._close()]
         out += map(self._whole_call, self._calls.rest())
-        self._over = True
         reason = {"stop_reason": _reason(self._finish, called=self._calls.any), "stop_sequence": None}
-        out.append(_event("message_delta", delta=reason, usage=usage_of(self._usage)))
-        return b"".join((*out, _event("message_stop")))
+        out.append(event_of("message_delta", {"delta": reason, "usage": usage_of(self._usage)}))
+        return b"".join((*out, event_of("message_stop", {})))
 
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        """The message that says what the first choice says."""
-        came = [*pieces, *whole.pieces, Piece()][0]
-        identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
+    @override
+    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
         if came.thought:
             content.append({"type": "thinking", "thinking": came.thought, "signature": ""})
@@ -138,16 +101,12 @@ class MessagesWriter:
             for index, call in enumerate(came.calls)
         ]
         reason = _reason(came.finish, called=bool(came.calls))
-        body = self._message(identity, usage or {})
-        return dumps({**body, "content": content, "stop_reason": reason})
+        return {**self._message(identity, self._usage), "content": content, "stop_reason": reason}
 
     # -- events
 
-    def _says(self, piece: Piece, identity: Identity) -> bytes:
-        if piece.index or self._over:
-            return b""
-        self._usage = piece.usage or self._usage
-        self._finish = piece.finish or self._finish
+    @override
+    def _said(self, piece: Piece, identity: Identity) -> bytes:
         out: list[bytes] = []
         if piece.choice or piece.role or piece.text or piece.thought or piece.event is not None:
             out.append(self._open(identity, piece.prompt_tokens))
@@ -164,7 +123,9 @@ class MessagesWriter:
         if self._opened:
             return b""
         self._opened = True
-        return _event("message_start", message=self._message(identity, {"prompt_tokens": prompt_tokens}))
+        return event_of(
+            "message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})}
+        )
 
     def _said_later(self) -> list[bytes]:
         later, self._later = self._later, []
@@ -179,7 +140,7 @@ class MessagesWriter:
 
     def _grown(self, kind: str, said: str) -> bytes:
         delta = {"type": f"{kind}_delta", kind: said}
-        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
+        return event_of("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
     def _call(self, part: CallPart) -> list[bytes]:
         """A piece of a tool call: blocks do not interleave, so only one call is written while it comes."""
@@ -199,13 +160,13 @@ class MessagesWriter:
         if not said:
             return b""
         delta = {"type": "input_json_delta", "partial_json": said}
-        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
+        return event_of("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
     def _begin(self, kind: str, block: dict[str, Any]) -> list[bytes]:
         closed = self._close()
         self._block = kind
         self._blocks += 1
-        return [closed, _event("content_block_start", index=self._blocks - 1, content_block=block)]
+        return [closed, event_of("content_block_start", {"index": self._blocks - 1, "content_block": block})]
 
     def _close(self) -> bytes:
         if not self._block:
@@ -213,7 +174,7 @@ class MessagesWriter:
         if self._block == "tool_use":
             self._calls.leave()
         self._block = ""
-        return _event("content_block_stop", index=self._blocks - 1)
+        return event_of("content_block_stop", {"index": self._blocks - 1})
 
     def _message(self, identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -313,10 +274,6 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
         "inference_geo": None,
     }
     return {**made, "spillway": usage["spillway"]} if "spillway" in usage else made
-
-
-def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
 
 
 def _reason(finish: str | None, *, called: bool) -> str:

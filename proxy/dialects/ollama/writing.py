@@ -13,8 +13,8 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering, arguments_of
-from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
+from proxy.dialects.translating import Translator
+from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
 from proxy.wire.jsontext import dumps
 
 _WORD = "%"
@@ -23,21 +23,18 @@ _DURATIONS = dict.fromkeys(("total_duration", "load_duration", "prompt_eval_dura
 """Nanoseconds, which clients want to read; nobody measures them here."""
 
 
-class ChatLines:
+class ChatLines(Translator):
     """Writes the lines of an answer to `/api/chat`. Calls are told whole, and before the line that is `done`."""
 
     media_type = "application/x-ndjson"
-    native = False
 
     def __init__(self, model: str) -> None:
         """`model` is what the client asked for, and is told."""
+        super().__init__()
         self._model = model
         self._created = 0
         self._calls: dict[int, CallPart] = {}
         self._numbering = Numbering()
-        self._finish: str | None = None
-        self._usage: Mapping[str, Any] = {}
-        self._over = False
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
         """A line that says a word says nothing else."""
@@ -45,70 +42,43 @@ class ChatLines:
         before, _, after = self._line(self._saying(*said)).rpartition(_WORD.encode())
         return lambda text: before + text.encode() + after
 
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
-        """A piece that was read."""
-        del role_said
-        if piece.done:
-            return self.end()
-        if piece.error:
-            return self.error({"error": piece.error})
-        if piece.form is None:
-            return b""
-        return self._says(piece, identity or piece.identity or NOBODY)
+    @override
+    def _aside(self, frame: bytes) -> bytes:
+        """Nothing: lines have no comments."""
+        del frame
+        return b""
 
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        """What a piece of a later attempt says."""
-        del role_said
-        return self._says(Piece(text=piece.text, thought=piece.thought, calls=piece.calls), identity)
+    @override
+    def _comment(self, comment: str) -> bytes:
+        """A line that says nothing."""
+        del comment
+        return b"" if self._over else self._line(self._saying("", ""))
 
-    def own(self, piece: Piece, identity: Identity) -> bytes:
-        """A piece that Spillway made. What keeps the connection alive is a line that says nothing: there are no comments."""
-        if self._over:
-            return b""
-        out = self._says(piece, identity)
-        if piece.comment or piece.event is not None:
-            event = {} if piece.event is None else {"event": piece.event}
-            out += self._line(self._saying("", ""), **event)
-        return out
+    @override
+    def _status(self, event: Mapping[str, Any]) -> bytes:
+        return self._line(self._saying("", ""), event=event)
 
-    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """The finish as it is."""
-        del usage
-        return finish
+    @override
+    def _failed(self, error: Any) -> bytes:
+        return dumps(told(error)) + b"\n"
 
-    def error(self, body: Mapping[str, Any]) -> bytes:
-        """An error, after which nothing comes."""
-        if self._over:
-            return b""
-        self._over = True
-        return dumps(told(body.get("error"))) + b"\n"
-
-    def end(self) -> bytes:
-        """The calls, and the line that is `done`."""
-        if self._over:
-            return b""
-        self._over = True
+    @override
+    def _ended(self) -> bytes:
         calls = [call for _, call in sorted(self._calls.items())]
         out = self._line(self._saying("", "", calls)) if calls else b""
         return out + self._line(self._saying("", ""), done=True, **self._ending())
 
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        """The object that says what the first choice says."""
-        came = [*pieces, *whole.pieces, Piece()][0]
-        identity = whole.pieces[0].identity if whole.pieces else None
-        self._created = (identity or NOBODY).created
-        self._usage, self._finish = usage or {}, came.finish
+    @override
+    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+        self._created = identity.created
         said = self._saying(came.text, came.thought, came.calls)
-        return dumps(self._object({**said, "done": True, **self._ending()}))
+        return self._object({**said, "done": True, **self._ending()})
 
     # -- lines
 
-    def _says(self, piece: Piece, identity: Identity) -> bytes:
-        if piece.index or self._over:
-            return b""
+    @override
+    def _said(self, piece: Piece, identity: Identity) -> bytes:
         self._created = self._created or identity.created
-        self._usage = piece.usage or self._usage
-        self._finish = piece.finish or self._finish
         for part in piece.calls:
             index, _ = self._numbering.take(part)
             had = self._calls.get(index, CallPart())

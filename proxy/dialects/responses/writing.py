@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from proxy.dialects.calls import Numbering
 from proxy.dialects.responses.items import CallItem, Item, MessageItem, ReasoningItem, SummaryItem
 from proxy.dialects.responses.response import response_of, usage_of
 from proxy.dialects.responses.tools import Named, offered
-from proxy.neutral.dialect import WholeAnswer
+from proxy.dialects.translating import Translator, event_of
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
 from proxy.neutral.request import Request
-from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
 _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "server_error"}
@@ -29,13 +30,13 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of answers that are not complete."""
 
 
-class ResponsesWriter:
+class ResponsesWriter(Translator):
     """Writes the events of one answer: items are added, grow, and are done; the response holds them all at its end."""
 
     media_type = "text/event-stream; charset=utf-8"
-    native = False
 
     def __init__(self, request: Request, unique: str) -> None:
+        super().__init__()
         self._asked: Mapping[str, Any] = request.form
         self._model = request.model
         self._unique = unique
@@ -52,14 +53,11 @@ class ResponsesWriter:
         self._sequence = 0
         self._created: int | None = None
         """When, in seconds since the epoch; None: the response is not opened."""
-        self._over = False
         self._items: list[Item] = []
         self._open: Item | None = None
         """The message or reasoning that grows."""
         self._calls: dict[int, CallItem] = {}
         self._numbering = Numbering()
-        self._finish: str | None = None
-        self._usage: Mapping[str, Any] = {}
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
         """A piece more of the item that is open."""
@@ -79,79 +77,36 @@ class ResponsesWriter:
 
         return write
 
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
-        """A piece that was read."""
-        del role_said
-        if piece.done:
-            return self.end()
-        if piece.error:
-            return self.error({"error": piece.error})
-        if piece.form is None:
-            return piece.frame if piece.frame.startswith(b":") else b""
-        return self._says(piece, identity or piece.identity or NOBODY)
+    @override
+    def _status(self, event: Mapping[str, Any]) -> bytes:
+        """It is an event that clients do not know, and pass over."""
+        return self._event("spillway.status", event=event)
 
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        """What a piece of a later attempt says."""
-        del role_said
-        said = Piece(text=piece.text, thought=piece.thought, calls=piece.calls, choice=True)
-        return self._says(said, identity)
-
-    def own(self, piece: Piece, identity: Identity) -> bytes:
-        """A piece that Spillway made; a status event is one that clients do not know, and pass over."""
-        if piece.comment:
-            return sse.comment(piece.comment)
-        if self._over:
-            return b""
-        out = self._says(piece, identity)
-        return out if piece.event is None else out + self._event("spillway.status", event=piece.event)
-
-    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """The finish as it is."""
-        del usage
-        return finish
-
-    def error(self, body: Mapping[str, Any]) -> bytes:
-        """An error, after which nothing comes."""
-        if self._over:
-            return b""
-        said = body.get("error")
-        error = said if isinstance(said, dict) else {"message": str(said)}
-        message, code = str(error.get("message") or "The backend failed."), error.get("code")
-        out = self._begin(NOBODY)
-        self._over = True
+    @override
+    def _failed(self, error: Any) -> bytes:
+        said = error if isinstance(error, dict) else {"message": str(error)}
+        message, code = str(said.get("message") or "The backend failed."), said.get("code")
         told = {"code": code if code in _CODES else "server_error", "message": message}
-        return out + self._event("response.failed", response=self._response("failed", error=told))
-
-    def end(self) -> bytes:
-        """What is still open is done, and the whole response is told once more."""
-        if self._over:
-            return b""
-        out = [self._begin(NOBODY), *self._done_all()]
-        self._over = True
-        status, reason = _ending(self._finish)
-        return b"".join(
-            (
-                *out,
-                self._event(f"response.{status}", response=self._response(status, incomplete_details=reason)),
-            )
+        return self._begin(NOBODY) + self._event(
+            "response.failed", response=self._response("failed", error=told)
         )
 
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        """The response that says what the first choice says."""
-        came = [*pieces, *whole.pieces, Piece()][0]
-        self._says(came, (whole.pieces[0].identity if whole.pieces else None) or NOBODY)
-        self._usage = self._usage if usage is None else usage
+    @override
+    def _ended(self) -> bytes:
+        out = [self._begin(NOBODY), *self._done_all()]
+        response = self._complete()
+        return b"".join((*out, self._event(f"response.{response['status']}", response=response)))
+
+    @override
+    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+        self._said(came, identity)
         self._done_all()
-        status, reason = _ending(came.finish)
-        return dumps(self._response(status, incomplete_details=reason))
+        return self._complete()
 
     # -- events
 
-    def _says(self, piece: Piece, identity: Identity) -> bytes:
-        if piece.index or self._over:
-            return b""
-        self._usage = piece.usage or self._usage
-        self._finish = piece.finish or self._finish
+    @override
+    def _said(self, piece: Piece, identity: Identity) -> bytes:
         says = piece.choice or piece.role or piece.event is not None
         out = [self._begin(identity)] if says or piece.text or piece.thought or piece.calls else []
         if piece.thought:
@@ -212,12 +167,18 @@ class ResponsesWriter:
         return [self._event(f"response.{kind}", output_index=index, **fields) for kind, fields in events]
 
     def _event(self, kind: str, **fields: Any) -> bytes:
-        body = {"type": kind, "sequence_number": self._sequence, **fields}
         self._sequence += 1
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps(body))
+        return event_of(kind, {"sequence_number": self._sequence - 1, **fields})
 
     def _item_id(self, prefix: str) -> str:
         return f"{prefix}_{self._unique}_{len(self._items)}"
+
+    def _complete(self) -> dict[str, Any]:
+        """The response at its end, which says why it is not complete if it is not."""
+        reason = _CUT.get(self._finish or "")
+        if reason is None:
+            return self._response("completed")
+        return self._response("incomplete", incomplete_details={"reason": reason})
 
     def _response(self, status: str, **told: Any) -> dict[str, Any]:
         created = self._created or 0
@@ -233,9 +194,3 @@ class ResponsesWriter:
             status=status,
             **told,
         )
-
-
-def _ending(finish: str | None) -> tuple[str, dict[str, str] | None]:
-    """Status, and why the response is not complete."""
-    reason = _CUT.get(finish or "")
-    return ("completed", None) if reason is None else ("incomplete", {"reason": reason})

@@ -1,0 +1,117 @@
+"""What the writers of all dialects share that backends do not speak: nothing passes as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.piece import NOBODY, Identity, Piece
+from proxy.wire import sse
+from proxy.wire.jsontext import dumps
+
+
+class Translator:
+    """Writes one answer to its end, after which nothing comes; a dialect says how each thing is said.
+
+    The reason for the end and the usage are kept until that: backends tell them apart from each other.
+    """
+
+    native = False
+
+    def __init__(self) -> None:
+        self._over = False
+        self._finish: str | None = None
+        self._usage: Mapping[str, Any] = {}
+
+    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+        """A piece that was read."""
+        del role_said
+        if piece.done:
+            return self.end()
+        if piece.error:
+            return self.error({"error": piece.error})
+        if piece.form is None:
+            return self._aside(piece.frame)
+        return self._says(piece, identity or piece.identity or NOBODY)
+
+    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+        """What a piece of a later attempt says."""
+        del role_said
+        said = Piece(text=piece.text, thought=piece.thought, calls=piece.calls, choice=True)
+        return self._says(said, identity)
+
+    def own(self, piece: Piece, identity: Identity) -> bytes:
+        """A piece that Spillway made."""
+        if piece.comment:
+            return self._comment(piece.comment)
+        if self._over:
+            return b""
+        out = self._says(piece, identity)
+        return out if piece.event is None else out + self._status(piece.event)
+
+    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
+        """The finish as it is."""
+        del usage
+        return finish
+
+    def error(self, body: Mapping[str, Any]) -> bytes:
+        """An error, after which nothing comes."""
+        if self._over:
+            return b""
+        self._over = True
+        return self._failed(body.get("error"))
+
+    def end(self) -> bytes:
+        """What is still open is closed, and the reason and the usage are told."""
+        if self._over:
+            return b""
+        self._over = True
+        return self._ended()
+
+    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        """The body that says what the first choice says."""
+        came = [*pieces, *whole.pieces, Piece()][0]
+        identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
+        self._usage, self._finish = usage or came.usage or {}, came.finish
+        return dumps(self._whole(came, identity))
+
+    def _says(self, piece: Piece, identity: Identity) -> bytes:
+        """A piece of the first choice; of others, and after the end, nothing."""
+        if piece.index or self._over:
+            return b""
+        self._usage = piece.usage or self._usage
+        self._finish = piece.finish or self._finish
+        return self._said(piece, identity)
+
+    # -- as events of a stream; another kind of stream has neither comments nor these
+
+    def _aside(self, frame: bytes) -> bytes:
+        """A frame of the backend's that says nothing of the answer."""
+        return frame if frame.startswith(b":") else b""
+
+    def _comment(self, comment: str) -> bytes:
+        """What keeps the connection alive, or tells something beside the answer."""
+        return sse.comment(comment)
+
+    # -- what a dialect says
+
+    def _said(self, piece: Piece, identity: Identity) -> bytes:
+        raise NotImplementedError
+
+    def _status(self, event: Mapping[str, Any]) -> bytes:
+        raise NotImplementedError
+
+    def _failed(self, error: Any) -> bytes:
+        raise NotImplementedError
+
+    def _ended(self) -> bytes:
+        raise NotImplementedError
+
+    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def event_of(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """An event that is named, and says its kind once more in its data."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
