@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from proxy.errors import BadRequest
-from proxy.wire.jsontext import loads_text
+from proxy.neutral.request import Request
+from proxy.wire.jsontext import loads, loads_text
+
+_Part: TypeAlias = dict[str, Any]
+
+ONLY_SHOWN = "The result is the picture in the next message."
+"""What a result says that says nothing."""
 
 
 def object_in(raw: bytes) -> dict[str, Any]:
@@ -41,6 +47,59 @@ def model_in(body: Mapping[str, Any]) -> str:
 def given(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Those of these fields that are there."""
     return {name: body[name] for name in names if body.get(name) is not None}
+
+
+def request_of(
+    body: dict[str, Any], *, stream: bool, bound: Any, structure: Mapping[str, Any] | None, **known: Any
+) -> Request:
+    """The request that a dialect has put into the neutral `body`, model and messages included.
+
+    `bound` is its bound on the answer, if it is a count; `structure` the format that the answer has to follow. All that is
+    `known` besides goes into the request as it is.
+    """
+    if stream:
+        body["stream"] = True
+    if is_count(bound):
+        body["max_tokens"] = bound
+    if structure is not None:
+        body["response_format"] = structure
+    return Request(
+        body=body,
+        model=body["model"],
+        stream=stream,
+        max_tokens=body.get("max_tokens"),
+        capped="max_tokens" in body,
+        usage_wish=True,
+        structured=structure is not None,
+        **known,
+    )
+
+
+def joined(parts: Sequence[_Part]) -> Any:
+    """One text where there is nothing else, because some chat templates know only that."""
+    return _texts(parts) if all(map(_is_text, parts)) else list(parts)
+
+
+def told_and_shown(parts: Sequence[_Part]) -> tuple[str, list[_Part]]:
+    """What a result says, and what it shows: for that a tool message has no room, so it goes into the next one."""
+    return _texts(parts), [part for part in parts if not _is_text(part)]
+
+
+def error_in(body: bytes) -> Any:
+    """What an error's body says is wrong; None if that is not JSON, or says nothing of an error."""
+    try:
+        parsed = loads(body)
+    except ValueError:
+        return None
+    return parsed.get("error") if isinstance(parsed, dict) else None
+
+
+def _is_text(part: _Part) -> bool:
+    return bool(part["type"] == "text")
+
+
+def _texts(parts: Sequence[_Part]) -> str:
+    return "\n".join(part["text"] for part in parts if _is_text(part))
 
 
 def is_count(value: Any) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from proxy.dialects.bodies import error_in
 from proxy.dialects.messages.request import read
 from proxy.dialects.messages.writing import MessagesWriter, told
 from proxy.errors import ClientError
 from proxy.neutral.request import Request
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 
 
 class Messages:
@@ -50,11 +51,7 @@ class Messages:
 
     def refused(self, body: bytes) -> bytes:
         """A backend's error in Anthropic's shape; what is no JSON stays as it came."""
-        try:
-            parsed = loads(body)
-        except ValueError:
-            return body
-        error = parsed.get("error") if isinstance(parsed, dict) else None
+        error = error_in(body)
         return body if error is None else dumps({"type": "error", **told(error)})
 
     def writer(self, request: Request, unique: str) -> MessagesWriter:

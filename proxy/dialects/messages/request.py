@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import given, is_count, model_in, object_in, text
+from proxy.dialects.bodies import (
+    ONLY_SHOWN,
+    given,
+    is_count,
+    joined,
+    model_in,
+    object_in,
+    request_of,
+    text,
+    told_and_shown,
+)
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
@@ -39,28 +49,16 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
     body["messages"] = [*_system(asked.get("system")), *_conversation(messages)]
-    stream = asked.get("stream") is True
-    if stream:
-        body["stream"] = True
-    max_tokens = asked.get("max_tokens")
-    if is_count(max_tokens):
-        body["max_tokens"] = max_tokens
-    elif bounded:
+    if bounded and not is_count(asked.get("max_tokens")):
         raise BadRequest("`max_tokens` must be a positive number of tokens.", param="max_tokens")
     if stops := asked.get("stop_sequences"):
         body["stop"] = stops
     body |= _tools(asked)
-    form = _format(asked)
-    if form is not None:
-        body["response_format"] = form
-    return Request(
-        body=body,
-        model=body["model"],
-        stream=stream,
-        max_tokens=body.get("max_tokens"),
-        capped=True,
-        usage_wish=True,
-        structured=form is not None,
+    return request_of(
+        body,
+        stream=asked.get("stream") is True,
+        bound=asked.get("max_tokens"),
+        structure=_format(asked),
         continues=bool(messages) and messages[-1].get("role") == "assistant",
     )
 
@@ -141,7 +139,7 @@ def _from_user(blocks: Sequence[_Block], where: str) -> list[Message]:
         else:
             parts += _parts(block, where)
     if parts:
-        made.append({"role": "user", "content": _joined(parts)})
+        made.append({"role": "user", "content": joined(parts)})
     return made
 
 
@@ -193,12 +191,11 @@ def _result(block: _Block, where: str) -> tuple[Message, list[dict[str, Any]]]:
     if not parts:
         for inner in _blocks(content, where):
             parts += _parts(inner, where)
-    said = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    said, pictures = told_and_shown(parts)
     if block.get("is_error") is True and "error" not in said[:200].lower():
         said = f"Error: {said}"
-    pictures = [part for part in parts if part["type"] != "text"]
     if pictures and not said:
-        said = "The result is the picture in the next message."
+        said = ONLY_SHOWN
     return {"role": "tool", "tool_call_id": text(block, "tool_use_id"), "content": said}, pictures
 
 
@@ -255,13 +252,6 @@ def _url(source: Any, where: str) -> str:
                 "it as `base64` or as a `url`.",
                 param=where,
             )
-
-
-def _joined(parts: Sequence[dict[str, Any]]) -> Any:
-    """One text where there is nothing else, because some chat templates know only that."""
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return list(parts)
 
 
 def _only_anthropic(kind: Any) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from proxy.dialects.bodies import error_in
 from proxy.dialects.ollama.request import read_chat, read_generate
 from proxy.dialects.ollama.writing import ChatLines, GenerateLines, told
 from proxy.errors import ClientError
 from proxy.neutral.request import Request
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 
 
 class Ollama:
@@ -52,11 +53,7 @@ class Ollama:
 
     def refused(self, body: bytes) -> bytes:
         """A backend's error in Ollama's shape; what is no JSON stays as it came."""
-        try:
-            parsed = loads(body)
-        except ValueError:
-            return body
-        error = parsed.get("error") if isinstance(parsed, dict) else None
+        error = error_in(body)
         return body if error is None else dumps(told(error))
 
     def writer(self, request: Request, unique: str) -> ChatLines:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import given, is_count, model_in, object_in, text
+from proxy.dialects.bodies import given, model_in, object_in, request_of, text
 from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
@@ -69,26 +69,14 @@ def _request(asked: Mapping[str, Any], body: dict[str, Any]) -> Request:
     options = asked.get("options")
     options = options if isinstance(options, dict) else {}
     body = {"model": model_in(asked), **body, **given(options, _SAME)}
-    stream = asked.get("stream") is not False
-    if stream:
-        body["stream"] = True
-    bound = options.get("num_predict")
-    if is_count(bound):
-        body["max_tokens"] = bound
     think = asked.get("think")
     if think is False or isinstance(think, str):
         body["reasoning_effort"] = think or "none"
-    form = _format(asked.get("format"))
-    if form is not None:
-        body["response_format"] = form
-    return Request(
-        body=body,
-        model=body["model"],
-        stream=stream,
-        max_tokens=body.get("max_tokens"),
-        capped="max_tokens" in body,
-        usage_wish=True,
-        structured=form is not None,
+    return request_of(
+        body,
+        stream=asked.get("stream") is not False,
+        bound=options.get("num_predict"),
+        structure=_format(asked.get("format")),
     )
 
 

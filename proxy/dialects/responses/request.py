@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import given, is_count, model_in, object_in, text
+from proxy.dialects.bodies import (
+    ONLY_SHOWN,
+    given,
+    joined,
+    model_in,
+    object_in,
+    request_of,
+    text,
+    told_and_shown,
+)
 from proxy.dialects.responses.tools import choice, function_name, offered, written_freely
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
@@ -57,25 +66,14 @@ def read(raw: bytes) -> Request:
         else []
     )
     body["messages"] = [*lead, *_Conversation.of(_items(asked.get("input")))]
-    stream = asked.get("stream") is True
-    if stream:
-        body["stream"] = True
-    if is_count(asked.get("max_output_tokens")):
-        body["max_tokens"] = asked["max_output_tokens"]
     if isinstance(reasoning := asked.get("reasoning"), dict) and text(reasoning, "effort"):
         body["reasoning_effort"] = reasoning["effort"]
     body |= _tools(asked)
-    form = _format(asked.get("text"))
-    if form is not None:
-        body["response_format"] = form
-    return Request(
-        body=body,
-        model=body["model"],
-        stream=stream,
-        max_tokens=body.get("max_tokens"),
-        capped="max_tokens" in body,
-        usage_wish=True,
-        structured=form is not None,
+    return request_of(
+        body,
+        stream=asked.get("stream") is True,
+        bound=asked.get("max_output_tokens"),
+        structure=_format(asked.get("text")),
         form=asked,
     )
 
@@ -180,10 +178,9 @@ class _Conversation:
         content = _content(output if output is not None else text(item, "status"), where)
         said = content if isinstance(content, str) else ""
         if isinstance(content, list):
-            said = "\n".join(part["text"] for part in content if part["type"] == "text")
-            pictures = [part for part in content if part["type"] != "text"]
+            said, pictures = told_and_shown(content)
             self._pictures += pictures
-            said = said or "The result is the picture in the next message."
+            said = said or ONLY_SHOWN
         call_id = text(item, "call_id") or text(item, "id")
         self._add({"role": "tool", "tool_call_id": call_id, "content": said})
 
@@ -258,10 +255,7 @@ def _content(content: Any, where: str) -> Any:
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         raise BadRequest(f"`{where}` must have a string or a list of parts.", param=where)
-    parts = [_part(part, where) for part in content]
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return parts
+    return joined([_part(part, where) for part in content])
 
 
 def _part(part: _Item, where: str) -> dict[str, Any]:
