@@ -24,8 +24,7 @@ Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 """A request id as clients make them: nothing that could break a header, a log line or a table."""
-_MINE = f"req_{token_hex(5)}"
-"""Ours are this and a number: different in every process, and a hundredth of the cost of a random one each."""
+_PROCESS = token_hex(8)
 _NUMBERS = count(1)
 
 
@@ -309,7 +308,12 @@ def _too_large(limit: int) -> BodyTooLarge:
 def _id_in(given: bytes | None) -> str:
     if given is not None and _SANE_ID.fullmatch(given):
         return given.decode()
-    return f"{_MINE}{next(_NUMBERS):x}"
+    return f"req_{unique()}"
+
+
+def unique() -> str:
+    """Hexadecimal, and like no other's: what this process drew once, and a number, at a hundredth of the cost of a draw."""
+    return f"{_PROCESS}{next(_NUMBERS):x}"
 
 
 def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:

@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import httpx
 
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, ContextOverflow, NotManaged, UpstreamInvalid
-from proxy.exchange import Exchange
+from proxy.exchange import Exchange, unique
 from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import Dialect
@@ -289,7 +288,7 @@ class Relay:
 
 def _ending(dialect: Dialect, wire: bytes) -> Ending:
     """Ends a stream, that answers this request and is passed on as it comes, with an error."""
-    return lambda error: dialect.writer(dialect.read(wire, wire), uuid4().hex).error(error.body())
+    return lambda error: dialect.writer(dialect.read(wire, wire), unique()).error(error.body())
 
 
 def _afterwards(job: Job) -> list[Notice]:

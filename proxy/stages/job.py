@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from secrets import token_hex
 from typing import Any
 
 from proxy.backends.profile import Fact, ModelKey, ModelProfile
 from proxy.backends.remedy import Spent
 from proxy.emulation import Offer
-from proxy.exchange import Exchange
+from proxy.exchange import Exchange, unique
 from proxy.history.checkpoint import Checkpoint
 from proxy.neutral.dialect import Dialect, Writer
 from proxy.neutral.request import Message, Request
@@ -25,10 +23,6 @@ from proxy.telemetry.journal import Journal
 from proxy.telemetry.outcome import COMPACTING
 from proxy.tokens.meter import Estimate
 from proxy.wire.jsontext import dumps
-
-_PROCESS = token_hex(8)
-"""What the ids of this process's answers begin with: drawn once, since drawing one costs as much as a look at the store."""
-_NUMBERS = count(1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +86,7 @@ class Job:
     """The account of its attempts."""
     unsummarised: int = 0
     """Summaries in a row that were asked for and not written."""
-    unique: str = field(default_factory=lambda: f"{_PROCESS}{next(_NUMBERS):010x}")
+    unique: str = field(default_factory=unique)
     """Of which the ids in its answer are made."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
