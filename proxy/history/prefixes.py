@@ -96,7 +96,7 @@ class Prefixes(Generic[T]):
 
     def longest(self, scope: Hashable, messages: Sequence[Any]) -> Found[T]:
         """Find what is known of a history; `scope` is all else that the values depend on."""
-        group = (scope, _head(messages[0])) if messages else ()
+        group = (scope, head_of(messages[0])) if messages else ()
         found, most = None, 0
         for known in self._groups.get(group, ()):
             if (common := known.common(messages)) > most:
@@ -141,7 +141,7 @@ def _is_text(value: Any) -> bool:
     return all(map(_is_text, value)) if isinstance(value, list) else value is None or isinstance(value, str)
 
 
-def _head(message: Any) -> Hashable:
+def head_of(message: Any) -> Hashable:
     """Something that histories of one conversation have in common, and others rarely."""
     content = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(content, list) and content and isinstance(content[0], Mapping):

@@ -116,9 +116,8 @@ class StreamDriver:
         run = self.begin(job, to)
         try:
             await self.go_on(run, await self._pump(run, response))
-            to.identity = (
-                to.identity or run.session.answer.identity
-            )  # what is told afterwards belongs to it too
+            # What is told afterwards belongs to it too.
+            to.identity = to.identity or run.session.answer.identity
         finally:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
             self.over(run)

@@ -13,13 +13,13 @@ from proxy.counting.anchors import link
 from proxy.counting.content import Content, read_message
 from proxy.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
 from proxy.counting.images import ImageRule
+from proxy.history.prefixes import BRANCHES, head_of
 from proxy.tokens.vocabulary import Vocabulary, text_vector
 
 WHOLE_KEY = 4096
 """Characters up to which a text is its own key; longer ones are known by a digest."""
 ENTRY_BYTES = 600
 MESSAGE_BYTES = 1000
-BRANCHES = 4
 _TextKey: TypeAlias = tuple[str, str | bytes]
 
 
@@ -195,7 +195,7 @@ class HistoryCache:
         while start < len(messages) and _is_system(messages[start]):
             start += 1
         system, rest = messages[:start], messages[start:]
-        group = (vectorizer.id, _head(rest[0])) if rest else None
+        group = (vectorizer.id, head_of(rest[0])) if rest else None
         known, common = History(), 0
         with self._lock:
             candidates = list(self._groups.get(group, ())) if group else []
@@ -243,15 +243,3 @@ def rough_size(message: Any, depth: int = 4) -> int:
 
 def _is_system(message: Any) -> bool:
     return isinstance(message, Mapping) and message.get("role") in {"system", "developer"}
-
-
-def _head(message: Any) -> Any:
-    """Something that histories of one conversation have in common, and others rarely."""
-    content = message.get("content") if isinstance(message, Mapping) else None
-    if isinstance(content, list) and content and isinstance(content[0], Mapping):
-        content = content[0].get("text")
-    if not isinstance(content, str):
-        return None
-    if len(content) <= WHOLE_KEY:
-        return content
-    return len(content), content[:256], content[-256:]
