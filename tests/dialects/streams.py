@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,6 +17,17 @@ def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> Piec
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     body = {"id": "chatcmpl-1", "created": 7, "model": "m", "choices": [choice], **more}
     return UPSTREAM.read(sse.encode(body))
+
+
+def events(stream: bytes) -> list[dict[str, Any]]:
+    """Named events, less the comments between them; the name is that in the data."""
+    found = []
+    for frame in sse.frames(stream):
+        if not frame.startswith(b":"):
+            named, data = frame.decode().strip().split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert named == f"event: {found[-1]['type']}"
+    return found
 
 
 def called(index: int, name: str = "", arguments: str = "", call_id: str = "") -> dict[str, Any]:

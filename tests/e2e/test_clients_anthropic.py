@@ -9,14 +9,13 @@ import anthropic
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
+from tests.e2e.clients.weather import asked_for_weather
 from tests.fakes import (
     FAKES,
     FakeBackend,
     FakeModel,
     GenericFake,
     LlamaCppFake,
-    Reply,
-    ToolCall,
     scripted,
     walk,
     words,
@@ -71,14 +70,7 @@ def test_an_answer_of_several_windows_is_one_message(streamed: bool) -> None:
 @pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool) -> None:
-    calls = [ToolCall("weather", '{"city": "Graz"}'), ToolCall("weather", '{"city": "Linz"}')]
-    if native:
-        replies: list[Any] = [Reply(tool_calls=calls), "Sunny in both."]
-    else:
-        written = (f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in calls)
-        replies = ["".join(f"<tool_call>{each}</tool_call>" for each in written), "Sunny in both."]
-    models = [FakeModel(MODEL, tools=native)]
-    with LlamaCppFake(models, brain=scripted(replies)) as fake, running_proxy(fake) as proxy:
+    with asked_for_weather(native=native) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
         messages = ask("How is the weather in Graz and Linz?")
         asked = _answer(client, streamed=streamed, messages=messages, tools=[WEATHER])

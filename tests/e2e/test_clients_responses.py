@@ -9,6 +9,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from tests.e2e.clients.weather import asked_for_weather
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, Reply, ToolCall, scripted, walk, words
 from tests.proxying import Proxy, running_proxy
 
@@ -85,14 +86,7 @@ def test_an_answer_that_the_client_bounds_is_incomplete(streamed: bool) -> None:
 @pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool) -> None:
-    calls = [ToolCall("weather", '{"city": "Graz"}'), ToolCall("weather", '{"city": "Linz"}')]
-    if native:
-        replies: list[Any] = [Reply(tool_calls=calls), "Sunny in both."]
-    else:
-        written = (f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in calls)
-        replies = ["".join(f"<tool_call>{each}</tool_call>" for each in written), "Sunny in both."]
-    models = [FakeModel(MODEL, tools=native)]
-    with LlamaCppFake(models, brain=scripted(replies)) as fake, running_proxy(fake) as proxy:
+    with asked_for_weather(native=native) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
         given: list[Any] = [{"role": "user", "content": "How is the weather in Graz and Linz?"}]
         asked = answer(client, streamed=streamed, input=given, tools=[WEATHER])

@@ -10,20 +10,9 @@ from hypothesis import strategies as st
 
 from proxy.dialects.messages.writing import MessagesWriter, told, usage_of
 from proxy.neutral.piece import CallPart, Identity, Piece
-from proxy.wire import sse
-from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
+from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")
-
-
-def events(stream: bytes) -> list[dict[str, Any]]:
-    found = []
-    for frame in sse.frames(stream):
-        if not frame.startswith(b":"):
-            named, data = frame.decode().strip().split("\n")
-            found.append(json.loads(data.removeprefix("data: ")))
-            assert named == f"event: {found[-1]['type']}"
-    return found
 
 
 def message_of(found: list[dict[str, Any]]) -> dict[str, Any]:

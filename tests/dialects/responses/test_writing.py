@@ -11,24 +11,13 @@ from proxy.dialects.responses.response import usage_of
 from proxy.dialects.responses.writing import ResponsesWriter
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.neutral.request import Request
-from proxy.wire import sse
-from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
+from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")
 
 
 def writer(**asked: Any) -> ResponsesWriter:
     return ResponsesWriter(Request(body={}, model="asked", form=asked), "0a1b")
-
-
-def events(stream: bytes) -> list[dict[str, Any]]:
-    found = []
-    for frame in sse.frames(stream):
-        if not frame.startswith(b":"):
-            named, data = frame.decode().strip().split("\n")
-            found.append(json.loads(data.removeprefix("data: ")))
-            assert named == f"event: {found[-1]['type']}"
-    return found
 
 
 def response_of(found: list[dict[str, Any]]) -> dict[str, Any]:
