@@ -18,9 +18,15 @@ WORDS = tuple(f" word{number}" for number in range(500))
 """What a stream says, over and over."""
 
 
+_LOOKED_AT = "comes what nobody said so far; none of it is told again, so that whoever compares both finds nothing that is the same"
+
+
 def after(word: str) -> str:
-    """What an attempt that goes on with an answer says first: the end of what it was given."""
-    return f" after-{word}"
+    """What an attempt that goes on with an answer says first: the end of what it was given.
+
+    As much as is looked at before a continuation is believed to be one, so that it is passed on at once.
+    """
+    return f" after-{word} {_LOOKED_AT}"
 
 
 def more(number: int) -> str:
