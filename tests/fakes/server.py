@@ -96,6 +96,11 @@ class BackgroundServer:
         """Whether it lets anyone in."""
         return self._listening is not None
 
+    @property
+    def connected(self) -> int:
+        """How many connections are open."""
+        return len(self._state.connections)
+
     def refuse(self) -> None:
         """Let nobody in any more, and drop whoever is: as if the program were gone. To be called by the app."""
         if self._listening is not None:

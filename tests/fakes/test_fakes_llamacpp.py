@@ -212,6 +212,8 @@ def test_the_connection_is_closed_after_a_stream_only() -> None:
     with LlamaCppFake() as fake, httpx.Client(verify=False, base_url=fake.url) as client:
         stream = client.post(CHAT, json=body(stream=True, max_tokens=1))
         assert "connection" not in stream.headers
+        # Unannounced, so who asks again while it is being closed may find it so.
+        wait_until(lambda: fake.server.connected == 0)
         assert client.post(CHAT, json=body(max_tokens=1)).status_code == 200
 
 
