@@ -1,141 +1,34 @@
-"""Settings: command line, then environment `SPILLWAY_*`, then a TOML file, then defaults.
-
-The only module that reads the environment.
-"""
+"""Settings: command line, then environment `SPILLWAY_*`, then a TOML file, then defaults."""
 
 from __future__ import annotations
 
-import os
-import re
-from base64 import b64encode
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
-from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    StringConstraints,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
     TomlConfigSettingsSource,
 )
 from typing_extensions import override
 
-from proxy.environment import host_glob, is_injected, listed, misspelt, numbered, origin_glob, without_user
-from proxy.errors import SettingError
-
-BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
-StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
-Policy = Literal["auto", "standard", "local"]
-Recall = Literal["auto", "off"]
-Key = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
-
-
-Words = Annotated[tuple[Key, ...], NoDecode, BeforeValidator(listed)]
-HostGlobs = Annotated[
-    tuple[Annotated[Key, AfterValidator(host_glob)], ...], NoDecode, BeforeValidator(listed)
-]
-OriginGlobs = Annotated[
-    tuple[Annotated[Key, AfterValidator(origin_glob)], ...], NoDecode, BeforeValidator(listed)
-]
+from proxy.environment import is_injected, numbered
+from proxy.settings.entries import (
+    BackendSetting,
+    Fraction,
+    HostGlobs,
+    ModelSetting,
+    OriginGlobs,
+    Policy,
+    Recall,
+    StatusForm,
+    Words,
+)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-
-class BackendSetting(BaseModel):
-    """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port.
-
-    What is not `managed` passes through untouched.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    url: str
-    name: str = ""
-    kind: BackendKind = "auto"
-    api_key: Key | None = Field(default=None, repr=False)
-    managed: bool = True
-    _basic: str | None = PrivateAttr(None)
-
-    @field_validator("url")
-    @classmethod
-    def _root(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
-        parts = urlsplit(value)
-        # A wrong port raises a ValueError of its own when it is asked for.
-        if not parts.hostname or parts.port == 0 or re.search(r"[\s?#]", value):
-            raise ValueError("must be a root such as http://127.0.0.1:1234, without query or spaces")
-        return value.rstrip("/").removesuffix("/v1").rstrip("/")
-
-    @field_validator("name")
-    @classmethod
-    def _plain(cls, value: str) -> str:
-        if not re.fullmatch(r"[\w.@ -]*", value, re.ASCII):
-            raise ValueError("must be made of letters, digits, spaces and . _ - @")
-        return value
-
-    @model_validator(mode="after")
-    def _user_and_name(self) -> BackendSetting:
-        """Take user and password out of the URL, which is shown in many places, and give it a name."""
-        parts = urlsplit(self.url)
-        before, at, place = parts.netloc.rpartition("@")
-        if at:
-            if self.api_key is not None:
-                raise ValueError("has both an api_key and a user in its url; only one of them can be sent")
-            user, _, password = before.partition(":")
-            told = f"{unquote(user)}:{unquote(password)}".encode()
-            self._basic = f"Basic {b64encode(told).decode()}"
-            object.__setattr__(self, "url", parts._replace(netloc=place).geturl())
-        if not self.name:
-            place = f"{parts.hostname}-{parts.port}" if parts.port else f"{parts.hostname}"
-            object.__setattr__(self, "name", re.sub(r"[^\w.@-]", "-", place, flags=re.ASCII))
-        return self
-
-    @property
-    def authorization(self) -> str | None:
-        """What the backend is told in `Authorization`: its key, or user and password; None: what the client tells."""
-        return self._basic if self.api_key is None else f"Bearer {self.api_key}"
-
-
-class ModelSetting(BaseModel):
-    """What the user says of the models whose id matches a glob; an absent field leaves the probed value."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    managed: bool | None = None
-    window: int | None = Field(default=None, ge=256)
-    tools: bool | None = None
-    vision: bool | None = None
-    tokenizer: str | None = None
-    continuation: Literal["continue_final_message", "trailing_assistant", "user_turn"] | None = None
-    trigger: Fraction | None = None
-    target: Fraction | None = None
-    pause: Fraction | None = None
-    policy: Policy | None = None
-    summary_model: str | None = None
-    recall: Recall | None = None
-    recall_share: Fraction | None = None
-    answer_cap: int | None = Field(default=None, ge=0)
-    tools_allowed: tuple[str, ...] | None = None
-    system_prompt_file: Path | None = None
 
 
 class Settings(BaseSettings):
@@ -302,99 +195,7 @@ class Settings(BaseSettings):
         return (init_settings, env_settings, *file)
 
 
-def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
-    """Read the settings.
-
-    Args:
-        config: TOML file; default: `SPILLWAY_CONFIG`, else none.
-        overrides: values from the command line; None means not given.
-
-    Raises:
-        SettingError: one line that names the setting, the value and what is allowed.
-    """
-    known = {name: _NESTED[name].model_fields if name in _NESTED else () for name in Settings.model_fields}
-    wrong = misspelt(os.environ, {**known, "config": ()})  # noqa: TID251 - the one place
-    if wrong is not None:
-        raise SettingError(wrong)
-    named = config or (Path(path) if (path := os.environ.get("SPILLWAY_CONFIG")) else None)  # noqa: TID251 - the one place
-    if named is not None and not named.is_file():
-        raise SettingError(f"config file {named} does not exist")
-
-    class Sourced(Settings):
-        model_config = SettingsConfigDict(toml_file=named)
-
-    try:
-        return Sourced(**{key: value for key, value in overrides.items() if value is not None})
-    except ValidationError as error:
-        raise SettingError(_one_line(error)) from None
-    except SettingsError as error:
-        raise SettingError(_unparsed(error)) from None
-    except (ValueError, OSError) as error:
-        raise SettingError(f"config file {named} cannot be read: {error}".replace("\n", " ")) from None
-
-
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a backend (`HTTPS_PROXY` and its like), None if it is reached directly.
-
-    What runs on this machine is, whatever the environment says.
-    """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    named = getproxies()
-    proxy = named.get(parts.scheme) or named.get("all")
-    if not proxy or _is_here(host) or proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _is_here(host: str) -> bool:
-    """Whether a host is this machine, or the one that a container runs on by Docker's name for it."""
-    host = host.removesuffix(".")
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host in {"localhost", "host.docker.internal"} or host.endswith(".localhost")
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback or (mapped or address).is_unspecified
-
-
 def _in_order(target: float, trigger: float, pause: float, where: str) -> None:
     if not target < trigger <= pause:
         order = f"target {target} must be below trigger {trigger}, and that at most pause {pause}"
         raise ValueError(f"{where}{order}")
-
-
-def _unparsed(error: SettingsError) -> str:
-    """A setting in the environment that has to be JSON and is not. It may hold keys, so it is not shown."""
-    found = re.search(r'field "(\w+)"', str(error))
-    name = f"SPILLWAY_{found.group(1).upper()}" if found is not None else "a setting"
-    cause = str(error.__cause__ or error).replace("\n", " ")
-    return f"{name} must be JSON, such as {_EXAMPLES.get(name, '[]')}, but is not: {cause}"
-
-
-def _one_line(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"]]
-    message = first["msg"].removeprefix("Value error, ")
-    if not path:
-        return message
-    name = "SPILLWAY_" + "__".join(path).upper()
-    if first["type"] == "extra_forbidden":
-        fields = _NESTED.get(path[0], Settings).model_fields if len(path) > 1 else Settings.model_fields
-        return f"{name}: no such setting; allowed are {', '.join(sorted(fields))}"
-    value = repr(first.get("input"))
-    if "KEY" in name or isinstance(first.get("input"), dict | list | tuple):
-        value = "(hidden)"
-    return f"{name}={without_user(value)}: {message[0].lower()}{message[1:]}"
-
-
-_NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelSetting}
-_EXAMPLES = {
-    "SPILLWAY_BACKENDS": '[{"url": "http://127.0.0.1:1234"}]',
-    "SPILLWAY_API_KEYS": '["a-key"]',
-    "SPILLWAY_ALLOWED_HOSTS": '["spillway"]',
-    "SPILLWAY_CORS": '["https://chat.example.com"]',
-    "SPILLWAY_TOOLS_ALLOWED": '["read_*"]',
-    "SPILLWAY_MODELS": '{"qwen*": {"window": 8192}}',
-}
-STATUS_FORMS: tuple[str, ...] = get_args(StatusForm)

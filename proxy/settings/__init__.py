@@ -1,0 +1,18 @@
+"""Settings: what can be set, how it is read, and where backends are."""
+
+from __future__ import annotations
+
+from proxy.settings.entries import STATUS_FORMS, BackendSetting, ModelSetting
+from proxy.settings.loading import load_settings
+from proxy.settings.places import is_here, proxy_for
+from proxy.settings.settings import Settings
+
+__all__ = [
+    "STATUS_FORMS",
+    "BackendSetting",
+    "ModelSetting",
+    "Settings",
+    "is_here",
+    "load_settings",
+    "proxy_for",
+]
