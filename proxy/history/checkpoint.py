@@ -51,6 +51,18 @@ class Checkpoints(Protocol):
         """Store it; one of the same scope and digest is replaced."""
         ...
 
+    async def drop(self, scope: str, digest: bytes) -> bool:
+        """Delete it, if it is there; False: the store does not take that now."""
+        ...
+
+
+class Secrets(Protocol):
+    """Keys that replicas share and that outlive the process; none of them expires, or is purged. Never raises."""
+
+    async def secret(self, name: str, fresh: bytes) -> bytes | None:
+        """The one of that name, which is `fresh` if there was none; None: the store can't tell, or take it, now."""
+        ...
+
 
 class LearnedState(Protocol):
     """Small values that outlive the process: weights, a learned window. Never raises for a lost backend."""
@@ -122,5 +134,5 @@ class SharedCheckpoints(Checkpoints, Claims, Protocol):
     """Checkpoints of which each is made by one alone."""
 
 
-class CheckpointStore(SharedCheckpoints, LearnedState, StoreAdmin, Protocol):
+class CheckpointStore(SharedCheckpoints, LearnedState, Secrets, StoreAdmin, Protocol):
     """All of it, as a store is opened. Who works with one asks for the part that it needs."""

@@ -92,6 +92,7 @@ class MemoryStore(LocalClaims):
         self._max_bytes = limits.max_bytes
         self._shelf = Shelf(limits)
         self._state: dict[str, bytes] = {}
+        self._secrets: dict[str, bytes] = {}
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         """See `Checkpoints.find`."""
@@ -102,6 +103,15 @@ class MemoryStore(LocalClaims):
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
             self._shelf.put(Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created))
+
+    async def drop(self, scope: str, digest: bytes) -> bool:
+        """See `Checkpoints.drop`."""
+        self._shelf.drop((scope, digest))
+        return True
+
+    async def secret(self, name: str, fresh: bytes) -> bytes | None:
+        """See `Secrets.secret`."""
+        return self._secrets.setdefault(name, bytes(fresh))
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""

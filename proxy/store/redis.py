@@ -6,6 +6,7 @@ Keys, all under `spillway:` (`<s>` is a hash of the scope, `<d>` a digest in hex
     ix:<s>       sorted set: digest by last use   tells the longest prefix, or that there is none
     st:<key>     learned value                    expires `ttl` after it was last written or read
     cl:<key>     claim: the token of its owner    expires when the claim does
+    sk:<name>    secret                           never expires
 
 All times are the server's: replicas whose clocks differ, or jump, agree on what has expired. Size is bounded by the
 TTL and by the server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 or a server that speaks the same; no
@@ -135,6 +136,23 @@ class RedisStore:
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
             await self._store(Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created))
+
+    async def drop(self, scope: str, digest: bytes) -> bool:
+        """See `Checkpoints.drop`."""
+        self._kept.drop((scope, digest))
+        index = index_name(scope)
+        commands = [("UNLINK", value_name(index, digest)), ("ZREM", index, digest)]
+        dropped = await self._ask(lambda: self._wire.batch(commands, atomic=True), None, write=True)
+        return dropped is not None
+
+    async def secret(self, name: str, fresh: bytes) -> bytes | None:
+        """See `Secrets.secret`. One that is there can be told though the server takes no writes."""
+        key = f"{PREFIX}sk:{name}"
+        known = await self._ask(lambda: self._wire.call("GET", key), None)
+        if known is None:
+            await self._ask(lambda: self._wire.call("SET", key, bytes(fresh), "NX"), None, write=True)
+            known = await self._ask(lambda: self._wire.call("GET", key), None)
+        return known if isinstance(known, bytes) else None
 
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""

@@ -152,6 +152,19 @@ class SqliteStore(LocalClaims):
         if self._thread.guard.ready_to_write:
             self._write(item)
 
+    async def drop(self, scope: str, digest: bytes) -> bool:
+        """See `Checkpoints.drop`."""
+        key = (_storable(scope), digest)
+        self._pending.pop(key, None)
+        self._kept.drop(key)
+        self._ledger.drop(key)
+        return await self._thread.ask(partial(rows.sweep, gone=[key]), write=True) is not None
+
+    async def secret(self, name: str, fresh: bytes) -> bytes | None:
+        """See `Secrets.secret`. One that is there can be told though the disk is full."""
+        known = await self._thread.ask(partial(rows.secret, name=name))
+        return known or await self._thread.ask(partial(rows.make_secret, name=name, fresh=fresh), write=True)
+
     async def get_state(self, key: str) -> bytes | None:
         """See `LearnedState.get_state`."""
         return await self._thread.ask(partial(rows.get_state, key=_storable(key)))

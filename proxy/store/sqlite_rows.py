@@ -159,6 +159,27 @@ def put_state(db: sqlite3.Connection, key: str, value: bytes) -> int:
     return db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", (key, value)).rowcount
 
 
+def secret(db: sqlite3.Connection, name: str) -> bytes | None:
+    """A secret; None if there is none of that name."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'secrets'").fetchone():
+        return None
+    row = db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()
+    return bytes(row[0]) if row else None
+
+
+def make_secret(db: sqlite3.Connection, name: str, fresh: bytes) -> bytes | None:
+    """The secret of that name, which is `fresh` if there was none.
+
+    Its table is made when it is first needed: files of older versions lack it, and they read a file that has it.
+    """
+    with transaction(db):
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+        )
+        db.execute("INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)", (name, bytes(fresh)))
+    return secret(db, name)
+
+
 def check(db: sqlite3.Connection) -> bool:
     """See whether a write would be let in; returns True."""
     db.execute("BEGIN IMMEDIATE")

@@ -13,7 +13,18 @@ import pytest
 
 from proxy.history.checkpoint import CheckpointStore, StoreStats
 from proxy.store import STORES
-from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, open_with, redis_server
+from proxy.store.documents import Documents
+from proxy.store.opening import MOST_STATES
+from tests.store.support import (
+    NOW,
+    HandClock,
+    RedisServer,
+    checkpoint,
+    digest,
+    finds,
+    open_with,
+    redis_server,
+)
 
 __all__ = ["redis_server"]
 
@@ -163,6 +174,83 @@ async def test_large_bodies_and_long_histories(store: CheckpointStore) -> None:
     found = await store.find("scope", [digest(number) for number in range(3000, 0, -1)])
     assert found is not None
     assert len(found.replacement[0]["content"]) == 2_000_000
+
+
+async def test_what_is_dropped_is_gone_at_once_and_for_good(opened: Open, url: str) -> None:
+    store = opened()
+    await store.put(checkpoint(1))
+    await store.put(checkpoint(2, text="stays"))
+    await store.put(checkpoint(1, scope="other"))
+    assert await store.drop("scope", digest(1))
+    assert await store.drop("scope", digest(9))
+    again = opened() if not url.startswith("memory") else store
+    for each in (store, again):
+        assert await finds(each, 1) is None
+        assert await finds(each, 2) == 2
+        assert await each.find("other", [digest(1)]) is not None
+    await store.put(checkpoint(1))
+    assert await finds(store, 1) == 1
+
+
+# Secrets
+
+
+async def test_a_secret_is_made_once_and_is_the_same_for_all(opened: Open, url: str) -> None:
+    one = opened()
+    two = opened() if not url.startswith("memory") else one
+    first = b"\x00\xff" * 16
+    assert await one.secret("sealing", first) == first
+    assert await two.secret("sealing", b"another") == first
+    assert await two.secret("other", b"another") == b"another"
+
+
+async def test_a_secret_outlives_ttl_and_purge_and_the_states_that_are_learned(
+    opened: Open, clock: HandClock
+) -> None:
+    store = opened(ttl=60.0)
+    assert await store.secret("sealing", b"first") == b"first"
+    clock.advance(YEAR)
+    await store.purge()
+    for number in range(MOST_STATES + 1):
+        await store.put_state(f"weights/{number}", b"")
+        if number % 100 == 0:  # puts are queued, and the queue has an end
+            await store.get_state("weights/0")
+    assert await store.secret("sealing", b"second") == b"first"
+
+
+# Documents
+
+
+async def test_documents_are_their_owners_alone(store: CheckpointStore, clock: HandClock) -> None:
+    documents = Documents(store, clock)
+    await documents.keep("me", "resp_1", {"said": "mine", "deep": [{"a": None}]})
+    await documents.keep("you", "resp_1", {"said": "yours"})
+    assert await documents.fetch("me", "resp_1") == {"said": "mine", "deep": [{"a": None}]}
+    assert await documents.fetch("you", "resp_1") == {"said": "yours"}
+    assert await documents.fetch("me", "resp_2") is None
+    assert await documents.fetch("they", "resp_1") is None
+    await documents.keep("me", "resp_1", {"said": "changed"})
+    assert await documents.fetch("me", "resp_1") == {"said": "changed"}
+    assert await documents.drop("me", "resp_1")
+    assert await documents.fetch("me", "resp_1") is None
+    assert await documents.fetch("you", "resp_1") == {"said": "yours"}
+    assert await documents.drop("me", "resp_1")
+
+
+async def test_documents_expire_unless_they_are_used_and_go_with_a_purge(
+    opened: Open, clock: HandClock
+) -> None:
+    store = opened(ttl=100.0)
+    documents = Documents(store, clock)
+    for name in ("old", "used"):
+        await documents.keep("me", name, {"name": name})
+    clock.advance(60)
+    assert await documents.fetch("me", "used")
+    clock.advance(60)
+    assert await documents.fetch("me", "old") is None
+    assert await documents.fetch("me", "used")
+    await store.purge()
+    assert await documents.fetch("me", "used") is None
 
 
 async def test_nothing_of_a_conversation_is_logged(
