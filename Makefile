@@ -88,6 +88,7 @@ bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and sim
 	$(PY) -m benchmarks.counting --vocab known=$(VOCAB)-phi-3.gguf --vocab unknown=$(VOCAB)-gpt-2.gguf
 	$(PY) -m benchmarks.survival --quick
 	$(PY) -m benchmarks.memory
+	$(PY) -m benchmarks.agents
 	$(PY) -m benchmarks.hostile
 
 e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; fetches 1 GB)
