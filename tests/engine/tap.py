@@ -49,7 +49,7 @@ class Tap:
 @contextmanager
 def tapped(url: str) -> Iterator[Tap]:
     """Listen on a free port, and hand everything on to the server at `url`."""
-    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=None, trust_env=False) as client:
 
         class Handler(BaseHTTPRequestHandler):
             def _relay(self) -> None:

@@ -35,6 +35,14 @@ def test_a_short_message_leans_on_the_answer_before_it() -> None:
     assert "postgr" not in query_of(said("x", "Postgres", "Rename the invoice table today"), 2).terms
 
 
+def test_a_short_question_is_not_drowned_by_what_it_leans_on() -> None:
+    long = " ".join(f"word{n}" for n in range(40))
+    query = query_of(said("Hello!", long, "When does the plumber come?"), 2)
+    own = query.terms["plumber"] + query.terms["come"]
+    assert query.terms["word7"] > 0
+    assert sum(query.terms.values()) - own <= own + 1e-9
+
+
 def test_in_a_tool_loop_the_identifiers_of_the_results_count() -> None:
     messages = [
         *said("Repair the failing build of the billing module"),

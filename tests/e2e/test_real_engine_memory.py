@@ -1,0 +1,69 @@
+"""What a user said survives a real, weak model that is its own summariser, whatever it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.fixtures import WINDOW
+from tests.engine.server import Engine
+from tests.engine.spillway import StartSpillway
+from tests.engine.tap import Tap, tapped
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+TOLD = (
+    ("My sister Annika keeps two hedgehogs, Pim and Pam.", "What are my sister's hedgehogs called?"),
+    ("Our boat, the Kestrel, lies at berth 47 in Stavoren.", "At which berth does our boat lie?"),
+    ("The plumber comes on 14 May at 16:30, his name is Bertil.", "When does the plumber come?"),
+    ("I am allergic to cashew nuts and to penicillin.", "What am I allergic to?"),
+    ("The spare key hangs behind the barometer in the hall.", "Where does the spare key hang?"),
+)
+"""What the user tells in passing, and what they ask about it at the end."""
+TALK = (
+    "Today we talked about the weather over the fields, and how the light changes late in the afternoon.",
+    "A good loaf needs time, warm hands and an oven that holds its heat, and salt should not be forgotten.",
+    "The old train to the coast stops at each village, so that there is always somebody who waves.",
+    "Some people read three books at once, others one book three times, and both are happy with that.",
+    "In the museum there is a room with nothing but clocks, and each of them shows another hour.",
+)
+"""What else is said, in other words than those that are asked for."""
+
+
+def history() -> list[dict[str, Any]]:
+    """A chat of more tokens than the window: what the user tells lies early in it."""
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Let us talk about this and that."},
+        {"role": "assistant", "content": "With pleasure!"},
+    ]
+    for number in range(20):
+        talk = " ".join(TALK[(number + step) % len(TALK)] for step in range(3))
+        told = f" {TOLD[number][0]}" if number < len(TOLD) else ""
+        messages.append({"role": "user", "content": talk[: 40 + 7 * number] + "." + told})
+        messages.append({"role": "assistant", "content": f"{number}. {talk}"})
+    return messages
+
+
+@pytest.fixture
+def tap(instruct_engine: Engine) -> Iterator[Tap]:
+    with tapped(instruct_engine.url) as running:
+        yield running
+
+
+def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(tap: Tap, spillway: StartSpillway) -> None:
+    proxy = spillway([tap.url])
+    past = history()
+    for told, question in TOLD:
+        asked = [*past, {"role": "user", "content": question}]
+        answer = proxy.chat(asked, model="smollm2", max_tokens=8, stream=True)
+        assert (answer.status, answer.done) == (200, 1), answer.raw
+        assert answer.reasons in (["length"], ["stop"])
+        sent = json.loads(tap.chats()[-1].asked)["messages"]
+        newest = sent[-1]["content"]
+        assert newest.endswith(question)
+        prompt = "\n".join(str(message["content"]) for message in sent)
+        assert told in prompt, prompt
+        assert len(prompt) < 4 * WINDOW < len(json.dumps(past))
