@@ -218,6 +218,7 @@ def options_of(settings: Settings) -> Options:
         vain_resumes=settings.vain_resumes,
         answer_windows=settings.answer_windows,
         summary_model=settings.summary_model,
+        virtual_window=settings.virtual_window,
         recall=settings.recall,
         recall_share=settings.recall_share,
         status=settings.status,

@@ -14,7 +14,7 @@ from proxy.shortening.policy import Policy, limits_for
 
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
-    *("recall", "recall_share"),
+    *("recall", "recall_share", "virtual_window"),
     *("answer_cap", "tools_allowed", "system_prompt", "managed"),
 )
 _CAP_SHARE = 1 / 4
@@ -34,6 +34,7 @@ class Options:
     vain_resumes: int = 3
     answer_windows: float = 16.0
     summary_model: str | None = None
+    virtual_window: int = 200_000
     recall: Literal["auto", "off"] = "auto"
     recall_share: float = 0.3
     status: str = "auto"
@@ -99,6 +100,13 @@ class Options:
                 facts["continuation"] = Fact(Continuation(fields["continuation"]), "setting", Trust.USER)
             profile = replace(profile, **facts)
         return profile
+
+    def told_window(self, window: int | None) -> int | None:
+        """The window that clients are told of a model that is managed and whose true one is this; both in tokens.
+
+        Never less than the true one: a client that needs no more may use all there is.
+        """
+        return None if window is None else max(window, self.virtual_window)
 
     def answer_cap_for(self, window: int | None) -> int | None:
         """Completion tokens of an answer whose client sets no bound, in a window of so many tokens."""

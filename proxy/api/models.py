@@ -8,14 +8,18 @@ from dataclasses import asdict
 from typing import Any
 
 from proxy.backends.base import Listed
+from proxy.backends.fields import INNER_WINDOWS, WINDOWS, dig, tokens
 from proxy.backends.profile import ModelProfile
 from proxy.net.upstream import Upstream
+from proxy.neutral.offered import Offered
 from proxy.options import Options
 from proxy.shaping.diet import diet_from
 from proxy.shortening.policy import SMALL_WINDOW, limits_for
 from proxy.stages.emulating import CallLedger
 from proxy.stages.routing import Route, Router, is_managed
 
+_YEAR_3000 = 32_503_680_000
+"""Seconds since the epoch; a moment after that is none."""
 PROBED = 24
 """Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
 
@@ -26,6 +30,19 @@ async def model_list(router: Router, options: Options) -> dict[str, Any]:
     known = {id(upstream): await _known(upstream) for upstream in router.upstreams}
     data = [_object(public, route, known[id(route.upstream)], options) for public, route in table.items()]
     return {"object": "list", "data": data}
+
+
+def offered(listed: Mapping[str, Any]) -> Offered:
+    """What an object of the list tells those who ask for it in a dialect of their own."""
+    window = listed["spillway"]["window"]
+    created = listed.get("created")
+    return Offered(
+        id=listed["id"],
+        window=window,
+        told=listed["context_length"],
+        created=created if isinstance(created, int) and 0 < created < _YEAR_3000 else 0,
+        vision=bool(listed["spillway"]["vision"]),
+    )
 
 
 async def with_native(router: Router, path: str, listed: dict[str, Any]) -> dict[str, Any]:
@@ -127,23 +144,36 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
     profile = listed.profile
     window = profile.window.value if profile.window is not None else None
     chosen = options.for_model(route.model)
+    managed = window is not None and is_managed(route, options)
+    told = chosen.told_window(window) if managed else window
     spillway = {
         "backend": route.upstream.name,
         "window": window,
         "window_origin": profile.window.origin if profile.window is not None else None,
         "trigger": chosen.trigger,
         "pause": chosen.pause,
-        "managed": window is not None and is_managed(route, options),
+        "managed": managed,
         "tools": _tools(profile, options),
+        "vision": None if profile.vision is None else profile.vision.value,
     }
     return {
         **listed.raw,
+        **({} if told == window else _told(listed.raw, told)),
         "id": public,
-        "context_length": window,
+        "context_length": told,
         "supports_tools": profile.tools.value if profile.tools is not None else None,
         "spillway": spillway,
         **_for_open_webui(listed.raw, profile),
     }
+
+
+def _told(raw: Mapping[str, Any], told: int | None) -> dict[str, Any]:
+    """Those fields in which a backend tells the window, with another one in its place."""
+    fields: dict[str, Any] = {name: told for name in WINDOWS if tokens(raw.get(name)) is not None}
+    for outer, inner in INNER_WINDOWS:
+        if tokens(dig(raw, outer, inner)) is not None:
+            fields[outer] = {**raw[outer], inner: told}
+    return fields
 
 
 def _tools(profile: ModelProfile, options: Options) -> str:

@@ -20,7 +20,8 @@ from typing_extensions import override
 from proxy.api import ollama
 from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
-from proxy.api.models import model_list, one_model, profiles, with_native
+from proxy.api.listing import ANTHROPIC, all_models, one
+from proxy.api.models import profiles
 from proxy.api.paths import MODELS, SPELLED
 from proxy.api.schemas import (
     Explanation,
@@ -34,10 +35,11 @@ from proxy.api.schemas import (
     Readiness,
 )
 from proxy.api.surface import Surface
+from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.bodies import object_in, text
-from proxy.errors import ModelNotFound
 from proxy.exchange import AsgiMessage, Exchange
 
+_MESSAGES = DIALECTS["/v1/messages"]
 _EXCHANGE = "spillway.exchange"
 """Where a route's handler finds the exchange in the scope."""
 
@@ -108,10 +110,10 @@ def _models(on: Surface) -> APIRouter:
     relay = on.relay
 
     @router.get(MODELS, response_model=ModelList, response_model_exclude_unset=True)
-    async def listing(request: Request) -> dict[str, Any]:
-        """Give the union of all backends' models."""
-        listed = await model_list(relay.router, on.options)
-        return await with_native(relay.router, request.scope.get(SPELLED, MODELS), listed)
+    async def listing(request: Request) -> Any:
+        """Give the union of all backends' models; in Anthropic's form to those who send `anthropic-version`."""
+        path, asked = request.scope.get(SPELLED, MODELS), request.query_params
+        return await all_models(relay.router, on.options, path, asked, anthropic=_anthropic(request.scope))
 
     @router.get(MODELS + "/{model:path}", response_model=ModelObject, response_model_exclude_unset=True)
     @router.get(
@@ -120,12 +122,9 @@ def _models(on: Surface) -> APIRouter:
         response_model_exclude_unset=True,
         include_in_schema=False,
     )
-    async def one(model: str) -> dict[str, Any]:
+    async def single(request: Request, model: str) -> Any:
         """Give one model; ids may contain slashes."""
-        found = await one_model(relay.router, on.options, model)
-        if found is None:
-            raise ModelNotFound(f"No backend lists the model {model!r}; GET /v1/models shows what there is.")
-        return found
+        return await one(relay.router, on.options, model, anthropic=_anthropic(request.scope))
 
     @router.get("/spillway/models", response_model=Known, response_model_exclude_unset=True)
     async def known() -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _ollama(on: Surface) -> APIRouter:
     @router.get("/api/tags", response_model=OllamaModels, response_model_exclude_unset=True)
     async def tags(request: Request) -> Any:
         """List all backends' models in Ollama's form."""
-        return await told(request, partial(ollama.tags, relay.router))
+        return await told(request, partial(ollama.tags, relay.router, on.options))
 
     @router.get("/api/ps", response_model=OllamaModels, response_model_exclude_unset=True)
     async def loaded(request: Request) -> Any:
@@ -174,12 +173,12 @@ def _ollama(on: Surface) -> APIRouter:
     async def show(request: Request) -> Any:
         """Tell what is known of one model in Ollama's form."""
 
-        async def one() -> Any:
+        async def shown() -> Any:
             exchange: Exchange = request.scope[_EXCHANGE]
             asked = object_in(await exchange.body(relay.options.max_body))
-            return await ollama.show(relay.router, text(asked, "model") or text(asked, "name"))
+            return await ollama.show(relay.router, on.options, text(asked, "model") or text(asked, "name"))
 
-        return await told(request, one)
+        return await told(request, shown)
 
     return router
 
@@ -197,6 +196,11 @@ def _documents(door: Door) -> APIRouter:
         return get_swagger_ui_html(openapi_url="openapi.json", title="Spillway", swagger_favicon_url="data:,")
 
     return router
+
+
+def _anthropic(scope: Scope) -> bool:
+    """Whether it was asked by a client of Anthropic's API, which understands no other answers, and errors."""
+    return any(name == ANTHROPIC for name, _ in scope["headers"])
 
 
 def _keyed(door: Door, *, keyless: bool = False, watched: bool = True, **options: Any) -> APIRouter:
@@ -235,7 +239,8 @@ def _route_class(door: Door, *, keyless: bool = False, watched: bool = True) -> 
                 async with exchange.watched():
                     await handle(scope, receive, forward)
 
-            await Endpoint(answer, door, keyless=keyless)(scope, receive, send)
+            refusal = _MESSAGES.refusal if _anthropic(scope) else CHAT.refusal
+            await Endpoint(answer, door, keyless=keyless, refusal=refusal)(scope, receive, send)
 
     return OwnRoute
 

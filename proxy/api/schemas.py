@@ -40,13 +40,16 @@ class ModelNote(_Open):
     pause: float = Field(description="Fill at which a running answer is paused and compacted.")
     managed: bool
     tools: str = Field(description="How a request's tools reach the model.")
+    vision: bool | None = Field(description="Whether it takes pictures; null: not known.")
 
 
 class ModelObject(_Open):
     """A model as its backend lists it, and what Spillway knows."""
 
     id: str
-    context_length: int | None
+    context_length: int | None = Field(
+        description="Tokens of the window in which clients may run; the true one is `spillway.window`."
+    )
     supports_tools: bool | None
     spillway: ModelNote
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
-from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
+from proxy.backends.fields import (
+    INNER_WINDOWS,
+    WINDOWS,
+    entry_of,
+    fact,
+    mapping,
+    openai_models,
+    smallest,
+    true_window,
+)
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 
 JsonObject: TypeAlias = dict[str, Any]
 
 _LIST = Probe("GET", "/v1/models")
-_WINDOWS = ("context_length", "context_window", "max_context_length", "max_model_len", "max_input_tokens")
-"""Fields of a list entry, seen in the wild, that tell the window."""
 
 
 class Generic(EndsWithConnection):
@@ -64,8 +71,8 @@ class Generic(EndsWithConnection):
 
 def _profile(entry: JsonObject) -> ModelProfile:
     """The least of several fields: one of them may be what the model was trained for."""
-    told = [tokens(entry.get(name)) for name in _WINDOWS]
-    told.append(tokens(dig(entry, "meta", "n_ctx")))
+    told = [true_window(entry, name) for name in WINDOWS]
+    told += [true_window(entry, *path) for path in INNER_WINDOWS]
     return ModelProfile(
         window=fact(smallest(told), "model list", Trust.LISTED),
         continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),

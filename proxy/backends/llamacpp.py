@@ -24,6 +24,7 @@ from proxy.backends.fields import (
     switch,
     text,
     tokens,
+    true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 
@@ -137,7 +138,9 @@ def _listed(entry: JsonObject) -> ModelProfile:
     meta = mapping(entry.get("meta"))
     status = text(dig(entry, "status", "value"))
     running = status is None or status in _RUNNING
-    length = fact(tokens(meta.get("n_ctx")), "llama.cpp, model list", Trust.LOADED) if running else None
+    length = (
+        fact(true_window(entry, "meta", "n_ctx"), "llama.cpp, model list", Trust.LOADED) if running else None
+    )
     configured = fact(_configured(entry), "llama.cpp, arguments of the router", Trust.CONFIGURED)
     seen = contains(dig(entry, "architecture", "input_modalities"), "image")
     return ModelProfile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
-from proxy.backends.fields import dig, entry_of, fact, openai_models, text, tokens
+from proxy.backends.fields import dig, entry_of, fact, openai_models, text, tokens, true_window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -106,7 +106,7 @@ class Vllm(EndsWithConnection):
 def _profile(entries: list[JsonObject], entry: JsonObject) -> ModelProfile:
     """An adapter has no length of its own: `parent` names the model that has."""
     base = entry_of(entries, text(entry.get("parent")) or "") or {}
-    length = tokens(entry.get("max_model_len")) or tokens(base.get("max_model_len"))
+    length = true_window(entry, "max_model_len") or true_window(base, "max_model_len")
     root = text(base.get("root")) or text(entry.get("root"))
     return ModelProfile(
         window=fact(length, "vLLM, max_model_len", Trust.LOADED),

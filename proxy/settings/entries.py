@@ -113,6 +113,7 @@ class ModelSetting(BaseModel):
     pause: Fraction | None = None
     policy: Policy | None = None
     summary_model: str | None = None
+    virtual_window: int | None = Field(default=None, ge=0)
     recall: Recall | None = None
     recall_share: Fraction | None = None
     answer_cap: int | None = Field(default=None, ge=0)

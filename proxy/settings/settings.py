@@ -82,6 +82,11 @@ class Settings(BaseSettings):
     summary_timeout: float = Field(
         300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
     )
+    virtual_window: int = Field(
+        200_000,
+        ge=0,
+        description="Tokens of the window that clients are told, where the true one is smaller; 0: the true one.",
+    )
     recall: Recall = Field("auto", description="Bring back what was covered where it is needed: auto, off.")
     recall_share: Fraction = Field(0.3, description="Fraction of the window that this may take.")
     status: StatusForm = Field(

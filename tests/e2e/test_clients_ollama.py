@@ -175,7 +175,8 @@ def test_the_lists_of_ollama_are_answered_for_any_backend(sdk: Sdk) -> None:
         assert (loaded.model, loaded.context_length) == ("small", 2048)
         shown = client.show("small:latest")
         assert shown.modelinfo is not None
-        assert [shown.modelinfo[key] for key in shown.modelinfo if key.endswith("context_length")] == [2048]
+        told = [shown.modelinfo[key] for key in shown.modelinfo if key.endswith("context_length")]
+        assert (told, shown.parameters) == ([200_000], "num_ctx 2048")
         assert shown.capabilities == ["completion", "tools"]
         with pytest.raises(ollama.ResponseError) as caught:
             client.show("nobody's")
@@ -201,4 +202,4 @@ def test_a_spillway_behind_is_not_taken_for_an_ollama() -> None:
         (backend,) = outer.client.get("/spillway/models").json()["backends"]
         assert backend["kind"] != "ollama"
         (model,) = outer.client.get("/v1/models").json()["data"]
-        assert model["context_length"] == 2048
+        assert model["spillway"]["window"] == 2048

@@ -170,7 +170,11 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ),
         ("BACKENDS", '[{"url":"http://a"},{"url":"http://a"}]', ["different names", "'a'"]),
         ("MODELS", '{"q*":{"window":5}}', ["SPILLWAY_MODELS__Q*__WINDOW=5", "256"]),
-        ("MODELS", '{"q*":{"wind":5}}', ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"]),
+        (
+            "MODELS",
+            '{"q*":{"wind":5}}',
+            ["SPILLWAY_MODELS__Q*__WIND", "trigger, virtual_window, vision, window"],
+        ),
         ("MODELS", '{"q*":{"trigger":0.3}}', ["models q*", "target 0.5", "trigger 0.3"]),
         ("API_KEYS", '[""]', ["SPILLWAY_API_KEYS__0", "at least 1"]),
     ],

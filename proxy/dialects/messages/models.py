@@ -1,0 +1,96 @@
+"""Anthropic's list of models.
+
+Fields: PyPI `anthropic` 2.12.0, `types/model_info.py`, `types/model_capabilities.py`, `resources/models.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from proxy.errors import BadRequest
+from proxy.neutral.offered import Offered
+
+_PAGE = 20
+"""Models of a page where the client does not say how many, and the most that it may ask for."""
+_LONGEST_PAGE = 1000
+_ANSWER = 32_000
+"""Tokens of the longest answer that clients are told to ask for: as many as Claude Code (2.1) asks for of a model it does not know."""
+_ANSWER_SHARE = 1 / 4
+"""Of the window that is told: clients take what answers may need off what they put into a prompt."""
+
+
+def model(offered: Offered) -> dict[str, Any]:
+    """One model's object."""
+    return {
+        "type": "model",
+        "id": offered.id,
+        "display_name": offered.id,
+        "created_at": datetime.fromtimestamp(offered.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": offered.told,
+        "max_tokens": None if offered.told is None else min(_ANSWER, int(offered.told * _ANSWER_SHARE)),
+        "capabilities": _capabilities(offered),
+        "lifecycle": "active",
+        "deprecated_at": None,
+        "retires_at": None,
+        "line": None,
+    }
+
+
+def page(offered: Sequence[Offered], asked: Mapping[str, str]) -> dict[str, Any]:
+    """The page that is asked for by `limit`, `after_id` and `before_id`.
+
+    Raises:
+        BadRequest: there is no such page.
+    """
+    limit = asked.get("limit", str(_PAGE))
+    if not limit.isdecimal() or not 1 <= int(limit) <= _LONGEST_PAGE:
+        raise BadRequest(f"`limit` must be a number from 1 to {_LONGEST_PAGE}.", param="limit")
+    ids = [each.id for each in offered]
+    first, last = 0, len(ids)
+    if "after_id" in asked:
+        first = _place(ids, asked, "after_id") + 1
+    if "before_id" in asked:
+        last = _place(ids, asked, "before_id")
+    if "before_id" in asked and "after_id" not in asked:
+        first = max(0, last - int(limit))
+        more = first > 0
+    else:
+        more = last - first > int(limit)
+        last = min(last, first + int(limit))
+    shown = offered[first:last]
+    return {
+        "data": [model(each) for each in shown],
+        "has_more": more,
+        "first_id": shown[0].id if shown else None,
+        "last_id": shown[-1].id if shown else None,
+    }
+
+
+def _place(ids: Sequence[str], asked: Mapping[str, str], name: str) -> int:
+    if asked[name] not in ids:
+        raise BadRequest(f"`{name}` must be the id of a model of the list.", param=name)
+    return ids.index(asked[name])
+
+
+def _capabilities(offered: Offered) -> dict[str, Any]:
+    """All keys that there are, as Anthropic has them; what is true is what Spillway does for every model."""
+    no, yes = {"supported": False}, {"supported": True}
+    efforts = ("low", "medium", "high", "xhigh", "max")
+    edits = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
+    return {
+        "batch": no,
+        "citations": no,
+        "code_execution": no,
+        "context_management": {**no, **dict.fromkeys(edits, no)},
+        "effort": {**no, **dict.fromkeys(efforts, no)},
+        "image_input": {"supported": offered.vision},
+        "pdf_input": no,
+        "server_tools": {**no, "code_execution": no, "web_search": no},
+        "structured_outputs": yes,
+        "thinking": {
+            **no,
+            "types": {"adaptive": no, "between_tools": no, "disabled": yes, "enabled": no},
+        },
+    }

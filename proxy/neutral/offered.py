@@ -1,0 +1,20 @@
+"""A model as clients are told of it, in whichever form they ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """One model of the list."""
+
+    id: str
+    window: int | None
+    """Tokens of its true window; None: nobody tells."""
+    told: int | None
+    """Tokens of the window that clients are told, in which they run; None: not known."""
+    created: int = 0
+    """Seconds since the epoch; 0: nobody tells."""
+    vision: bool = False
+    """Whether it is known to take pictures."""

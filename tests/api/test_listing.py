@@ -1,0 +1,200 @@
+"""What clients are told of the models: the window in which they run, in each of the forms in which they ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from proxy.settings import BackendSetting
+from tests.fakes import (
+    FakeModel,
+    GenericFake,
+    LlamaCppFake,
+    OllamaFake,
+    OpenRouterFake,
+    VllmFake,
+    scripted,
+)
+from tests.proxying import Proxy, running_proxy
+
+VERSION = {"anthropic-version": "2023-06-01"}
+TOLD = 200_000
+"""What is told by default."""
+
+
+def first(proxy: Proxy, **headers: str) -> dict[str, Any]:
+    listed: dict[str, Any] = proxy.client.get("/v1/models", headers=headers).json()["data"][0]
+    return listed
+
+
+def test_clients_are_told_a_window_in_which_they_run_and_the_true_one_beside_it() -> None:
+    with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
+        model = first(proxy)
+        assert (model["context_length"], model["max_model_len"]) == (TOLD, TOLD)
+        assert model["spillway"]["window"] == 16384
+        assert proxy.client.get("/v1/models/m").json() == model
+
+
+def test_a_window_that_is_larger_than_that_is_told_as_it_is() -> None:
+    with VllmFake([FakeModel("m", 300_000)]) as fake, running_proxy(fake) as proxy:
+        assert first(proxy)["context_length"] == 300_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"virtual_window": 0}, 16384),
+        ({"virtual_window": 65536}, 65536),
+        ({"models": {"m": {"virtual_window": 0}}}, 16384),
+        ({"models": {"m": {"virtual_window": 99_000}}}, 99_000),
+        ({"models": {"m": {"managed": False}}}, 16384),
+    ],
+)
+def test_the_told_window_can_be_set_for_all_and_for_one(settings: dict[str, Any], told: int) -> None:
+    with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake, **settings) as proxy:
+        model = first(proxy)
+        assert (model["context_length"], model["max_model_len"]) == (told, told)
+        assert model["spillway"]["window"] == 16384
+
+
+def test_a_window_that_nobody_knows_is_promised_to_nobody() -> None:
+    with GenericFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
+        assert first(proxy)["context_length"] is None
+        assert first(proxy, **VERSION)["max_input_tokens"] is None
+
+
+@pytest.mark.parametrize("make", [LlamaCppFake, VllmFake, OllamaFake, OpenRouterFake])
+def test_a_spillway_in_front_of_another_knows_the_true_window(make: Any) -> None:
+    with (
+        make([FakeModel("m", 8192)]) as fake,
+        running_proxy(fake) as inner,
+        running_proxy(BackendSetting(url=inner.url)) as outer,
+    ):
+        assert first(inner)["context_length"] == TOLD
+        model = first(outer)
+        assert (model["context_length"], model["spillway"]["window"]) == (TOLD, 8192)
+
+
+# Anthropic's form
+
+
+def test_anthropics_clients_get_their_list_with_the_window_in_which_they_run() -> None:
+    models = [FakeModel(f"m{number}", 16384, vision=number == 0) for number in range(5)]
+    with VllmFake(models) as fake, running_proxy(fake) as proxy:
+        with anthropic.Anthropic(base_url=proxy.url, api_key="none") as client:
+            listed = list(client.models.list(limit=2))
+            assert [each.id for each in listed] == [f"m{number}" for number in range(5)]
+            assert [each.max_input_tokens for each in listed] == [TOLD] * 5
+            assert listed[0].type == "model"
+            assert listed[0].max_tokens == 32_000
+            assert listed[0].capabilities is not None
+            one = client.models.retrieve("m3")
+            assert (one.id, one.max_input_tokens, one.lifecycle) == ("m3", TOLD, "active")
+            with pytest.raises(anthropic.NotFoundError) as caught:
+                client.models.retrieve("none")
+        assert caught.value.body == {
+            "type": "error",
+            "error": {
+                "type": "not_found_error",
+                "message": "No backend lists the model 'none'; GET /v1/models shows what there is.",
+            },
+        }
+
+
+def page(proxy: Proxy, query: str) -> tuple[list[str], bool, str | None, str | None]:
+    told = proxy.client.get(f"/v1/models?{query}", headers=VERSION).json()
+    return [each["id"] for each in told["data"]], told["has_more"], told["first_id"], told["last_id"]
+
+
+def test_anthropics_list_comes_in_pages() -> None:
+    with VllmFake([FakeModel(name, 16384) for name in "abcde"]) as fake, running_proxy(fake) as proxy:
+        assert page(proxy, "") == (list("abcde"), False, "a", "e")
+        assert page(proxy, "limit=2") == (["a", "b"], True, "a", "b")
+        assert page(proxy, "limit=2&after_id=b") == (["c", "d"], True, "c", "d")
+        assert page(proxy, "limit=2&after_id=d") == (["e"], False, "e", "e")
+        assert page(proxy, "limit=2&before_id=e") == (["c", "d"], True, "c", "d")
+        assert page(proxy, "limit=2&before_id=c") == (["a", "b"], False, "a", "b")
+        assert page(proxy, "after_id=e") == ([], False, None, None)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after_id=none", "before_id=none"])
+def test_a_page_that_is_none_is_refused_in_anthropics_words(query: str) -> None:
+    with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
+        answer = proxy.client.get(f"/v1/models?{query}", headers=VERSION)
+        assert (answer.status_code, answer.json()["type"]) == (400, "error")
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_client_without_a_key_is_told_so_in_its_own_words() -> None:
+    with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake, api_keys=("key",)) as proxy:
+        refused = proxy.client.get("/v1/models", headers=VERSION)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+        assert refused.json()["type"] == "error"
+        assert proxy.client.get("/v1/models").json()["error"]["code"] == "invalid_api_key"
+        let_in = proxy.client.get("/v1/models", headers={**VERSION, "x-api-key": "key"})
+        assert let_in.json()["data"][0]["id"] == "m"
+
+
+# Codex's catalog
+
+
+def test_codex_gets_a_catalog_where_it_asks_for_one() -> None:
+    with VllmFake([FakeModel("m", 16384), FakeModel("big", 400_000)]) as fake, running_proxy(fake) as proxy:
+        answer = proxy.client.get("/v1/models?client_version=0.169.0")
+        small, big = answer.json()["models"]
+        assert (small["slug"], small["context_window"]) == ("m", TOLD)
+        assert small["truncation_policy"] == {"mode": "tokens", "limit": 2048}
+        assert (big["context_window"], big["truncation_policy"]["limit"]) == (400_000, 10_000)
+        assert answer.json()["data"][0]["id"] == "m"
+        again = proxy.client.get("/v1/models?client_version=0.169.0")
+        assert answer.headers["etag"] == again.headers["etag"]
+        assert "models" not in proxy.client.get("/v1/models").json()
+
+
+# Ollama's
+
+
+def test_ollamas_clients_are_told_both_windows_as_ollama_tells_them() -> None:
+    with LlamaCppFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
+        shown = proxy.client.post("/api/show", json={"model": "m"}).json()
+        assert shown["parameters"] == "num_ctx 16384"
+        assert shown["model_info"]["llama.context_length"] == TOLD
+        assert proxy.client.get("/api/tags").json()["models"][0]["details"]["context_length"] == TOLD
+        assert proxy.client.get("/api/ps").json()["models"][0]["context_length"] == 16384
+
+
+# Answers that are asked to be longer than the window
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "m", "messages": HELLO, "max_tokens": 32_000},
+    "/v1/messages": {"model": "m", "messages": HELLO, "max_tokens": 32_000},
+    "/v1/responses": {"model": "m", "input": "hello", "max_output_tokens": 32_000},
+    "/api/chat": {"model": "m", "messages": HELLO, "options": {"num_predict": 32_000}},
+}
+
+
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("make", [LlamaCppFake, VllmFake, OpenRouterFake, GenericFake])
+def test_a_bound_larger_than_the_window_is_brought_down(make: Any, path: str, stream: bool) -> None:
+    """OpenRouter, older vLLM and others add it to the prompt when they admit a request, and refuse."""
+    counts = {"counts_max_tokens": True} if make is GenericFake else {}
+    with (
+        make([FakeModel("m", 16384)], brain=scripted(["fine"]), **counts) as fake,
+        running_proxy(fake, models={"m": {"window": 16384}}) as proxy,
+    ):
+        answer = proxy.client.post(path, json={**ASKED[path], "stream": stream})
+        assert (answer.status_code, b"fine" in answer.content) == (200, True), answer.text
+        assert b'"error"' not in answer.content.replace(b'"error":null', b"")
+
+
+def test_the_list_is_anthropics_in_every_spelling_of_its_path() -> None:
+    with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
+        for path in ("/v1/models", "/models", "/api/v1/models"):
+            told = httpx.get(f"{proxy.url}{path}", headers=VERSION).json()
+            assert told["data"][0]["type"] == "model"
