@@ -194,7 +194,6 @@ class Relay:
                 client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
             await self.driver.run(job, plain, client)
             await client.close_notice()
-            await client.tell_after(_afterwards(job))
             await client.end()
         except ClientError as error:
             if not job.exchange.started:
@@ -289,13 +288,6 @@ class Relay:
 def _ending(dialect: Dialect, wire: bytes) -> Ending:
     """Ends a stream, that answers this request and is passed on as it comes, with an error."""
     return lambda error: dialect.writer(dialect.read(wire, wire), unique()).error(error.body())
-
-
-def _afterwards(job: Job) -> list[Notice]:
-    """What is told beside a streamed answer when that is over."""
-    recalled = job.journal.outcome.recalled
-    notices = [Notice(done=True, recalled=recalled)] if recalled else []
-    return [*notices, Notice(done=True, cut=True)] if job.cut else notices
 
 
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:

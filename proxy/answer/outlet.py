@@ -176,11 +176,11 @@ class Outlet:
     def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None
         sent = self._writer.relay(piece, identity, role_said=role_said)
-        return self._note() + sent if piece.done else sent
+        return self._remarks() + sent if piece.done else sent
 
-    def _note(self) -> bytes:
-        note = self._watch.note()
-        return self._writer.own(Piece(comment=note), self._answer.identity or NOBODY) if note else b""
+    def _remarks(self) -> bytes:
+        identity = self._answer.identity or NOBODY
+        return b"".join(self._writer.own(remark, identity) for remark in self._watch.remarks())
 
     def _part(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity
@@ -291,7 +291,7 @@ class Outlet:
         if self._watch.show_usage and not self._usage_said:
             usage = self._watch.noted(self._answer.usage())
             out.append(writer.own(Piece(trailer=True, usage=usage), identity))
-        return b"".join((*out, self._note(), writer.end()))
+        return b"".join((*out, self._remarks(), writer.end()))
 
     def failed(self, message: str) -> bytes:
         """The end of an answer that can't be gone on with, after what was held back."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from proxy.answer.answer import Answer, Attempt
 from proxy.answer.events import Limits
+from proxy.neutral.piece import Piece
 
 _FULL_SLACK = 8
 """Tokens by which a report may miss the window although it is full (llama.cpp reports it exactly)."""
@@ -37,8 +38,8 @@ class Watch:
     """The usage chunk was Spillway's wish: take it out again."""
     told: Callable[[], Mapping[str, Any] | None] = lambda: None
     """What the usage tells of the whole request besides; None: nothing."""
-    note: Callable[[], str] = lambda: ""
-    """A comment in front of the end mark; empty: none."""
+    remarks: Callable[[], Sequence[Piece]] = tuple
+    """What is told beside the answer, in front of its end mark."""
     show_usage: bool = False
     """The client wants usage, so a joined answer ends with a usage chunk."""
     cancels: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from proxy.exchange import Exchange, Headers
@@ -20,8 +20,8 @@ class Audience(Protocol):
     """Under which notices were sent before the backend gave the answer one; None: none was."""
     writer: Writer
     """Writes all that it gets."""
-    sees_notices: bool
-    """Whether anything may be told beside the answer."""
+    beside: Sequence[Form]
+    """How something is told beside the answer, not in its own text; empty: it is not."""
 
     async def tell(self, notice: Notice) -> None:
         """Show a notice."""
@@ -37,7 +37,7 @@ class Nobody:
 
     identity: Identity | None = None
 
-    sees_notices = False
+    beside: Sequence[Form] = ()
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -84,7 +84,7 @@ class ClientStream:
         self.head: Headers = ((b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"))
         """The backend's, once it has answered in the client's dialect."""
         self._forms = FORMS[form]
-        self.sees_notices = bool(self._forms)
+        self.beside: Sequence[Form] = [form for form in self._forms if form in FORMS["auto"]]
         self._own = own if carries_chunks(form) else None
         self._own_headers = own_headers
         self._queued: list[bytes] = []
@@ -125,12 +125,6 @@ class ClientStream:
             await self._open()
         await self.exchange.end()
 
-    async def tell_after(self, notices: Iterable[Notice]) -> None:
-        """Say something after the answer. Not inside the answer's own text."""
-        outside = [form for form in self._forms if form in FORMS["auto"]]
-        if frames := b"".join(self._written(notice, outside) for notice in notices):
-            await self.write(frames)
-
     async def close_notice(self) -> None:
         """Close a notice that is still open, so that no client shows it as running for ever."""
         await self.tell(Notice(done=True, failed=True))
@@ -149,11 +143,8 @@ class ClientStream:
 
     def _framed(self, notice: Notice) -> bytes:
         opening, self._opening = self._opening, b""
-        return opening + self._written(notice, self._forms)
-
-    def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
         identity = self.identity or NOBODY
-        return b"".join(self.writer.own(form(notice), identity) for form in forms)
+        return opening + b"".join(self.writer.own(form(notice), identity) for form in self._forms)
 
     def _introduce(self) -> None:
         """Give the answer an identity if a notice needs one before the backend has."""

@@ -18,6 +18,7 @@ from proxy.options import Options
 from proxy.recall.recalled import NOTHING, Recalled
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.routing import Route
+from proxy.status import Notice
 from proxy.telemetry.events import Measured
 from proxy.telemetry.journal import Journal
 from proxy.telemetry.outcome import COMPACTING
@@ -173,6 +174,12 @@ class Job:
                 "" if self.prompt.offer is None else "emulated",
             )
         )
+
+    def afterwards(self) -> list[Notice]:
+        """What is told beside an answer when that is over."""
+        recalled = self.journal.outcome.recalled
+        notices = [Notice(done=True, recalled=recalled)] if recalled else []
+        return [*notices, Notice(done=True, cut=True)] if self.cut else notices
 
     def summed_up(self) -> str:
         """What was done, for a comment behind an answer whose headers may have gone out too early; empty if nothing was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.net.http11 import InvalidResponse
 from proxy.net.inflate import Undecoded
 from proxy.net.tasks import spawn
+from proxy.neutral.piece import Piece
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
@@ -99,10 +101,11 @@ class StreamDriver:
             )
             return readers[-1]
 
-        session = StreamSession(_watch(job, to), answer, UPSTREAM, to.writer, reader_of_calls)
+        watch = _watch(job, lambda: self._remarks(run))
+        session = StreamSession(watch, answer, UPSTREAM, to.writer, reader_of_calls)
         if to.identity is not None:
             session.adopt(to.identity)
-        return Run(
+        run = Run(
             job=job,
             session=session,
             to=to,
@@ -110,14 +113,22 @@ class StreamDriver:
             estimates=[job.prompt.estimate],
             readers=readers,
         )
+        return run
+
+    def _remarks(self, run: Run) -> list[Piece]:
+        """What is told beside an answer that ends."""
+        if not run.to.beside:
+            return []
+        self._observe(run)  # which may show that the prompt was cut
+        job = run.job
+        summary = [Piece(comment=summed_up)] if (summed_up := job.summed_up()) else []
+        return [form(notice) for notice in job.afterwards() for form in run.to.beside] + summary
 
     async def run(self, job: Job, response: httpx.Response, to: Audience) -> None:
         """Relay the answer to its end, over as many attempts as it takes."""
         run = self.begin(job, to)
         try:
             await self.go_on(run, await self._pump(run, response))
-            # What is told afterwards belongs to it too.
-            to.identity = to.identity or run.session.answer.identity
         finally:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
             self.over(run)
@@ -282,7 +293,7 @@ def _reason(error: Exception) -> str:
     return str(error) if told else type(error).__name__
 
 
-def _watch(job: Job, to: Audience) -> Watch:
+def _watch(job: Job, remarks: Callable[[], Sequence[Piece]]) -> Watch:
     """What this job's model and client allow."""
     budget, request = job.budget, job.prompt.request
     return Watch(
@@ -291,7 +302,7 @@ def _watch(job: Job, to: Audience) -> Watch:
         max_tokens=request.max_tokens,
         strip_usage=job.usage_asked and request.usage_wish is None,
         told=job.told,
-        note=lambda: job.summed_up() if to.sees_notices else "",
+        remarks=remarks,
         show_usage=request.usage_wish is True,
         cancels=job.cancels,
         calls_whole=job.prompt.offer is not None,

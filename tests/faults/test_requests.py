@@ -143,9 +143,8 @@ def assert_clear(response: httpx.Response, *, told_by: FakeBackend) -> None:
 def assert_stream(body: bytes) -> None:
     data = [each for each in map(sse.data_of, sse.frames(body)) if each is not None]
     assert data.count(b"[DONE]") == 1
-    # What is told when the answer is over, like what was recalled for it, says nothing in it.
-    events = [orjson.loads(each) for each in data if each != b"[DONE]"]
-    assert all("event" in orjson.loads(each) for each in data[data.index(b"[DONE]") + 1 :])
+    assert body.rstrip().endswith(b"data: [DONE]")
+    events = [orjson.loads(each) for each in data[:-1]]
     errors = [event["error"] for event in events if "error" in event]
     choices = [choice for event in events for choice in event.get("choices", ())]
     finished = [choice["index"] for choice in choices if choice.get("finish_reason")]
