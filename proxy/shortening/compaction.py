@@ -7,50 +7,20 @@ of the history are replaced, the rest stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
-from typing import Literal, TypeAlias, TypeVar, get_args
+from itertools import accumulate
+from typing import Literal, TypeAlias, get_args
 
 from proxy.history.marks import is_summary
 from proxy.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
 from proxy.neutral.request import Message
 from proxy.shortening import summary
-from proxy.shortening.ladder import RUNGS, Cost, Reduction
+from proxy.shortening.asking import Summariser, SummaryAsk, asked, bounded
+from proxy.shortening.ladder import RUNGS, Reduction
 from proxy.shortening.ladder.trim import cut_middles, drop_oldest
 
-T = TypeVar("T")
 Kind = Literal["pruned", "compacted", "trimmed"]
-
-MOST_ASKS = 24
-"""Summaries that are asked for in one compaction; a history that takes more of them is told by code."""
-_MOST_PIECES = 16
-_SMALLEST_PIECE = 200
-_MOST_PER_TOKEN = 8
-"""Characters of nearly any text that a token holds at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summariser:
-    """The model that summarises, in tokens: its window, the length wanted, and what surrounds the history.
-
-    `overhead` is what the system messages and tools of the live request take; `same_model` tells whether
-    the instruction may be appended to the live prompt, whose prefix that backend has cached.
-    """
-
-    window: int
-    tokens: int
-    overhead: float
-    same_model: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryAsk:
-    """Ask a model for a summary. `append`: with the live request's system messages and tools."""
-
-    messages: list[Message]
-    append: bool
-    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +53,7 @@ def compact(reduction: Reduction, summariser: Summariser, *, limit: float) -> Co
     shorter, rungs = _prune(reduction)
     kind: Kind = "pruned"
     if not shorter.fits:
-        compacted, how = yield from _bounded(_summarise(reduction, shorter, summariser))
+        compacted, how = yield from bounded(_summarise(reduction, shorter, summariser))
         if compacted is not None and compacted.total < shorter.total:
             shorter, rungs, kind = compacted, how, "compacted"
     if (
@@ -180,12 +150,8 @@ def _summarise(
     ):
         return None, ()
     zone = reduction.messages[reduction.floor : start]
-    rung, text = "summarise", ""
-    for attempt in range(2):
-        text = yield from _ask(reduction, by, start, fresh=attempt > 0)
-        if summary.acceptable(text):
-            break
-    else:
+    rung, text = "summarise", (yield from asked(reduction, by, start))
+    if not text:
         rung, text = "digest", summary.digest(zone, limit=by.tokens * 3)
     kept = replace(
         reduction,
@@ -206,93 +172,6 @@ def _merge_if_due(reduction: Reduction, by: Summariser) -> Reduction:
     if at is None or reduction.costs[at] <= 2 * by.tokens:
         return reduction
     return replace(reduction, floor=at)
-
-
-def _ask(reduction: Reduction, by: Summariser, start: int, *, fresh: bool) -> Generator[SummaryAsk, str, str]:
-    """Append to the live prompt where that fits, else send a transcript, in pieces if it must be."""
-    live = _live(reduction, start)
-    frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
-    what = "since the summary near its beginning" if frozen else "so far"
-    ask: Message = {"role": "user", "content": summary.instruction(tokens=by.tokens, what=what)}
-    left = int(
-        by.window * 0.98 - by.overhead - sum(reduction.costs[: len(live)]) - sum(reduction.cost([ask]))
-    )
-    # A shorter summary out of the backend's cache is worth more than a long one for which it reads everything again.
-    if by.same_model and not fresh and left >= by.tokens // 2:
-        return (yield SummaryAsk(_appended(live, ask), append=True, max_tokens=min(by.tokens, left)))
-    shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x")]))
-    room = max(64.0, by.window * 0.9 - shell - 2 * by.tokens)
-    text = summary.transcript(reduction.messages[reduction.floor : start])
-    pieces = list(islice(_pieces(text, room, reduction.cost), _MOST_PIECES + 1))
-    return (yield from _read_on(pieces, by)) if len(pieces) <= _MOST_PIECES else ""
-
-
-def _read_on(pieces: Sequence[str], by: Summariser) -> Generator[SummaryAsk, str, str]:
-    """A summary of all pieces, each read with the summary of those before it; empty if one is not read at last."""
-    known = ""
-    for piece in pieces:
-        message = summary.fenced(piece, tokens=by.tokens, before=known)
-        for _ in range(2 if len(pieces) > 1 else 1):
-            answer = yield SummaryAsk([message], append=False, max_tokens=by.tokens)
-            if summary.acceptable(answer):
-                known = answer
-                break
-        else:
-            return ""  # a summary that leaves out a part without a word is none
-    return known
-
-
-def _bounded(flow: Generator[SummaryAsk, str, T]) -> Generator[SummaryAsk, str, T]:
-    """The same flow, in which what is asked for beyond `MOST_ASKS` fails without being asked."""
-    try:
-        ask, asked = next(flow), 0
-        while True:
-            answer = (yield ask) if asked < MOST_ASKS else ""
-            ask, asked = flow.send(answer), asked + 1
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-
-
-def _appended(live: list[Message], ask: Message) -> list[Message]:
-    """The live prompt with the instruction at its end, in the last message if that is a user's already."""
-    last = live[-1] if live else {}
-    if last.get("role") == "user" and isinstance(last.get("content"), str):
-        return [*live[:-1], {**last, "content": f"{last['content']}\n\n{ask['content']}"}]
-    return [*live, ask]
-
-
-def _live(reduction: Reduction, start: int) -> list[Message]:
-    """What is covered, which the backend has seen and cached.
-
-    No more than that: a client may edit what comes after it, and a summary would still tell of what it was.
-    """
-    return list(reduction.messages[:start])
-
-
-def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
-    """A text in pieces of at most `room` tokens, but not of fewer than 200 characters."""
-    # Not all of a text is counted to see where its first piece ends.
-    at, size = 0, int(room * _MOST_PER_TOKEN)
-    while at < len(text):
-        piece = text[at : at + size]
-        tokens = sum(cost([{"role": "user", "content": piece}]))
-        # Text differs from place to place, so the size is set anew from every piece.
-        size = max(_SMALLEST_PIECE, int(len(piece) * 0.95 * room / max(tokens, 1.0)))
-        if tokens <= room or len(piece) <= _SMALLEST_PIECE:
-            if at + len(piece) < len(text):
-                piece = piece[: _end_of_line(piece)]
-            yield piece
-            at += len(piece)
-
-
-def _end_of_line(piece: str) -> int:
-    """Where to cut a piece: behind its last line or, if that is far from its end, its last word."""
-    for mark in ("\n", " "):
-        at = piece.rfind(mark, len(piece) * 3 // 4)
-        if at >= 0:
-            return at + 1
-    return len(piece)
 
 
 def _with_summary(reduction: Reduction, start: int, block: str) -> Reduction:

@@ -12,7 +12,7 @@ from proxy.backends.profile import Continuation
 from proxy.history.marks import GOES_ON, SHORTENED
 from proxy.neutral.request import Message, Request, text_of
 from proxy.shortening import summary
-from proxy.shortening.compaction import Summariser, SummaryAsk
+from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.ladder import Cost
 
 _QUOTED = 300

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from proxy.history.constraints import constraints
 from proxy.history.identifiers import identifiers
@@ -43,7 +43,9 @@ _FENCES = re.compile(
 _LABEL = re.compile(r"^(?=(?:USER|ASSISTANT|TOOL|FUNCTION|SYSTEM|DEVELOPER):)", re.MULTILINE)
 """Where a line of somebody's text reads as if another spoke from there on."""
 _SHORTEST = 24
-_ENTRY = 4_000
+_UNBOUNDED = 10**9
+_ENTRIES = (4_000, 1_500, 500)
+"""Characters that transcripts keep of a message."""
 _LINE, _LINE_READ = 200, 2_000
 
 
@@ -90,7 +92,25 @@ def is_bridge(messages: Sequence[Message], at: int) -> bool:
 
 def transcript(messages: Sequence[Message]) -> str:
     """A conversation as plain text for a summariser; tool calls and results look the same in either form."""
-    return "\n\n".join(f"{_speaker(m)}: {unlabelled(_entry(m))}" for m in messages)
+    return next(iter(transcripts(messages)))
+
+
+def transcripts(messages: Sequence[Message]) -> Iterator[str]:
+    """Transcripts of the same conversation, each much shorter than the one before it: less is kept of long messages.
+
+    What the user says itself, and earlier summaries, are kept as in the first one.
+    """
+    told = [(_speaker(m), _all_text(m), _most(m)) for m in messages]
+    length = 0
+    for entry in _ENTRIES:
+        text = "\n\n".join(
+            f"{speaker}: {unlabelled(_entry(said, most or entry))}" for speaker, said, most in told
+        )
+        if not length or len(text) < 0.9 * length:
+            length = len(text)
+            yield text
+        if all(most or len(said) <= _ENTRIES[-1] for _, said, most in told):
+            return
 
 
 def unlabelled(text: str) -> str:
@@ -155,11 +175,15 @@ def _calls(message: Message) -> list[str]:
     return [f"{name}({str(arguments)[:120]})" for name, arguments in called]
 
 
-def _entry(message: Message) -> str:
-    text = _all_text(message)
-    if len(text) <= _ENTRY or is_summary(message):
-        return text
-    return f"{text[: _ENTRY // 2]}\n[…]\n{text[-_ENTRY // 2 :]}"
+def _most(message: Message) -> int | None:
+    """The characters that are kept of a message in any transcript; None: it may lose more."""
+    if is_summary(message):
+        return _UNBOUNDED
+    return _ENTRIES[0] if is_user(message) else None
+
+
+def _entry(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}\n[…]\n{text[-most // 2 :]}"
 
 
 def _unfenced(text: str) -> str:

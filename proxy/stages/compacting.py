@@ -15,8 +15,9 @@ from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
 from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.recall.recalled import NOTHING
+from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.budget import ContextBudget
-from proxy.shortening.compaction import Compaction, Summariser, SummaryAsk, compact, head_end, kind_of
+from proxy.shortening.compaction import Compaction, compact, head_end, kind_of
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
 from proxy.stages.job import Job, Prompt
@@ -34,6 +35,8 @@ RENEWED = 1.0
 """Seconds between two renewals."""
 COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened is not tried again."""
+_COLD = 0.8
+"""Share of a window that an estimate which was never confirmed may fill."""
 HEAVY_HISTORY = HEAVY // 4
 """Weight from which a history is not shortened on the loop."""
 
@@ -213,17 +216,23 @@ class Compactor:
         return job.route if named is None else await self._router.route(named)
 
     async def summariser(self, job: Job, budget: ContextBudget, overhead: float) -> Summariser:
-        """The summariser's figures: an eighth of the window for a summary, within reason."""
+        """The summariser's figures: an eighth of the smaller window for a summary, within reason.
+
+        A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
+        surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
+        """
         route = await self._summary_route(job)
         same = route.upstream is job.route.upstream and route.model == job.route.model
         window = budget.window
         if not same:
             profile = await route.upstream.prober.profile(route.model)
             window = profile.window.value if profile.window is not None else budget.window
-        tokens = max(96, min(2048, budget.window // 8, window // 4))
-        # A request that the summariser refuses for its size is a part of the history that nobody reads.
         return Summariser(
-            window=_surely_below(window, job), tokens=tokens, overhead=overhead, same_model=same
+            window=window,
+            tokens=max(96, min(2048, budget.window // 8, window // 8)),
+            overhead=overhead,
+            same_model=same,
+            trust=max(_COLD, _surely_below(window, job) / window) if same else _COLD,
         )
 
     def summaries(self, job: Job) -> Summaries:

@@ -18,7 +18,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.net.apart import apart
 from proxy.net.credentials import is_credential
 from proxy.net.inflate import readable
-from proxy.shortening.compaction import SummaryAsk
+from proxy.shortening.asking import SummaryAsk
 from proxy.shortening.summary import acceptable
 from proxy.stages.job import Job
 from proxy.stages.passing import failure
@@ -73,19 +73,18 @@ class Summaries:
         self._rested = False
 
     async def __call__(self, ask: SummaryAsk) -> str:
-        """The text; empty when there is none."""
+        """The text; empty when there is none that is fit to be used."""
         job = self._job
         if job.unsummarised >= IN_VAIN:
             return ""
         text = await self._in_time(ask)
-        if text:
-            job.unsummarised = 0
-        elif text is not None:
-            job.unsummarised += 1
-        else:
+        fit = acceptable(text or "")
+        if text is None:
             job.unsummarised = IN_VAIN
-        job.journal.tell(Summarised(ok=acceptable(text or "")))
-        return text or ""
+        else:
+            job.unsummarised = 0 if fit else job.unsummarised + 1
+        job.journal.tell(Summarised(ok=fit))
+        return (text or "") if fit else ""
 
     async def _in_time(self, ask: SummaryAsk) -> str | None:
         """The text, empty when that failed; None if the model is not to be asked again."""

@@ -11,7 +11,7 @@ from proxy.answer.events import ChunkReceived, Corrected, Pause, Resumed, Resume
 from proxy.answer.seam import seam_for
 from proxy.answer.session import State, Watch
 from proxy.backends.profile import Continuation
-from proxy.shortening.compaction import Summariser
+from proxy.shortening.asking import Summariser
 from proxy.shortening.continuation import Partial, Said, continuation, shorten_said
 from tests.answer.support import (
     DONE,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.backends.profile import Continuation
 from proxy.history import marks
-from proxy.shortening.compaction import Summariser, SummaryAsk
+from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.continuation import Partial, Said, continuation, shorten_said
 from tests.histories import assistant, cost, user
 

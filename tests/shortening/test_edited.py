@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from proxy.history.chain import chain
 from proxy.neutral.request import Message
-from proxy.shortening.compaction import Compaction, Summariser, compact
+from proxy.shortening.asking import Summariser
+from proxy.shortening.compaction import Compaction, compact
 from proxy.wire.jsontext import dumps, loads
 from tests.histories import FORMS, assistant, call, cost, reduction_of, tool, user
 

@@ -18,7 +18,8 @@ from proxy.history.turns import newest_user
 from proxy.neutral.request import Message, text_of
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import RepairRules, repair
-from proxy.shortening.compaction import Compaction, Summariser, compact
+from proxy.shortening.asking import Summariser
+from proxy.shortening.compaction import Compaction, compact
 from proxy.shortening.continuation import Partial, Said, continuation, shorten_said
 from proxy.shortening.summary import block, digest, fenced, transcript
 from proxy.wire.jsontext import dumps

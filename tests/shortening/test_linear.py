@@ -19,7 +19,8 @@ from proxy.history.turns import cut_points
 from proxy.neutral.request import Message
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import RepairRules, repair
-from proxy.shortening.compaction import MOST_ASKS, Summariser, compact
+from proxy.shortening.asking import MOST_ASKS, Summariser
+from proxy.shortening.compaction import compact
 from proxy.shortening.ladder import RUNGS, Cost, Reduction, Rung
 from proxy.shortening.ladder.trim import cut_middles, drop_oldest
 from proxy.shortening.policy import LOCAL

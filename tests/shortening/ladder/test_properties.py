@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from proxy.history.turns import newest_user
 from proxy.neutral.request import Message
-from proxy.shortening.compaction import Summariser, compact
+from proxy.shortening.asking import Summariser
+from proxy.shortening.compaction import compact
 from proxy.shortening.ladder import RUNGS, Reduction, Rung
 from proxy.shortening.ladder.results import results_of, with_texts
 from proxy.shortening.policy import ResultLimits

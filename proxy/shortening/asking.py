@@ -1,0 +1,172 @@
+"""Having a summary written: in which request, or in which pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from proxy.history.marks import is_summary
+from proxy.neutral.request import Message
+from proxy.shortening import summary
+from proxy.shortening.ladder import Cost, Reduction
+
+T = TypeVar("T")
+
+MOST_ASKS = 24
+"""Summaries that are asked for in one compaction; a history that takes more of them is told by code."""
+_MOST_PIECES = 16
+_SHORTER = 0.6
+"""Share of its room that a transcript takes when it is read for the second time."""
+_SMALLEST_PIECE = 200
+_MOST_PER_TOKEN = 8
+"""Characters of nearly any text that a token holds at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summariser:
+    """The model that summarises, in tokens: its window, the length wanted, and what surrounds the history.
+
+    `overhead` is what the system messages and tools of the live request take; `same_model` tells whether
+    the instruction may be appended to the live prompt, whose prefix that backend has cached. `trust` is the share of the
+    room that may be filled by what is merely estimated.
+    """
+
+    window: int
+    tokens: int
+    overhead: float
+    same_model: bool
+    trust: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryAsk:
+    """Ask a model for a summary. `append`: with the live request's system messages and tools."""
+
+    messages: list[Message]
+    append: bool
+    max_tokens: int
+
+
+def asked(reduction: Reduction, by: Summariser, start: int) -> Generator[SummaryAsk, str, str]:
+    """A summary of what lies between the floor and `start`, asked for once more in the other form; empty if neither served."""
+    ask = _appended(reduction, by, start)
+    if ask is not None and (text := (yield ask)):
+        return text
+    # What was read in this form already is shorter the second time: a model that got lost may follow that.
+    for share in (1.0,) if ask is not None else (1.0, _SHORTER):
+        if text := (yield from _read(reduction, by, start, share)):
+            return text
+    return ""
+
+
+def _appended(reduction: Reduction, by: Summariser, start: int) -> SummaryAsk | None:
+    """Ask at the end of the live prompt, which the backend has cached; None if there is no room, or no such cache."""
+    if not by.same_model:
+        return None
+    live = _live(reduction, start)
+    frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
+    what = "since the summary near its beginning" if frozen else "so far"
+    ask: Message = {"role": "user", "content": summary.instruction(tokens=by.tokens, what=what)}
+    left = int(
+        by.window * 0.98 * by.trust
+        - by.overhead
+        - sum(reduction.costs[: len(live)])
+        - sum(reduction.cost([ask]))
+    )
+    # A shorter summary out of the backend's cache is worth more than a long one for which it reads everything again.
+    if left < by.tokens // 2:
+        return None
+    return SummaryAsk(_at_its_end(live, ask), append=True, max_tokens=min(by.tokens, left))
+
+
+def _read(reduction: Reduction, by: Summariser, start: int, share: float) -> Generator[SummaryAsk, str, str]:
+    """Ask about a transcript that takes at most a share of the room there is, in pieces where it must be."""
+    shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x")]))
+    room = (by.window * 0.98 - shell - by.tokens) * by.trust * share
+    best: list[str] = []
+    for text in summary.transcripts(reduction.messages[reduction.floor : start]):
+        pieces = list(islice(_pieces(text, max(64.0, room), reduction.cost), 2))
+        if len(pieces) > 1:
+            # Each is read with the summary of those before it.
+            room_for_piece = max(64.0, room - by.tokens * by.trust)
+            pieces = list(islice(_pieces(text, room_for_piece, reduction.cost), _MOST_PIECES + 1))
+        if not best or len(pieces) < len(best):
+            best = pieces
+        if len(best) == 1:
+            break
+    return (yield from _read_on(best, by)) if len(best) <= _MOST_PIECES else ""
+
+
+def _read_on(pieces: Sequence[str], by: Summariser) -> Generator[SummaryAsk, str, str]:
+    """A summary of all pieces, each read with the summary of those before it; empty if one is not read at last.
+
+    Of several one that failed is read in two halves: it may have been more than the model can take.
+    """
+    known, left = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
+    while left:
+        piece, divides = left.pop()
+        message = summary.fenced(piece, tokens=by.tokens, before=known)
+        answer = yield SummaryAsk([message], append=False, max_tokens=by.tokens)
+        if answer:
+            known = answer
+        elif divides:
+            half = _end_of_line(piece[: len(piece) * 2 // 3])
+            left += [(piece[half:], False), (piece[:half], False)]
+        else:
+            return ""  # a summary that leaves out a part without a word is none
+    return known
+
+
+def bounded(flow: Generator[SummaryAsk, str, T]) -> Generator[SummaryAsk, str, T]:
+    """The same flow, in which what is asked for beyond `MOST_ASKS` fails without being asked."""
+    try:
+        ask, asked = next(flow), 0
+        while True:
+            answer = (yield ask) if asked < MOST_ASKS else ""
+            ask, asked = flow.send(answer), asked + 1
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def _at_its_end(live: list[Message], ask: Message) -> list[Message]:
+    """The live prompt with the instruction at its end, in the last message if that is a user's already."""
+    last = live[-1] if live else {}
+    if last.get("role") == "user" and isinstance(last.get("content"), str):
+        return [*live[:-1], {**last, "content": f"{last['content']}\n\n{ask['content']}"}]
+    return [*live, ask]
+
+
+def _live(reduction: Reduction, start: int) -> list[Message]:
+    """What is covered, which the backend has seen and cached.
+
+    No more than that: a client may edit what comes after it, and a summary would still tell of what it was.
+    """
+    return list(reduction.messages[:start])
+
+
+def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
+    """A text in pieces of at most `room` tokens, but not of fewer than 200 characters."""
+    # Not all of a text is counted to see where its first piece ends.
+    at, size = 0, int(room * _MOST_PER_TOKEN)
+    while at < len(text):
+        piece = text[at : at + size]
+        tokens = sum(cost([{"role": "user", "content": piece}]))
+        # Text differs from place to place, so the size is set anew from every piece.
+        size = max(_SMALLEST_PIECE, int(len(piece) * 0.95 * room / max(tokens, 1.0)))
+        if tokens <= room or len(piece) <= _SMALLEST_PIECE:
+            if at + len(piece) < len(text):
+                piece = piece[: _end_of_line(piece)]
+            yield piece
+            at += len(piece)
+
+
+def _end_of_line(piece: str) -> int:
+    """Where to cut a piece: behind its last line or, if that is far from its end, its last word."""
+    for mark in ("\n", " "):
+        at = piece.rfind(mark, len(piece) * 3 // 4)
+        if at >= 0:
+            return at + 1
+    return len(piece)
