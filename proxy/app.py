@@ -33,11 +33,13 @@ from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger
+from proxy.stages.managing import Keeper
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.recalling import Recaller
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
+from proxy.stages.sealing import Sealer
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
 from proxy.telemetry.journal import Journals
@@ -157,7 +159,8 @@ def _surface(
         journals.listen(listener, *listener.types)
     recaller = Recaller(meter=meter)
     compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
-    preparer = Preparer(counting=counting, store=store, recaller=recaller, options=options)
+    keeper = Keeper(sealer=Sealer(store), counting=counting)
+    preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
     attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
     resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
     ledger = CallLedger()
@@ -165,6 +168,7 @@ def _surface(
         options=options,
         router=router,
         preparer=preparer,
+        keeper=keeper,
         compactor=compactor,
         recaller=recaller,
         attempts=attempts,

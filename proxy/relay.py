@@ -28,6 +28,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.job import Job
+from proxy.stages.managing import Keeper
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
@@ -53,6 +54,7 @@ class Relay:
     options: Options
     router: Router
     preparer: Preparer
+    keeper: Keeper
     compactor: Compactor
     recaller: Recaller
     counting: Counting
@@ -90,7 +92,7 @@ class Relay:
             await exchange.reply(200, [(b"content-type", b"application/json")], body)
 
     async def count(self, exchange: Exchange, dialect: Dialect) -> None:
-        """Tell how many tokens a prompt has that is asked in this dialect: all that the client sends, nothing shortened.
+        """Tell how many tokens a prompt has that is asked in this dialect: all that the client sends, shortened only as it wishes.
 
         Raises:
             ClientError: it is malformed, or is to be passed through and no backend answered.
@@ -101,8 +103,11 @@ class Relay:
                 await pass_through(exchange, self.journals.silent(), *alone)
                 return
             request = await read(exchange, wire, lambda body, _: dialect.read_to_count(body), self.options)
-            tokens = await self.counting.exactly(await self.router.route(request.model), request.body)
-            told = dumps(dialect.counted(tokens))
+            route = await self.router.route(request.model)
+            body, cleared = await self.keeper.prompt(exchange.tenant, request, route)
+            tokens = await self.counting.exactly(route, body)
+            before = await self.counting.exactly(route, request.body) if cleared else tokens
+            told = dumps(dialect.counted(tokens, before if request.edits else None))
             await exchange.reply(200, [(b"content-type", b"application/json")], told)
 
     async def passthrough(self, exchange: Exchange) -> None:

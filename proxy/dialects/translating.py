@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.managing import Managed
 from proxy.neutral.piece import NOBODY, Identity, Piece
 from proxy.wire import sse
 from proxy.wire.jsontext import dumps
@@ -23,6 +24,11 @@ class Translator:
         self._over = False
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
+        self._managed = Managed()
+
+    def manage(self, managed: Managed) -> None:
+        """What comes of the client's wishes for its history."""
+        self._managed = managed
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece that was read."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from proxy.errors import ClientError
+from proxy.neutral.managing import Managed
 from proxy.neutral.piece import Identity, Piece
 from proxy.neutral.request import Request
 
@@ -57,6 +58,10 @@ class Writer(Protocol):
     """Of a stream."""
     native: bool
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
+
+    def manage(self, managed: Managed) -> None:
+        """What comes of the client's wishes for its history, which is told with the answer; it is still being filled in."""
+        ...
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
         """Writes a word more of what was said last, without a quote or an escape; None: only the backend's own frame can.
@@ -121,8 +126,8 @@ class Dialect(Protocol):
         """
         ...
 
-    def counted(self, tokens: int) -> dict[str, Any]:
-        """The answer to it."""
+    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
+        """The answer to it. `before` are its tokens before anything was left out; None: nothing was to be."""
         ...
 
     def answer_id(self, unique: str) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from proxy.neutral.managing import CompactionWish, Edit, Kept
+
 Message: TypeAlias = dict[str, Any]
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -41,6 +43,12 @@ class Request:
     """Whether the answer has to follow a format, into which nothing may be written."""
     continues: bool = False
     """Whether the model is to go on with the last message, which the client began for it."""
+    edits: Sequence[Edit] = ()
+    """What the client wishes left out of its history, in this order."""
+    compaction: CompactionWish | None = None
+    """How it wants that compacted; None: it knows nothing of compactions."""
+    kept: Kept | None = None
+    """The compaction that it sends back, which stands before all messages but the leading system messages."""
     raw: bytes | None = None
     """The body as it came, where it can go upstream as it is."""
     wire: bytes | None = None

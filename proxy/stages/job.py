@@ -13,6 +13,7 @@ from proxy.emulation import Offer
 from proxy.exchange import Exchange, unique
 from proxy.history.checkpoint import Checkpoint
 from proxy.neutral.dialect import Dialect, Writer
+from proxy.neutral.managing import Managed
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
 from proxy.recall.recalled import NOTHING, Recalled
@@ -89,12 +90,18 @@ class Job:
     """Summaries in a row that were asked for and not written."""
     unique: str = field(default_factory=unique)
     """Of which the ids in its answer are made."""
+    managed: Managed = field(default_factory=Managed)
+    """What comes of the client's wishes for its history."""
+    restored: Sequence[Message] = ()
+    """What stands for the messages before those that the client sent, because it keeps a compaction of them."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
 
     def writer(self) -> Writer:
         """Of the answer, in the client's dialect."""
-        return self.dialect.writer(self.asked, self.unique)
+        writer = self.dialect.writer(self.asked, self.unique)
+        writer.manage(self.managed)
+        return writer
 
     @property
     def key(self) -> ModelKey:

@@ -22,6 +22,7 @@ from proxy.shortening.continuation import asked_to_go_on
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Job, Prompt
+from proxy.stages.managing import Keeper
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Mended
@@ -40,9 +41,10 @@ class Preparer:
     """Prepares jobs."""
 
     def __init__(
-        self, *, counting: Counting, store: Checkpoints, recaller: Recaller, options: Options
+        self, *, counting: Counting, store: Checkpoints, recaller: Recaller, keeper: Keeper, options: Options
     ) -> None:
         self._counting = counting
+        self._keeper = keeper
         self._recaller = recaller
         self._store = store
         self._options = options
@@ -63,6 +65,7 @@ class Preparer:
             profile=await route.upstream.prober.profile(route.model),
             scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
         )
+        job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
         await self._prepare(job, emulate=False)
         return job
 
@@ -78,13 +81,14 @@ class Preparer:
             ways = job.profile.ways(() if backend is None else backend.continuations)
             request = asked_to_go_on(request, ways[0])
         lead = leading_system(messages)
-        system, sent = messages[:lead], messages[lead:]
+        system, sent = messages[:lead], [*job.restored, *messages[lead:]]
         known = self._chains.find(sent)
         heavy = not _is_small(job.asked) and is_heavy(known.new)
         links = self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
         # The newest message is never covered, not even where the same loop has been run before.
         checkpoint = await self._store.find(job.scope, links[-2::-1]) if links else None
-        history = sent if checkpoint is None else [*checkpoint.replacement, *sent[checkpoint.covered :]]
+        wished = await self._keeper.edit(job, request, system, sent)
+        history = wished if checkpoint is None else [*checkpoint.replacement, *wished[checkpoint.covered :]]
         body = {**request.body, "messages": [*system, *history]}
         job.prompt = Prompt(
             request=request,
@@ -96,7 +100,10 @@ class Preparer:
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
             estimate=await self._counting.measure(job.route, job.profile, body),
-            untouched=checkpoint is None and messages is request.messages,
+            untouched=checkpoint is None
+            and messages is request.messages
+            and wished is sent
+            and not job.restored,
         )
         job.measured()
         await self._recaller.recall(job)

@@ -14,6 +14,7 @@ from proxy.answer.events import ChunkReceived, Pause, Resumed, ResumeFailed, Ups
 from proxy.answer.session import State, StreamSession, Watch
 from proxy.dialects.chat import ChatReader
 from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.managing import Managed
 from proxy.neutral.piece import Identity, Piece
 from proxy.wire import sse
 from proxy.wire.jsontext import loads
@@ -44,6 +45,9 @@ class NumberedWriter:
 
     def __init__(self) -> None:
         self._number = 0
+
+    def manage(self, managed: Managed) -> None:
+        del managed
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
         del name

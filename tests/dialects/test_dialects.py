@@ -47,7 +47,7 @@ def test_a_question_is_read_alike(dialect: Dialect) -> None:
     body = json.dumps({**ASKED, "prompt": "hello"} if dialect.paths == ("/api/generate",) else ASKED).encode()
     for request in (dialect.read(body, body), dialect.read_to_count(body)):
         assert (request.model, request.messages) == ("m", HELLO)
-    assert list(dialect.counted(7).values())[-1] == 7
+    assert list(dialect.counted(7, None).values())[-1] == 7
     assert "0a1b" in dialect.answer_id("0a1b")
 
 

@@ -15,6 +15,7 @@ import pytest
 from proxy.dialects import DIALECTS
 from proxy.errors import BadRequest, ClientError
 from proxy.neutral.dialect import Dialect, WholeAnswer
+from proxy.neutral.managing import Managed
 from proxy.neutral.piece import Identity, Piece
 from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps, loads
@@ -27,6 +28,9 @@ PATH = "/v1/lines"
 class LinesWriter:
     media_type = "application/x-ndjson"
     native = False
+
+    def manage(self, managed: Managed) -> None:
+        del managed
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
         field = "said" if name == "content" else "thought"
@@ -84,7 +88,7 @@ class Lines:
     def read_to_count(self, body: bytes) -> Request:
         return self.read(body, body)
 
-    def counted(self, tokens: int) -> dict[str, Any]:
+    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
         return {"tokens": tokens}
 
     def answer_id(self, unique: str) -> str:

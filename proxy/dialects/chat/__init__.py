@@ -34,8 +34,9 @@ class Chat:
         """As any other: only llama-server has such a path, and answers there itself."""
         return read(body)
 
-    def counted(self, tokens: int) -> dict[str, Any]:
+    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
         """As llama-server (b11549) says it."""
+        del before
         return {"input_tokens": tokens}
 
     def answer_id(self, unique: str) -> str:

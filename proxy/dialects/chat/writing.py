@@ -17,6 +17,7 @@ from proxy.dialects.chat.reading import (
     thought_of,
 )
 from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.managing import Managed
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.wire import sse
 from proxy.wire.jsontext import dumps
@@ -32,6 +33,9 @@ class ChatWriter:
 
     media_type = "text/event-stream; charset=utf-8"
     native = True
+
+    def manage(self, managed: Managed) -> None:
+        """Nothing: chat completions has no words for it."""
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
         """None: what else is in the frame stays as it came."""

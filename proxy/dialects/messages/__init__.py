@@ -37,9 +37,10 @@ class Messages:
         """
         return read(body, bounded=False)
 
-    def counted(self, tokens: int) -> dict[str, Any]:
+    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
         """As Anthropic says it."""
-        return {"input_tokens": tokens}
+        original = {} if before is None else {"context_management": {"original_input_tokens": before}}
+        return {"input_tokens": tokens, **original}
 
     def answer_id(self, unique: str) -> str:
         """As Anthropic's look."""
@@ -56,7 +57,12 @@ class Messages:
 
     def writer(self, request: Request, unique: str) -> MessagesWriter:
         """For one answer."""
-        return MessagesWriter(self.answer_id(unique), request.model)
+        return MessagesWriter(
+            self.answer_id(unique),
+            request.model,
+            edits=bool(request.form.get("context_management")),
+            compacts=request.compaction is not None,
+        )
 
 
 __all__ = ["Messages"]

@@ -19,6 +19,7 @@ from proxy.dialects.bodies import (
     text,
     told_and_shown,
 )
+from proxy.dialects.messages.managing import COMPACTION, compaction_in, edits_in, since_compaction
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
@@ -33,7 +34,10 @@ _SAME = ("temperature", "top_p", "top_k")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ANSWERED_BY_ANTHROPIC = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_")
 """Tools that no client runs: Anthropic's servers do, while they answer."""
-_NOT_SAID_AGAIN = frozenset({"redacted_thinking", "server_tool_use", "container_upload", "fallback"})
+_NOT_SAID_AGAIN = frozenset(
+    {"redacted_thinking", "server_tool_use", "container_upload", "fallback", COMPACTION}
+)
+"""A compaction among them, because the newest one that says anything was read before."""
 _BREAK = "\n\n"
 
 
@@ -48,6 +52,7 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
+    kept, messages = since_compaction(messages)
     body["messages"] = [*_system(asked.get("system")), *_conversation(messages)]
     if bounded and not is_count(asked.get("max_tokens")):
         raise BadRequest("`max_tokens` must be a positive number of tokens.", param="max_tokens")
@@ -60,6 +65,10 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         bound=asked.get("max_tokens"),
         structure=_format(asked),
         continues=bool(messages) and messages[-1].get("role") == "assistant",
+        edits=edits_in(asked),
+        compaction=compaction_in(asked),
+        kept=kept,
+        form=asked,
     )
 
 
@@ -158,8 +167,6 @@ def _from_assistant(blocks: Sequence[_Block], where: str) -> list[Message]:
                     "arguments": dumps(block.get("input") or {}).decode(),
                 }
                 calls.append({"id": text(block, "id"), "type": "function", "function": function})
-            case "compaction":
-                texts.append(text(block, "content"))
             case kind:
                 if not _only_anthropic(kind):
                     raise _unknown(kind, where)

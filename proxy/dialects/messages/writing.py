@@ -11,6 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering, arguments_of, is_whole
+from proxy.dialects.messages.managing import COMPACTION, applied, block_of, iterations
 from proxy.dialects.translating import Translator, event_of
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
 
@@ -50,11 +51,18 @@ class MessagesWriter(Translator):
 
     media_type = "text/event-stream; charset=utf-8"
 
-    def __init__(self, answer_id: str, model: str) -> None:
-        """`model` is what the client asked for, told where no backend has named one."""
+    def __init__(self, answer_id: str, model: str, *, edits: bool = False, compacts: bool = False) -> None:
+        """`model` is what the client asked for, told where no backend has named one.
+
+        `edits`: it wants its history edited, and to be told of that; `compacts`: the same of compactions.
+        """
         super().__init__()
         self._id = answer_id
         self._model = model
+        self._edits = edits
+        self._compacts = compacts
+        self._compacted = False
+        """Whether the compaction was told."""
         self._opened = False
         self._blocks = 0
         """How many were opened."""
@@ -83,15 +91,17 @@ class MessagesWriter(Translator):
 
     @override
     def _ended(self) -> bytes:
-        out = [self._open(NOBODY), *self._said_later(), self._close()]
+        out = [self._open(NOBODY), *self._compaction(), *self._said_later(), self._close()]
         out += map(self._whole_call, self._calls.rest())
-        reason = {"stop_reason": _reason(self._finish, called=self._calls.any), "stop_sequence": None}
-        out.append(event_of("message_delta", {"delta": reason, "usage": usage_of(self._usage)}))
+        reason = {"stop_reason": self._reason(self._finish, called=self._calls.any), "stop_sequence": None}
+        told = {"delta": reason, "usage": self._used(), **self._applied()}
+        out.append(event_of("message_delta", told))
         return b"".join((*out, event_of("message_stop", {})))
 
     @override
     def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
-        content: list[dict[str, Any]] = []
+        kept = self._managed.kept
+        content: list[dict[str, Any]] = [] if kept is None else [block_of(kept)]
         if came.thought:
             content.append({"type": "thinking", "thinking": came.thought, "signature": ""})
         if came.text:
@@ -100,8 +110,9 @@ class MessagesWriter(Translator):
             {**self._call_block(call, index), "input": arguments_of(call.arguments)}
             for index, call in enumerate(came.calls)
         ]
-        reason = _reason(came.finish, called=bool(came.calls))
-        return {**self._message(identity, self._usage), "content": content, "stop_reason": reason}
+        reason = self._reason(came.finish, called=bool(came.calls))
+        message = {**self._message(identity, self._usage), "content": content, "stop_reason": reason}
+        return {**message, "usage": self._used(), **self._applied()}
 
     # -- events
 
@@ -109,7 +120,7 @@ class MessagesWriter(Translator):
     def _said(self, piece: Piece, identity: Identity) -> bytes:
         out: list[bytes] = []
         if piece.choice or piece.role or piece.text or piece.thought or piece.event is not None:
-            out.append(self._open(identity, piece.prompt_tokens))
+            out += [self._open(identity, piece.prompt_tokens), *self._compaction()]
         for kind, said in (("thinking", piece.thought), ("text", piece.text)):
             if said and self._calls.half:
                 self._later.append((kind, said))
@@ -126,6 +137,32 @@ class MessagesWriter(Translator):
         return event_of(
             "message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})}
         )
+
+    def _compaction(self) -> list[bytes]:
+        """The block of a compaction, whole, if there is one that was not told."""
+        kept = self._managed.kept
+        if kept is None or self._compacted:
+            return []
+        self._compacted = True
+        block = block_of(kept)
+        opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None})
+        delta = {**block, "type": f"{COMPACTION}_delta"}
+        grown = event_of("content_block_delta", {"index": self._blocks - 1, "delta": delta})
+        return [*opened, grown, self._close()]
+
+    def _used(self) -> dict[str, Any]:
+        """The usage of the answer."""
+        usage = usage_of(self._usage)
+        return {**usage, "iterations": iterations(self._managed, usage)} if self._compacts else usage
+
+    def _applied(self) -> dict[str, Any]:
+        return {"context_management": applied(self._managed)} if self._edits else {}
+
+    def _reason(self, finish: str | None, *, called: bool) -> str:
+        if self._managed.ended:
+            return COMPACTION
+        reason = _REASONS.get(finish or "", "end_turn")
+        return "tool_use" if called and reason == "end_turn" else reason
 
     def _said_later(self) -> list[bytes]:
         later, self._later = self._later, []
@@ -274,8 +311,3 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
         "inference_geo": None,
     }
     return {**made, "spillway": usage["spillway"]} if "spillway" in usage else made
-
-
-def _reason(finish: str | None, *, called: bool) -> str:
-    reason = _REASONS.get(finish or "", "end_turn")
-    return "tool_use" if called and reason == "end_turn" else reason

@@ -39,8 +39,9 @@ class Ollama:
         """As any other: Ollama has no path that counts."""
         return self._read(body)
 
-    def counted(self, tokens: int) -> dict[str, Any]:
+    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
         """By the name that answers have for it."""
+        del before
         return {"prompt_eval_count": tokens}
 
     def answer_id(self, unique: str) -> str:

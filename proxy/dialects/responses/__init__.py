@@ -35,8 +35,9 @@ class Responses:
         """
         return read(body)
 
-    def counted(self, tokens: int) -> dict[str, Any]:
+    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
         """As OpenAI says it."""
+        del before
         return {"object": "response.input_tokens", "input_tokens": tokens}
 
     def answer_id(self, unique: str) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from proxy.history.turns import is_result, newest_user
 from proxy.shortening.ladder.base import Reduction
-from proxy.shortening.ladder.results import NOTE, Result, by_message, results_of, unread_from, with_texts
-
-_OPEN = f"{NOTE} to save room: "
-_SHOWN = 120
+from proxy.shortening.ladder.results import (
+    LEFT_OUT,
+    Result,
+    by_message,
+    note_for,
+    results_of,
+    unread_from,
+    with_texts,
+)
 
 
 class Mask:
@@ -20,7 +25,7 @@ class Mask:
         messages = list(reduction.messages)
         saved, wanted = 0.0, max(reduction.total - reduction.budget, reduction.limits.minimum_gain)
         for index, results in _maskable(reduction).items():
-            masked = with_texts(messages[index], {r: _note(r) for r in results if _is_long(r)})
+            masked = with_texts(messages[index], {r: note_for(r) for r in results if _is_long(r)})
             gain = reduction.costs[index] - reduction.cost([masked])[0]
             if gain <= 0:
                 continue
@@ -58,10 +63,4 @@ def _size(reduction: Reduction, index: int, results: list[Result]) -> float:
 
 def _is_long(result: Result) -> bool:
     """Whether a note could be shorter."""
-    return len(result.text) > len(_OPEN) and not result.is_note
-
-
-def _note(result: Result) -> str:
-    text = result.text
-    start = " ".join(text[: _SHOWN * 2].split())[:_SHOWN]
-    return f"{_OPEN}{result.name}, {len(text)} characters. It began: {start} … Call the tool again if you need it.]"
+    return len(result.text) > len(LEFT_OUT) and not result.is_note

@@ -20,7 +20,9 @@ from proxy.wire.jsontext import dumps
 
 NOTE = "[Tool result left out"
 """How every note begins that stands in place of a result."""
+LEFT_OUT = f"{NOTE} to save room: "
 _LONGEST_NOTE = 600
+_SHOWN = 120
 _LONGEST_NAME = 64
 _UNNAMED = "tool"
 
@@ -104,6 +106,13 @@ def results_of(messages: Sequence[Message]) -> list[Result]:
 def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
     """Results by the index of their message, in order."""
     return {index: list(group) for index, group in groupby(results, key=lambda r: r.index)}
+
+
+def note_for(result: Result) -> str:
+    """What stands in place of a result that is left out: name, size and first characters."""
+    text = result.text
+    start = " ".join(text[: _SHOWN * 2].split())[:_SHOWN]
+    return f"{LEFT_OUT}{result.name}, {len(text)} characters. It began: {start} … Call the tool again if you need it.]"
 
 
 def unread_from(messages: Sequence[Message]) -> int:

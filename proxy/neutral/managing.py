@@ -1,0 +1,82 @@
+"""What a client may wish done to its own history, and what it is told of that.
+
+Contracts: Anthropic's context editing and compaction (PyPI `anthropic` 2.12.0, `types/beta/`), OpenAI's compaction
+(PyPI `openai` 3.54.0, `types/responses/`). Figures are prompt tokens unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearResults:
+    """Leave out old tool results, once the prompt has more than so many tokens, or the history more than so many results."""
+
+    over_tokens: int | None = None
+    over_results: int | None = None
+    keep: int = 3
+    """The newest ones, which stay."""
+    at_least: int = 0
+    """Tokens to be won; nothing is left out for less."""
+    spared: frozenset[str] = frozenset()
+    """Tools whose results stay."""
+    arguments: frozenset[str] | bool = False
+    """Tools whose calls lose their arguments too; True: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearThoughts:
+    """Leave out what the model thought, but for that of the newest `keep` turns in which it did."""
+
+    keep: int
+
+
+Edit: TypeAlias = ClearResults | ClearThoughts
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What one wish came to: results, or turns whose thoughts went, and the tokens they had."""
+
+    what: Literal["results", "thoughts"]
+    number: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionWish:
+    """How the client wants its history compacted; it is given the compaction, and sends that back."""
+
+    trigger: int | None = None
+    """Tokens from which on it is, though the window may be larger; None: where Spillway does it anyway."""
+    instructions: str = ""
+    """What the summary is to be, instead of what Spillway asks for; empty: that."""
+    pauses: bool = False
+    """Whether the answer ends behind a compaction."""
+    now: bool = False
+    """Whether the request is for a compaction and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A compaction that a client keeps for Spillway: it stands for all of the history before it."""
+
+    seal: str
+    """Of the messages that take the place of those before (`proxy.history.sealed`); empty: there is none."""
+    words: str
+    """The same in words, for who can't open the seal; empty: there are none."""
+
+
+@dataclass(slots=True)
+class Managed:
+    """What came of a client's wishes, as its answer tells it."""
+
+    cleared: list[Cleared] = field(default_factory=list)
+    kept: Kept | None = None
+    """The compaction that the answer begins with."""
+    ended: bool = False
+    """Whether it is all there is to the answer."""
+    spent: tuple[int, int] = (0, 0)
+    """Prompt and completion tokens of the summaries for it."""

@@ -1,0 +1,86 @@
+"""What clients wish done to their own histories: what is left out of them, and compactions that they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from proxy.backends.profile import ModelProfile
+from proxy.net.apart import apart
+from proxy.neutral.managing import Cleared, Edit, Kept
+from proxy.neutral.request import Message, Request, leading_system
+from proxy.neutral.weight import is_heavy
+from proxy.shortening.edits import edited
+from proxy.shortening.handover import foreign, in_words
+from proxy.stages.counting import Counting
+from proxy.stages.job import Job
+from proxy.stages.routing import Route
+from proxy.stages.sealing import Sealer
+
+PURPOSE = "compaction"
+"""What histories are sealed for."""
+
+
+class Keeper:
+    """Gives clients compactions to keep, and takes them back."""
+
+    def __init__(self, *, sealer: Sealer, counting: Counting) -> None:
+        self._sealer = sealer
+        self._counting = counting
+
+    async def restored(self, tenant: str, kept: Kept | None) -> Sequence[Message]:
+        """The messages that a compaction stands for; its words, as nobody's own, if it is none of this tenant's."""
+        if kept is None:
+            return ()
+        messages = await self._sealer.open(tenant, PURPOSE, kept.seal)
+        if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
+            return messages
+        return foreign(kept.words) if kept.words else ()
+
+    async def keep(self, job: Job, words: str = "") -> None:
+        """Give the client its history as it stands now, in these words or in those of its summary."""
+        history = list(job.prompt.history)
+        seal = await self._sealer.seal(job.exchange.tenant, PURPOSE, history)
+        job.managed.kept = Kept(seal, words or in_words(history))
+
+    async def edit(
+        self, job: Job, request: Request, system: Sequence[Message], sent: Sequence[Message]
+    ) -> Sequence[Message]:
+        """The client's history with as many messages as before, less what it wishes left out of it."""
+        if not request.edits:
+            return sent
+        body = {**request.body, "messages": [*system, *sent]}
+        done, job.managed.cleared = await self._edited(job.route, job.profile, body, request.edits, sent)
+        return done if job.managed.cleared else sent
+
+    async def prompt(self, tenant: str, request: Request, route: Route) -> tuple[dict[str, Any], bool]:
+        """The body of a request that is only counted, as it would be sent but for what Spillway does of itself.
+
+        And whether anything of the client's was left out of it.
+        """
+        lead = leading_system(request.messages)
+        system, sent = request.messages[:lead], request.messages[lead:]
+        sent = [*await self.restored(tenant, request.kept), *sent]
+        body = {**request.body, "messages": [*system, *sent]}
+        if not request.edits:
+            return body, False
+        profile = await route.upstream.prober.profile(route.model)
+        done, cleared = await self._edited(route, profile, body, request.edits, sent)
+        return {**body, "messages": [*system, *done]}, bool(cleared)
+
+    async def _edited(
+        self,
+        route: Route,
+        profile: ModelProfile,
+        body: dict[str, Any],
+        edits: Sequence[Edit],
+        sent: Sequence[Message],
+    ) -> tuple[Sequence[Message], list[Cleared]]:
+        """Whole prompts are measured for it: what is left out hangs on their size."""
+        tokens = (await self._counting.measure(route, profile, body)).tokens
+        meter, key = self._counting.meter, (route.upstream.name, route.model)
+        heavy = is_heavy(list(sent))
+        return await apart(
+            heavy, partial(edited, sent, edits, tokens=tokens, cost=lambda m: meter.costs(key, m))
+        )
