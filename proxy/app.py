@@ -157,26 +157,8 @@ def _surface(
     journals = Journals(clock=time.monotonic)
     for listener in (metrics, RequestLog()):
         journals.listen(listener, *listener.types)
-    recaller = Recaller(meter=meter)
-    compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
-    keeper = Keeper(sealer=Sealer(store), counting=counting)
-    preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
-    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
-    resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
     ledger = CallLedger()
-    relay = Relay(
-        options=options,
-        router=router,
-        preparer=preparer,
-        keeper=keeper,
-        compactor=compactor,
-        recaller=recaller,
-        attempts=attempts,
-        counting=counting,
-        driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=ledger),
-        journals=journals,
-        clock=clock,
-    )
+    relay = _relay(options, router, store, counting, ledger, journals, clock)
     return Surface(
         relay=relay,
         options=options,
@@ -193,6 +175,37 @@ def _surface(
         metrics_open=settings.metrics_open,
         readiness=Readiness(router.upstreams),
         store=store,
+    )
+
+
+def _relay(
+    options: Options,
+    router: Router,
+    store: CheckpointStore,
+    counting: Counting,
+    ledger: CallLedger,
+    journals: Journals,
+    clock: Callable[[], float],
+) -> Relay:
+    meter = counting.meter
+    recaller = Recaller(meter=meter)
+    compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
+    keeper = Keeper(sealer=Sealer(store), counting=counting)
+    preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
+    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
+    resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
+    return Relay(
+        options=options,
+        router=router,
+        preparer=preparer,
+        keeper=keeper,
+        compactor=compactor,
+        recaller=recaller,
+        attempts=attempts,
+        counting=counting,
+        driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=ledger),
+        journals=journals,
+        clock=clock,
     )
 
 
