@@ -19,16 +19,17 @@ from proxy.errors import BadRequest, ClientError, ContextOverflow, NotManaged, U
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.piece import Identity
+from proxy.neutral.dialect import NO_ANSWER, Dialect
+from proxy.neutral.piece import NOBODY, Identity, Piece
 from proxy.options import Options
+from proxy.shortening.budget import ContextBudget
 from proxy.stages.attempt import Attempts
 from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.job import Job
-from proxy.stages.managing import Keeper
+from proxy.stages.managing import Keeper, wished_goal
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
@@ -185,6 +186,9 @@ class Relay:
         client = self._client_stream(job)
         try:
             await self._make_room(job, client)
+            if job.managed.ended:
+                await _end_with_nothing(client)
+                return
             response, body = await self.attempts.open(job)
             if body is not None:
                 client.stop()
@@ -255,6 +259,10 @@ class Relay:
 
     async def _whole(self, job: Job) -> None:
         await self._make_room(job, None)
+        if job.managed.ended:
+            headers = [(b"content-type", b"application/json"), *job.spillway_headers()]
+            await job.exchange.reply(200, headers, job.writer().whole(NO_ANSWER, (), None))
+            return
         response, body = await self.attempts.open(job)
         assert body is not None  # nobody asked for a stream
         whole = await answer_whole(job, response, body, self.driver)
@@ -263,19 +271,25 @@ class Relay:
     # -- room
 
     async def _make_room(self, job: Job, client: ClientStream | None) -> None:
-        """Compact before sending, if the prompt is due or might not fit."""
-        budget = job.budget
-        if budget is None:
-            return
+        """Compact before sending, if the client wishes that; and if the prompt is due, or might not fit."""
+        if job.budget is not None:
+            await self._make_room_in(job, job.budget, client)
+        wish = job.asked.compaction
+        if wish is not None and (wish.now or job.compacted):
+            await self.keeper.keep(job, "" if job.compacted else await self.compactor.described(job))
+            job.managed.ended = wish.now or wish.pauses
+
+    async def _make_room_in(self, job: Job, budget: ContextBudget, client: ClientStream | None) -> None:
         await self.counting.refine(job)
         budget = job.budget or budget
+        goal = wished_goal(job, budget)
         due = job.is_due and not await self.recaller.give_way(job)
-        if not due and not self.counting.was_cut(job):
+        if not due and goal is None and not self.counting.was_cut(job):
             return
         before = job.prompt.estimate.tokens
         if client is not None:
             await client.tell(Notice(done=False))
-        gained = await self.compactor.compact(job)
+        gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.mended(job)
             self.counting.ask_soon(job)
@@ -283,6 +297,8 @@ class Relay:
             await client.tell(
                 Notice(done=True, before=before, after=job.prompt.estimate.tokens, failed=not gained)
             )
+        if job.asked.compaction is not None and job.asked.compaction.now:
+            return  # nothing of it is sent
         if _cannot_fit(job, budget.window):
             await self.counting.make_sure(job)
         if _cannot_fit(job, budget.window):
@@ -293,6 +309,13 @@ class Relay:
 def _ending(dialect: Dialect, wire: bytes) -> Ending:
     """Ends a stream, that answers this request and is passed on as it comes, with an error."""
     return lambda error: dialect.writer(dialect.read(wire, wire), unique()).error(error.body())
+
+
+async def _end_with_nothing(client: ClientStream) -> None:
+    """An answer in which no model says anything: what the client is told beside that is all of it."""
+    await client.close_notice()
+    await client.write(client.writer.own(Piece(choice=True), NOBODY) + client.writer.end())
+    await client.end()
 
 
 async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:

@@ -35,6 +35,10 @@ class WholeAnswer:
         return self.read()
 
 
+NO_ANSWER = WholeAnswer(form=None, read=tuple, finish=None, usage=None, model="", refused=False)
+"""Stands for the answer of a model that was not asked for one."""
+
+
 class Reader(Protocol):
     """Reads what a backend sends. Holds nothing of any one answer."""
 

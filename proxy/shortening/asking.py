@@ -30,7 +30,7 @@ class Summariser:
 
     `overhead` is what the system messages and tools of the live request take; `same_model` tells whether
     the instruction may be appended to the live prompt, whose prefix that backend has cached. `trust` is the share of the
-    room that may be filled by what is merely estimated.
+    room that may be filled by what is merely estimated. `wish` is what the client wants asked instead of Spillway's own words.
     """
 
     window: int
@@ -38,6 +38,7 @@ class Summariser:
     overhead: float
     same_model: bool
     trust: float = 1.0
+    wish: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _appended(reduction: Reduction, by: Summariser, start: int) -> SummaryAsk | 
     live = _live(reduction, start)
     frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
     what = "since the summary near its beginning" if frozen else "so far"
-    ask: Message = {"role": "user", "content": summary.instruction(tokens=by.tokens, what=what)}
+    ask: Message = {"role": "user", "content": summary.instruction(tokens=by.tokens, what=what, wish=by.wish)}
     left = int(
         by.window * 0.98 * by.trust
         - by.overhead
@@ -78,12 +79,12 @@ def _appended(reduction: Reduction, by: Summariser, start: int) -> SummaryAsk | 
     # A shorter summary out of the backend's cache is worth more than a long one for which it reads everything again.
     if left < by.tokens // 2:
         return None
-    return SummaryAsk(_at_its_end(live, ask), append=True, max_tokens=min(by.tokens, left))
+    return SummaryAsk(at_its_end(live, ask), append=True, max_tokens=min(by.tokens, left))
 
 
 def _read(reduction: Reduction, by: Summariser, start: int, share: float) -> Generator[SummaryAsk, str, str]:
     """Ask about a transcript that takes at most a share of the room there is, in pieces where it must be."""
-    shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x")]))
+    shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x", wish=by.wish)]))
     room = (by.window * 0.98 - shell - by.tokens) * by.trust * share
     best: list[str] = []
     for text in summary.transcripts(reduction.messages[reduction.floor : start]):
@@ -107,7 +108,7 @@ def _read_on(pieces: Sequence[str], by: Summariser) -> Generator[SummaryAsk, str
     known, left = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
     while left:
         piece, divides = left.pop()
-        message = summary.fenced(piece, tokens=by.tokens, before=known)
+        message = summary.fenced(piece, tokens=by.tokens, before=known, wish=by.wish)
         answer = yield SummaryAsk([message], append=False, max_tokens=by.tokens)
         if answer:
             known = answer
@@ -131,7 +132,7 @@ def bounded(flow: Generator[SummaryAsk, str, T]) -> Generator[SummaryAsk, str, T
         return result
 
 
-def _at_its_end(live: list[Message], ask: Message) -> list[Message]:
+def at_its_end(live: list[Message], ask: Message) -> list[Message]:
     """The live prompt with the instruction at its end, in the last message if that is a user's already."""
     last = live[-1] if live else {}
     if last.get("role") == "user" and isinstance(last.get("content"), str):

@@ -42,9 +42,12 @@ class Compaction:
 CompactionFlow: TypeAlias = Generator[SummaryAsk, str, Compaction]
 
 
-def compact(reduction: Reduction, summariser: Summariser, *, limit: float) -> CompactionFlow:
+def compact(
+    reduction: Reduction, summariser: Summariser, *, limit: float, summarised: bool = False
+) -> CompactionFlow:
     """Bring a history down to `reduction.budget` tokens, or at least below `limit`, the tokens that surely fit.
 
+    `summarised`: with a summary, though it could do without one.
     Yields summary requests; send the text back, empty when the model failed. Raises nothing: a result above
     `limit` means that the pinned part alone is too large.
     """
@@ -52,9 +55,9 @@ def compact(reduction: Reduction, summariser: Summariser, *, limit: float) -> Co
         return _rewritten(reduction, reduction, "pruned", ())
     shorter, rungs = _prune(reduction)
     kind: Kind = "pruned"
-    if not shorter.fits:
+    if summarised or not shorter.fits:
         compacted, how = yield from bounded(_summarise(reduction, shorter, summariser))
-        if compacted is not None and compacted.total < shorter.total:
+        if compacted is not None and (summarised or compacted.total < shorter.total):
             shorter, rungs, kind = compacted, how, "compacted"
     if (
         kind == "pruned"

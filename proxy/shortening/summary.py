@@ -34,6 +34,10 @@ _INSTRUCTION = (
     "Sections: {sections}. Keep names, numbers, paths and exact values. Where something was corrected, keep only "
     "the correction. Write plain text of at most {words} words, nothing before or after it, and call no tools."
 )
+_WISHED = (
+    "This is about the conversation {what}. Write plain text of at most {words} words, nothing before or after it, and "
+    "call no tools."
+)
 _REFUSAL = re.compile(
     r"^\W*(?:i['\u2019]?m sorry|i am sorry|sorry|i cannot|i can['\u2019]?t|as an ai)\b", re.IGNORECASE
 )
@@ -49,9 +53,12 @@ _ENTRIES = (4_000, 1_500, 500)
 _LINE, _LINE_READ = 200, 2_000
 
 
-def instruction(*, tokens: int, what: str = "so far") -> str:
-    """The request for a summary of at most so many tokens (three quarters of a word each)."""
-    return _INSTRUCTION.format(what=what, sections=_SECTIONS, words=max(40, tokens * 3 // 5))
+def instruction(*, tokens: int, what: str = "so far", wish: str = "") -> str:
+    """The request for a summary of at most so many tokens (three quarters of a word each), in a client's own words if it has a `wish`."""
+    words = max(40, tokens * 3 // 5)
+    if wish:
+        return f"{wish}\n\n{_WISHED.format(what=what, words=words)}"
+    return _INSTRUCTION.format(what=what, sections=_SECTIONS, words=words)
 
 
 def acceptable(text: str) -> bool:
@@ -118,7 +125,7 @@ def unlabelled(text: str) -> str:
     return _LABEL.sub("> ", text)
 
 
-def fenced(text: str, *, tokens: int, before: str = "") -> Message:
+def fenced(text: str, *, tokens: int, before: str = "", wish: str = "") -> Message:
     """A user message that asks for a summary of a text, going on from an earlier summary if there is one.
 
     The fence cannot be closed from inside.
@@ -126,7 +133,7 @@ def fenced(text: str, *, tokens: int, before: str = "") -> Message:
     text, before = _unfenced(text), unlabelled(_unfenced(before))
     known = f"Summary of what came before:\n{before}\n\n" if before else ""
     what = "between the marks, together with the summary before it," if before else "between the marks"
-    ask = instruction(tokens=tokens, what=what)
+    ask = instruction(tokens=tokens, what=what, wish=wish)
     return {"role": "user", "content": f"{known}{FENCE}\n{text}\n{FENCE_END}\n\n{ask}"}
 
 

@@ -15,11 +15,12 @@ from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
 from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.recall.recalled import NOTHING
-from proxy.shortening.asking import Summariser, SummaryAsk
+from proxy.shortening.asking import Summariser, SummaryAsk, at_its_end
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, compact, head_end, kind_of
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
+from proxy.shortening.summary import instruction
 from proxy.stages.job import Job, Prompt
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route, Router
@@ -120,7 +121,7 @@ class Compactor:
 
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
-        key = (job.scope, job.prompt.links[-1], len(job.prompt.history), goal, limit)
+        key = (f"{job.scope}|{job.wish}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(spawn(self._alone(job, budget, goal, limit), name="compaction"))
@@ -187,7 +188,8 @@ class Compactor:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         reduction, overhead = await apart(heavy, self._reduction, job, budget, goal)
         by = await self.summariser(job, budget, overhead)
-        flow = compact(reduction, by, limit=max(1.0, limit - overhead))
+        summarised = job.asked.compaction is not None
+        flow = compact(reduction, by, limit=max(1.0, limit - overhead), summarised=summarised)
         return await drive(flow, asked, heavy=heavy)
 
     def _reduction(self, job: Job, budget: ContextBudget, goal: int) -> tuple[Reduction, float]:
@@ -233,7 +235,16 @@ class Compactor:
             overhead=overhead,
             same_model=same,
             trust=max(_COLD, _surely_below(window, job) / window) if same else _COLD,
+            wish=job.wish,
         )
+
+    async def described(self, job: Job) -> str:
+        """A summary of a history as it is, which stays so; empty if the model writes none."""
+        budget = job.budget
+        tokens = 1024 if budget is None else max(96, min(2048, budget.window // 8))
+        ask: Message = {"role": "user", "content": instruction(tokens=tokens, wish=job.wish)}
+        asked = SummaryAsk(at_its_end(list(job.prompt.history), ask), append=True, max_tokens=tokens)
+        return await self.summaries(job)(asked)
 
     def summaries(self, job: Job) -> Summaries:
         """Has one summary written by the model that summarises for this job."""

@@ -124,6 +124,17 @@ class Job:
         )
 
     @property
+    def wish(self) -> str:
+        """What the client wants asked for in a summary, instead of what Spillway asks for; empty: that."""
+        return "" if self.asked.compaction is None else self.asked.compaction.instructions
+
+    @property
+    def compacted(self) -> bool:
+        """Whether its history was compacted for it, and not merely pruned."""
+        outcome = self.journal.outcome
+        return outcome.compactions > 0 and outcome.kind != "pruned"
+
+    @property
     def offers_tools(self) -> bool:
         """Whether the client offers tools, or sends calls and results, in the forms for it."""
         return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))

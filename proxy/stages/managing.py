@@ -11,6 +11,7 @@ from proxy.net.apart import apart
 from proxy.neutral.managing import Cleared, Edit, Kept
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import is_heavy
+from proxy.shortening.budget import ContextBudget
 from proxy.shortening.edits import edited
 from proxy.shortening.handover import foreign, in_words
 from proxy.stages.counting import Counting
@@ -20,6 +21,18 @@ from proxy.stages.sealing import Sealer
 
 PURPOSE = "compaction"
 """What histories are sealed for."""
+
+
+def wished_goal(job: Job, budget: ContextBudget) -> int | None:
+    """Prompt tokens to come down to because the client wishes it; None: it does not, or not yet."""
+    wish, tokens = job.asked.compaction, job.prompt.estimate.tokens
+    if wish is None:
+        return None
+    if wish.now:
+        return min(budget.goal, int(tokens * budget.target))
+    if wish.trigger is None or tokens < wish.trigger:
+        return None
+    return min(budget.goal, int(wish.trigger * budget.target))
 
 
 class Keeper:

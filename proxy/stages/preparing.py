@@ -81,7 +81,9 @@ class Preparer:
             ways = job.profile.ways(() if backend is None else backend.continuations)
             request = asked_to_go_on(request, ways[0])
         lead = leading_system(messages)
-        system, sent = messages[:lead], [*job.restored, *messages[lead:]]
+        system, sent = messages[:lead], messages[lead:]
+        if job.restored:
+            sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
         known = self._chains.find(sent)
         heavy = not _is_small(job.asked) and is_heavy(known.new)
         links = self._chains.keep(known, await apart(heavy, self._chains.go_on, known))

@@ -18,6 +18,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.net.apart import apart
 from proxy.net.credentials import is_credential
 from proxy.net.inflate import readable
+from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
 from proxy.shortening.summary import acceptable
 from proxy.stages.job import Job
@@ -35,6 +36,8 @@ LONGEST_REST = 30.0
 IN_VAIN = 2
 """Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
 SMALLEST_BOUND = 64 * 1024
+_CHARACTERS = 4
+"""Of a token, about: for the account of summaries of which the backend reports nothing."""
 BYTES_PER_TOKEN = 4096
 """Bytes of stream that a summary may take, and more for each token asked for: one comes in 100 to 500."""
 
@@ -115,13 +118,23 @@ class Summaries:
             if response.status_code != 200:
                 _log.warning("summary by %s failed: status %d", route.model, response.status_code)
                 return self._rest(response)
-            return await _joined(response, SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN)
+            answer = await _joined(response, SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN)
+            return None if answer is None else self._text(ask, answer)
         except httpx.TransportError as error:
             job.journal.tell(BackendFailed(type(error).__name__))
             _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
             return ""
         finally:
             await response.aclose()
+
+    def _text(self, ask: SummaryAsk, answer: Answer) -> str:
+        """What was said, which is put on the account of whoever is told of it; empty if it is none."""
+        told = answer.attempt.usage or {}
+        read = whole_number(told.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
+        wrote = whole_number(told.get("completion_tokens")) or len(answer.text) // _CHARACTERS
+        before = self._job.managed.spent
+        self._job.managed.spent = before[0] + read, before[1] + wrote
+        return "" if answer.attempt.errored or answer.attempt.calling else answer.text
 
     def _rest(self, response: httpx.Response) -> str | float | None:
         """How long a backend that refused wants to be left alone, if it says so in seconds, and it is not for long."""
@@ -146,6 +159,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
             [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
             append=ask.append,
             max_tokens=ask.max_tokens,
+            ask_usage=job.asked.compaction is not None and job.options.ask_usage,
         ),
     )
 
@@ -156,12 +170,12 @@ def _headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     return [(b"content-type", b"application/json"), *(own if same else ())]
 
 
-async def _joined(response: httpx.Response, limit: int) -> str | None:
-    """The text of a streamed answer; empty if it is none, and None if it has more than `limit` bytes."""
+async def _joined(response: httpx.Response, limit: int) -> Answer | None:
+    """A streamed answer, in which nothing is said if it can't be read; None if it has more than `limit` bytes."""
     plain, size = readable(response), 0
-    if plain is None:
-        return ""
     answer, splitter = Answer(0, len), sse.FrameSplitter(limit)
+    if plain is None:
+        return answer
     assert isinstance(plain.stream, httpx.AsyncByteStream)
     async for data in plain.stream:
         size += len(data)
@@ -170,7 +184,7 @@ async def _joined(response: httpx.Response, limit: int) -> str | None:
             return None
         _take(splitter.feed(data), answer)
     _take(splitter.flush(), answer)
-    return "" if answer.attempt.errored or answer.attempt.calling else answer.text
+    return answer
 
 
 def _take(block: bytes, answer: Answer) -> None:

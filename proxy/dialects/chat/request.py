@@ -138,7 +138,13 @@ def going_on(
 
 
 def summarising(
-    client: Mapping[str, Any], model: str, messages: Sequence[Message], *, append: bool, max_tokens: int
+    client: Mapping[str, Any],
+    model: str,
+    messages: Sequence[Message],
+    *,
+    append: bool,
+    max_tokens: int,
+    ask_usage: bool = False,
 ) -> bytes:
     """The body of a request for a summary. `append`: the messages go on with the client's own prompt.
 
@@ -151,7 +157,8 @@ def summarising(
     else:
         body = {name: client[name] for name in _TEMPLATE_FIELDS if name in client}
     own = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": True}
-    return dumps({**body, **own})
+    raw = dumps({**body, **own})
+    return _asking_usage(raw) if ask_usage else raw
 
 
 def _dumped(body: Mapping[str, Any]) -> bytes:
