@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import pytest
@@ -13,10 +12,9 @@ from proxy.history.chain import chain
 from proxy.neutral.request import Message
 from proxy.shortening.asking import Summariser
 from proxy.shortening.compaction import Compaction, compact
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 from tests.histories import FORMS, assistant, call, cost, reduction_of, tool, user
-
-MARK = re.compile(r"mark\d+x")
+from tests.marked import MARK, conversations, without_mark
 
 
 def repeating(messages: Sequence[Message]) -> str:
@@ -38,37 +36,6 @@ def compacted(
     except StopIteration as stop:
         done: Compaction = stop.value
         return done
-
-
-@st.composite
-def conversations(draw: st.DrawFn, first: int = 0) -> list[Message]:
-    """Turns in each of whose messages there is a mark of its own, some in a rule."""
-    messages: list[Message] = []
-    number = first
-
-    def said(words: int) -> str:
-        nonlocal number
-        number += 1
-        return f"You must keep mark{number}x in src/mark{number}x.py. " + "word " * words
-
-    sizes = st.sampled_from([1, 20, 200])
-    for _ in range(draw(st.integers(1, 5))):
-        messages += (user(said(draw(sizes))) for _ in range(draw(st.integers(1, 2))))
-        for _ in range(draw(st.integers(0, 3))):
-            number += 1
-            made = call(number, arguments=f'{{"path":"mark{number}x"}}')
-            repeated = draw(st.booleans())
-            messages += [
-                assistant(None, tool_calls=[made]),
-                tool(number, "the same all over " * 40 if repeated else said(draw(sizes))),
-            ]
-        messages.append(assistant(said(draw(sizes))))
-    return messages[: draw(st.integers(1, len(messages)))]
-
-
-def without_mark(message: Message, mark: str) -> Message:
-    edited: Message = loads(dumps(message).replace(mark.encode(), b"nothing"))
-    return edited
 
 
 def assert_no_trace(messages: Sequence[Message], links: list[bytes], made: Compaction, covered: int) -> None:
