@@ -145,8 +145,7 @@ class Exchange:
             BodyTooLarge: it is larger.
             Overloaded: too much is held already.
         """
-        length = self.header(b"content-length")
-        if length is not None and length.isdecimal() and int(length) > limit:
+        if self.tells_more_than(limit):
             raise _too_large(limit)
         part, more = await self._part(0, limit)
         self.hold(len(part))
@@ -159,6 +158,15 @@ class Exchange:
             parts.append(part)
             size += len(part)
         return b"".join(parts)
+
+    def tells_more_than(self, limit: int) -> bool:
+        """Whether the client tells a length above so many bytes."""
+        length = self.header(b"content-length")
+        return length is not None and length.isdecimal() and int(length) > limit
+
+    def again(self, body: bytes) -> None:
+        """Have a body that was read be read once more."""
+        self._begun = (body, False)
 
     def decoded(self, body: bytes, limit: int) -> bytes:
         """Undo the body's content-encoding, and hold what comes out.

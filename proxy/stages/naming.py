@@ -14,14 +14,17 @@ from proxy.stages.routing import Route, Router
 from proxy.wire.jsontext import BadText, dumps, loads_text
 
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
-_FIELD = re.compile(rb'\bname="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n')
-"""The model in a form (RFC 7578), as transcriptions are asked for."""
+_BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary="?([^\s";]{1,70})', re.IGNORECASE)
+_FIELD = re.compile(
+    rb'(?:[^\r\n]{1,512}\r\n){0,4}?[^\r\n]{1,512}\bname="?model"?\r\n(?:[^\r\n]{1,512}\r\n){0,4}\r\n([^\r\n]{1,512})\r\n'
+)
+"""The part of a form (RFC 7578) that holds the model, as transcriptions are asked for."""
+_PARTS = 1000
+"""Parts of a form that are looked at."""
 _OPEN = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|--|\Z)|\xef\xbb?\Z|-\Z")
 """A beginning that may be one of an object or a form."""
 _TELLING = 512
 """Bytes of a body that tell what it is."""
-_BEGINNING = 2**16
-"""Bytes of a form in which the model is looked for."""
 _NAMES = ("model", "name", "source")
 """Fields that name a model; those after the first in Ollama's own requests only."""
 
@@ -39,8 +42,9 @@ class Addressed:
 async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     """Read as much of a request as tells where it goes.
 
-    A JSON object is read as a whole, however it is framed, compressed or called, and is bound by `limit` bytes; of
-    anything else no more than the beginning, and the rest is passed on as it arrives.
+    A JSON object is read as a whole, however it is framed, compressed or called, and is bound by `limit` bytes; so is a
+    form that does not begin with its model, where there are several backends. Of anything else no more than the beginning
+    is read, and the rest is passed on as it arrives.
 
     Raises:
         BadRequest: the JSON holds text that is none.
@@ -52,7 +56,13 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
         return await address_read(exchange, router, await exchange.body(limit), limit)
     if not begun:
         return Addressed(await router.unnamed(exchange.path), b"")
-    field = _FIELD.search(begun[:_BEGINNING])
+    form = _BOUNDARY.match(exchange.header(b"content-type") or "")
+    boundary = form[1].encode("latin-1") if form is not None else b""
+    field = _model_in(begun, boundary)
+    if boundary and field is None and len(router.upstreams) > 1 and not exchange.tells_more_than(limit):
+        begun = await exchange.body(limit)
+        exchange.again(begun)
+        field = _model_in(begun, boundary)
     named = None if field is None else _text(field[1])
     if field is None or named is None:
         return Addressed(await router.unnamed(exchange.path), exchange.upload())
@@ -90,6 +100,18 @@ def _object(exchange: Exchange, wire: bytes, limit: int) -> dict[str, Any]:
     except (BadRequest, ValueError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
+
+
+def _model_in(form: bytes, boundary: bytes) -> re.Match[bytes] | None:
+    """The part that names the model, among those that have come."""
+    delimiter, at = b"--" + boundary + b"\r\n", 0
+    for _ in range(_PARTS if boundary else 0):
+        if (at := form.find(delimiter, at)) < 0:
+            return None
+        at += len(delimiter)
+        if (field := _FIELD.match(form, at)) is not None:
+            return field
+    return None
 
 
 def _text(name: bytes) -> str | None:

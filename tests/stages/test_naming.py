@@ -102,16 +102,38 @@ def form(model: str, *, first: bool = True) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(("name", "own"), [("second", "second"), ("vllm/shared", "shared")])
-def test_a_form_finds_its_backend_too(name: str, own: str, chunked: bool) -> None:
+def test_a_form_finds_its_backend_too(name: str, own: str, first: bool, chunked: bool) -> None:
+    """Wherever in it the model stands: what the API's own examples send begins with the file."""
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    sent, expected = form(name, first=first), form(own, first=first)
+    with two() as (proxy, other, second):
+        content = iter([sent]) if chunked else sent
+        proxy.client.post("/v1/audio/transcriptions", content=content, headers=headers)
+        assert seen(other, "/v1/audio/transcriptions") == []
+        (request,) = seen(second, "/v1/audio/transcriptions")
+        assert request.body == expected
+        assert request.header("content-length") == (None if chunked else str(len(expected)))
+
+
+def test_what_a_file_says_of_a_model_is_not_the_forms() -> None:
+    inside = b'x\r\nContent-Disposition: form-data; name="model"\r\n\r\nsecond\r\n'
+    content = form("shared", first=False).replace(b"\x00" * 50_000, inside)
     headers = {"content-type": "multipart/form-data; boundary=b"}
     with two() as (proxy, first, second):
-        content = iter([form(name)]) if chunked else form(name)
         proxy.client.post("/v1/audio/transcriptions", content=content, headers=headers)
-        assert seen(first, "/v1/audio/transcriptions") == []
-        (request,) = seen(second, "/v1/audio/transcriptions")
-        assert request.body == form(own)
-        assert request.header("content-length") == (None if chunked else str(len(form(own))))
+        assert seen(second, "/v1/audio/transcriptions") == []
+        assert first.requests[-1].body == content
+
+
+def test_a_form_that_is_too_large_to_be_read_is_passed_on() -> None:
+    content = form("second", first=False).replace(b"\x00" * 50_000, b"\x00" * 2**20)
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    with two(max_body=2**19) as (proxy, first, second):
+        proxy.client.post("/v1/audio/transcriptions", content=content, headers=headers)
+        assert seen(second, "/v1/audio/transcriptions") == []
+        assert first.requests[-1].body == content
 
 
 def test_a_body_keeps_its_length_and_what_names_no_model_goes_to_the_first() -> None:
