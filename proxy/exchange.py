@@ -40,6 +40,8 @@ class Intake:
         """Bytes of bodies that may be held at a time; None: any number."""
         self.held = 0
         """Bytes of bodies that are."""
+        self.short = False
+        """Whether a body found no room since that was last looked at."""
         self.passed = 0
         """Bytes that have gone through, in and out, since memory was last given back."""
         self.draining = False
@@ -122,6 +124,7 @@ class Exchange:
         self._held += size
         intake.held += size
         if intake.room is not None and intake.held > intake.room and self._held > SMALL:
+            intake.short = True
             raise Overloaded(
                 f"Requests of more than {intake.room} bytes are being worked on, which is all that is held at a time: "
                 "try again later, or send less. Whoever runs this can raise SPILLWAY_MAX_BODIES."

@@ -94,6 +94,7 @@ def limits_of(settings: Settings) -> Limits:
     return Limits(
         head=settings.max_header,
         timeout=settings.client_timeout,
+        keep_alive=settings.keep_alive,
         bodies=settings.max_bodies,
         connections=settings.max_connections,
         per_address=settings.max_connections_per_address,

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections import deque
 from enum import Enum, auto
+from math import inf
 from typing import Any
 
 from typing_extensions import override
@@ -275,6 +276,15 @@ class Connection(asyncio.Protocol):
             self._since = self._heard = now  # it is still reading its answer
         elif self._phase is Phase.LEAVING and (silent > LINGER_SILENCE or since > LINGER):
             self._end(at_once=True)
+
+    @property
+    def arriving(self) -> float:
+        """When the body began to arrive that still does, in seconds of the loop's clock; `inf`: there is none."""
+        return self._since if self._phase is Phase.BODY and not self._read_paused else inf
+
+    def give_up(self) -> None:
+        """End a request whose body is still arriving, and tell why."""
+        self._refuse(TooSlow("The request's body took too long to arrive while others wait for its room."))
 
     def _stuck(self, now: float, waiting: int) -> bool:
         """Whether the client has not read for too long, while there was something to be read."""

@@ -23,6 +23,15 @@ class Watched(Protocol):
         """End what took too long; `now` in seconds of the loop's clock."""
         ...
 
+    @property
+    def arriving(self) -> float:
+        """When the body began to arrive that still does, in seconds of the loop's clock; `inf`: there is none."""
+        ...
+
+    def give_up(self) -> None:
+        """End a request whose body is still arriving, and tell why."""
+        ...
+
 
 class Guard:
     """Admits connections, and looks at each of them once in a while: no timer is set for any request."""
@@ -80,11 +89,20 @@ class Guard:
                 connection.check(now)
             except Exception:  # noqa: BLE001 - whatever is wrong with one, the others are watched
                 _log.exception("a connection could not be checked")
+        if self.intake.short:
+            self._make_room(now)
         if self.intake.passed > PASSED and now - self._gave_back > GIVE_BACK:
             self._gave_back, self.intake.passed = now, 0
             give_back()
         going_on = self._watched or self.intake.passed > PASSED
         self._timer = loop.call_later(self._pause, self._sweep) if going_on else None
+
+    def _make_room(self, now: float) -> None:
+        """Others found no room for their bodies: the one that has been arriving for longest has had its time."""
+        self.intake.short = False
+        longest = min(self._watched, key=lambda each: each.arriving, default=None)
+        if longest is not None and now - longest.arriving > self.limits.timeout:
+            longest.give_up()
 
 
 def _place(address: str) -> str:

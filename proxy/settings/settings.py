@@ -138,6 +138,9 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds a client may take for its headers, be silent in its body, or not read its answer.",
     )
+    keep_alive: float = Field(
+        5.0, gt=0, description="Seconds that a client's connection is kept open between two requests."
+    )
     graceful_timeout: float = Field(
         8.0, ge=0, description="Seconds that running answers get to end when the server is stopped."
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 import pytest
+from typing_extensions import override
 
 from proxy.errors import Overloaded, TooManyConnections
 from proxy.server import Guard, Limits
@@ -15,7 +17,12 @@ pytestmark = pytest.mark.anyio
 class Idle:
     """A connection on which nothing happens."""
 
+    arriving = inf
+
     def check(self, now: float) -> None:
+        pass
+
+    def give_up(self) -> None:
         pass
 
 
@@ -77,20 +84,22 @@ async def test_the_refusals_say_what_to_do() -> None:
     assert "SPILLWAY_MAX_CONNECTIONS" in of_all.message
 
 
-class Broken:
+class Broken(Idle):
     """A connection that can't be checked."""
 
+    @override
     def check(self, now: float) -> None:
         raise OSError("its socket is gone")
 
 
-class Counting:
+class Counting(Idle):
     """One that counts how often it is."""
 
     def __init__(self) -> None:
         self.checks = 0
         self.often = asyncio.Event()
 
+    @override
     def check(self, now: float) -> None:
         self.checks += 1
         if self.checks == 3:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -180,6 +181,24 @@ def test_bodies_are_bounded_together_and_small_ones_get_in() -> None:
         for each in held:
             each.close()
         wait_until(lambda: large(proxy) == 200)
+
+
+def test_a_body_that_never_ends_has_to_go_when_others_want_its_room() -> None:
+    """It drips, so it is never silent, and has brought enough on the whole to be let drip for hours."""
+    bounds = {"max_body": 2 * MIB, "max_bodies": 2 * MIB, "client_timeout": 1.0}
+    with GenericFake() as fake, running_proxy(fake, **bounds) as proxy, connected(proxy.url) as holder:
+        holder.send(filled(2 * MIB)[:-1000])
+
+        def drips() -> int:
+            with suppress(OSError):
+                holder.send(b"x")
+            return large(proxy)
+
+        wait_until(lambda: drips() == 503)
+        wait_until(lambda: drips() == 200, 20)
+        status, error = holder.error()
+        assert (status, error["code"]) == (408, "request_timeout")
+        assert "others wait" in error["message"]
 
 
 def told(raw: Raw) -> tuple[int, Any] | None:
