@@ -37,6 +37,7 @@ from proxy.stages.managing import Keeper
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.recalling import Recaller
+from proxy.stages.repeating import Repeating
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
 from proxy.stages.sealing import Sealer
@@ -192,7 +193,9 @@ def _relay(
     compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
     keeper = Keeper(sealer=Sealer(store), counting=counting)
     preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
-    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
+    attempts = Attempts(
+        preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
+    )
     resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
     return Relay(
         options=options,
@@ -235,6 +238,7 @@ def options_of(settings: Settings) -> Options:
         vain_resumes=settings.vain_resumes,
         answer_windows=settings.answer_windows,
         summary_model=settings.summary_model,
+        stabilise=() if "off" in settings.stabilise else settings.stabilise,
         virtual_window=settings.virtual_window,
         recall=settings.recall,
         recall_share=settings.recall_share,

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.history.stable import KINDS
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.policy import Policy, limits_for
 
@@ -35,6 +36,8 @@ class Options:
     answer_windows: float = 16.0
     summary_model: str | None = None
     virtual_window: int = 200_000
+    stabilise: tuple[str, ...] = KINDS
+    """Kinds of what changes without meaning at the front of prompts that are neutralised."""
     recall: Literal["auto", "off"] = "auto"
     recall_share: float = 0.3
     status: str = "auto"

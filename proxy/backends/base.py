@@ -71,6 +71,8 @@ class Backend(Protocol):
     """Whether a stream ends with usage although nobody asked for it."""
     fits_answer: bool
     """Whether a prompt is shortened without a word until the answer's bound fits into the window beside it."""
+    takes_marks: bool
+    """Whether it may know what marks for caches (`cache_control`) mean; others ignore them, or refuse them."""
     continues_reasoning: bool
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
     repeats_begun: bool

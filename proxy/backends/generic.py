@@ -35,6 +35,7 @@ class Generic(EndsWithConnection):
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    takes_marks = True
     native: tuple[str, ...] = ()
     # OpenAI's own, llama-swap's (which takes some as GET), SGLang's, text-generation-webui's and TabbyAPI's.
     admin: tuple[str, ...] = (

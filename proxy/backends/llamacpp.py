@@ -51,6 +51,7 @@ class LlamaCpp(EndsWithConnection):
     drops_functions = True
     reports_usage = False
     fits_answer = False
+    takes_marks = False
     native: tuple[str, ...] = (
         *(
             "/props",

@@ -48,6 +48,7 @@ class LmStudio(EndsWithConnection):
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    takes_marks = False
     native: tuple[str, ...] = ("/api/v0/*", "/api/v1/*")
     # REST API v1 (documentation of 0.4).
     admin: tuple[str, ...] = ("POST */models/load", "POST */models/unload", "POST */models/download")

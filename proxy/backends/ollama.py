@@ -39,6 +39,7 @@ class Ollama(EndsWithConnection):
     drops_functions = True
     reports_usage = False
     fits_answer = False
+    takes_marks = False
     native: tuple[str, ...] = (
         *(
             "/api/tags",

@@ -100,6 +100,7 @@ class OpenRouter:
     drops_functions = False
     reports_usage = True
     fits_answer = True
+    takes_marks = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
     native: tuple[str, ...] = (
         "/v1/credits",

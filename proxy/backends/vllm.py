@@ -38,6 +38,7 @@ class Vllm(EndsWithConnection):
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    takes_marks = False
     native: tuple[str, ...] = (
         *(
             "/version",

@@ -10,6 +10,7 @@ from typing import Any
 
 from proxy.counting.content import dump
 from proxy.counting.features import Vector
+from proxy.history.cachemarks import MARK, unmarked
 
 DIGEST_BYTES = 16
 EXTRAS = (
@@ -35,7 +36,10 @@ def link(previous: bytes, message: Any) -> bytes:
         state.update(b"\0")
         state.update(content.encode("utf-8", "surrogatepass"))
     else:
-        state.update(dump(message).encode())
+        text = dump(message)
+        if MARK in text and (bare := unmarked(message)) is not message:
+            return link(previous, bare)
+        state.update(text.encode())
     return state.digest()
 
 

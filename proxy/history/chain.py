@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
+from proxy.history.cachemarks import all_unmarked
 from proxy.history.prefixes import LEAST, Found, Known, Prefixes
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
@@ -75,7 +76,7 @@ def _canonical_parts(parts: list[Any]) -> Any:
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
     if len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
         return "\n".join(str(text) for text in texts).strip()
-    return parts
+    return all_unmarked(parts)
 
 
 def _canonical_calls(calls: Any) -> Any:

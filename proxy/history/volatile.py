@@ -7,8 +7,8 @@ clients put a clock into theirs, which must not cost a summary with every minute
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Collection, Sequence
+from functools import cache, lru_cache
 from hashlib import blake2b
 
 from proxy.neutral.request import Message
@@ -37,34 +37,59 @@ _SPENT = r"(?:used|left|remaining|spent|elapsed|uptime|battery|countdown|counter
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 _DIGEST = r"(?=[a-f]{0,40}\d)[0-9a-f]{16,128}\b"
 
+CLOCKS, COUNTS, IDS = "clocks", "counts", "ids"
+KINDS = (CLOCKS, COUNTS, IDS)
+"""What is volatile: times and dates, places in a count (a countdown too), names of runs."""
+
 _FIGURES = (
-    _UUID,
-    _DIGEST,
-    r"[0-7][0-9A-HJKMNP-TV-Z]{25}\b",  # a ULID
-    rf"\d{{4}}([-/.])\d{{1,2}}\1\d{{1,2}}(?!\d)(?:[T ]\s?{_TIME})?",
-    r"\d{1,2}([-/.])\d{1,2}\2(?:19|20)\d{2}\b",
-    rf"\d{{1,2}}(?:st|nd|rd|th|º|\.)?[\s-]\s?(?:(?:of|de)\s)?{_MONTH}(?:,?[\s-]\s?(?:(?:de|del)\s)?\d{{4}})?\b",
-    _TIME,
-    r"\d{1,2}(?:h\d{2}|\s?[ap]\.?m)\b",
-    r"1[5-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6}|\d{9})?\b",  # seconds since the epoch, or parts of them
-    rf"{_NUMBER}\s?{_UNIT}?\s{{1,2}}(?:left|remaining|used|spent|elapsed|ago|so far)\b",
-    rf"{_NUMBER}\s?(?:/|of|out of)\s?{_NUMBER}\b",
+    (IDS, _UUID),
+    (IDS, _DIGEST),
+    (IDS, r"[0-7][0-9A-HJKMNP-TV-Z]{25}\b"),  # a ULID
+    (CLOCKS, rf"\d{{4}}(?P<sep>[-/.])\d{{1,2}}(?P=sep)\d{{1,2}}(?!\d)(?:[T ]\s?{_TIME})?"),
+    (CLOCKS, r"\d{1,2}(?P<dot>[-/.])\d{1,2}(?P=dot)(?:19|20)\d{2}\b"),
+    (
+        CLOCKS,
+        rf"\d{{1,2}}(?:st|nd|rd|th|º|\.)?[\s-]\s?(?:(?:of|de)\s)?{_MONTH}(?:,?[\s-]\s?(?:(?:de|del)\s)?\d{{4}})?\b",
+    ),
+    (CLOCKS, _TIME),
+    (CLOCKS, r"\d{1,2}(?:h\d{2}|\s?[ap]\.?m)\b"),
+    (
+        CLOCKS,
+        r"1[5-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6}|\d{9})?\b",
+    ),  # seconds since the epoch, or parts of them
+    (COUNTS, rf"{_NUMBER}\s?{_UNIT}?\s{{1,2}}(?:left|remaining|used|spent|elapsed|ago|so far)\b"),
+    (COUNTS, rf"{_NUMBER}\s?(?:/|of|out of)\s?{_NUMBER}\b"),
 )
 _WORDS = (
-    _UUID,
-    _DIGEST,
-    r"(?:req|request|sess|session|run|msg|chat|conv|conversation|thread|trace)[_-](?=[\w-]{0,40}\d)[\w-]{6,64}",
-    _DAY,
-    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?=,?\s(?:\d|[a-z]{3}\s{1,2}\d))",
-    rf"{_MONTH}\s{{1,2}}\d{{1,2}}(?:st|nd|rd|th)?(?!\d)(?:,?\s\d{{4}})?\b",
-    rf"{_MONTH},?\s\d{{4}}\b",
-    rf"{_COUNTED}s?\s?(?:no\.?|number|count)?\s?[:=#]?\s?#?\d{{1,12}}\b(?:\s?(?:/|of|out of)\s?{_NUMBER}\b)?",
-    rf"{_SPENT}\s?[:=]?\s?{_NUMBER}\s?{_UNIT}?(?!\w)",
+    (IDS, _UUID),
+    (IDS, _DIGEST),
+    (
+        IDS,
+        r"(?:req|request|sess|session|run|msg|chat|conv|conversation|thread|trace)[_-](?=[\w-]{0,40}\d)[\w-]{6,64}",
+    ),
+    (CLOCKS, _DAY),
+    (CLOCKS, r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?=,?\s(?:\d|[a-z]{3}\s{1,2}\d))"),
+    (CLOCKS, rf"{_MONTH}\s{{1,2}}\d{{1,2}}(?:st|nd|rd|th)?(?!\d)(?:,?\s\d{{4}})?\b"),
+    (CLOCKS, rf"{_MONTH},?\s\d{{4}}\b"),
+    (
+        COUNTS,
+        rf"{_COUNTED}s?\s?(?:no\.?|number|count)?\s?[:=#]?\s?#?\d{{1,12}}\b(?:\s?(?:/|of|out of)\s?{_NUMBER}\b)?",
+    ),
+    (COUNTS, rf"{_SPENT}\s?[:=]?\s?{_NUMBER}\s?{_UNIT}?(?!\w)"),
 )
-# Tried where a word begins, and there only those that can begin so: a prompt is long, and nearly nothing in it volatile.
-_VOLATILE = re.compile(
-    rf"(?<!\w)(?:(?=\d)(?:{'|'.join(_FIGURES)})|(?=[^\W\d])(?:{'|'.join(_WORDS)}))", re.IGNORECASE
-)
+
+
+@cache
+def _volatile(kinds: frozenset[str]) -> re.Pattern[str]:
+    """Tried where a word begins, and there only those that can begin so: a prompt is long, and nearly nothing in it volatile."""
+    begun = ((r"\d", _FIGURES), (r"[^\W\d]", _WORDS))
+    tried = (
+        rf"(?={first})(?:{'|'.join(pattern for kind, pattern in patterns if kind in kinds)})"
+        for first, patterns in begun
+    )
+    return re.compile(rf"(?<!\w)(?:{'|'.join(tried)})", re.IGNORECASE)
+
+
 _NAMED = re.compile(rf"(?<!\w){_UUID}", re.IGNORECASE)
 """First, because eight digits may be taken for a count of what stands in front of them."""
 _EASTERN = re.compile(
@@ -72,6 +97,7 @@ _EASTERN = re.compile(
     r"(?:星期|周|週)[一二三四五六日天]|[月火水木金土日]曜日?|[월화수목금토일]요일"
 )
 """Dates, times and days where no spaces are between words."""
+_ALL = frozenset(KINDS)
 _MARK = "\N{MIDDLE DOT}"
 _LONGEST = 2**16
 """Characters of a system prompt that are looked through; a longer one lasts as it is."""
@@ -104,10 +130,26 @@ def _lasting(content: object) -> object:
     return content
 
 
-def _stilled(line: str) -> str:
-    if not line.isascii():
+def changed_kinds(before: str, after: str, allowed: Collection[str]) -> frozenset[str] | None:
+    """Which of the `allowed` kinds two lines differ in; None: in more than these."""
+    if len(before) > _LINE or len(after) > _LINE:
+        return None
+    kinds = frozenset(allowed)
+    if not kinds or _stilled(before, kinds) != _stilled(after, kinds):
+        return None
+    return frozenset(
+        kind
+        for kind in kinds
+        if kinds == {kind} or _stilled(before, kinds - {kind}) != _stilled(after, kinds - {kind})
+    )
+
+
+def _stilled(line: str, kinds: frozenset[str] = _ALL) -> str:
+    if CLOCKS in kinds and not line.isascii():
         line = _EASTERN.sub(_MARK, line)
-    return " ".join(_VOLATILE.sub(_MARK, _NAMED.sub(_MARK, line)).split())
+    if IDS in kinds:
+        line = _NAMED.sub(_MARK, line)
+    return " ".join(_volatile(kinds).sub(_MARK, line).split())
 
 
 _remembered = lru_cache(maxsize=8192)(_stilled)

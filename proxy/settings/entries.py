@@ -27,10 +27,12 @@ BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "v
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 Policy = Literal["auto", "standard", "local"]
 Recall = Literal["auto", "off"]
+Stabilised = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
 Key = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 Words = Annotated[tuple[Key, ...], NoDecode, BeforeValidator(listed)]
+Stabilise = Annotated[tuple[Stabilised, ...], NoDecode, BeforeValidator(listed)]
 HostGlobs = Annotated[
     tuple[Annotated[Key, AfterValidator(host_glob)], ...], NoDecode, BeforeValidator(listed)
 ]

@@ -24,6 +24,7 @@ from proxy.settings.entries import (
     OriginGlobs,
     Policy,
     Recall,
+    Stabilise,
     StatusForm,
     Words,
 )
@@ -81,6 +82,10 @@ class Settings(BaseSettings):
     summary_model: str | None = Field(None, description="Model that summarises; default: the request's own.")
     summary_timeout: float = Field(
         300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
+    )
+    stabilise: Stabilise = Field(
+        ("billing", "marks", "clocks", "counts", "ids"),
+        description="What is neutralised at the front of prompts because it changes without meaning; `off`: nothing.",
     )
     virtual_window: int = Field(
         200_000,

@@ -27,6 +27,7 @@ from proxy.stages.job import Job
 from proxy.stages.passing import failure
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
+from proxy.stages.repeating import Repeating
 from proxy.telemetry.events import Refused, Sent
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
@@ -54,11 +55,20 @@ class Attempted:
 class Attempts:
     """The one owner of attempts; holds no state of any one request, which is in its job."""
 
-    def __init__(self, *, preparer: Preparer, compactor: Compactor, pool: SharedPool, meter: Meter) -> None:
+    def __init__(
+        self,
+        *,
+        preparer: Preparer,
+        compactor: Compactor,
+        pool: SharedPool,
+        meter: Meter,
+        repeating: Repeating,
+    ) -> None:
         self._preparer = preparer
         self._compactor = compactor
         self._pool = pool
         self._meter = meter
+        self._repeating = repeating
 
     async def open(self, job: Job) -> tuple[httpx.Response, bytes | None]:
         """Send the job, again as often as something can be done about a refusal; the last response, whatever it says.
@@ -71,6 +81,7 @@ class Attempts:
         bound_first(job)
         why = "first"
         while True:
+            self._repeating.sent(job, first=why == "first")
             response = await self._send(job, why)
             if job.prompt.request.stream and is_event_stream(response):
                 return response, None

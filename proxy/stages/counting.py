@@ -14,6 +14,7 @@ from proxy.history.checkpoint import LearnedState
 from proxy.net.tasks import spawn
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
+from proxy.stages.repeating import tell_reused
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Cut, WindowDisproved, WindowLearned
 from proxy.tokens.meter import Estimate, Meter, MeterKey, Observation
@@ -125,6 +126,7 @@ class Counting:
         reported = usage.get("prompt_tokens")
         if not isinstance(reported, int) or reported <= 0:
             return
+        tell_reused(job, usage)
         prober = job.route.upstream.prober
         backend, window = prober.known_backend, prober.reported_window(job.route.model)
         verdict = self.meter.observe(

@@ -49,6 +49,8 @@ class Prompt:
     estimate: Estimate
     untouched: bool
     """Whether the body can go upstream byte for byte."""
+    kept_back: frozenset[str] = frozenset()
+    """Kinds of what has changed in the client's system prompt without meaning, so that an earlier one of it is sent."""
     saved: int
     """Tokens by which it was shortened, over all compactions."""
     fields: dict[str, Any] = field(default_factory=dict)
@@ -219,9 +221,17 @@ class Job:
         }
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
+        if cache := self._cache():
+            told["cache"] = cache
         if (fill := outcome.fill) is not None:
             told |= {"fill": round(fill, 4), "window": outcome.window}
         return told
+
+    def _cache(self) -> dict[str, int | str]:
+        """How the prompt goes on from the one before it, as far as that is known by now; in tokens."""
+        outcome = self.journal.outcome
+        told = {"repeated": outcome.repeated, "reused": outcome.reused, "why": outcome.unlike or None}
+        return {name: value for name, value in told.items() if value is not None}
 
     def spillway_headers(self) -> list[tuple[bytes, bytes]]:
         """What the client is told about this request: what is known when they are sent.
@@ -237,6 +247,10 @@ class Job:
             headers.append((b"x-spillway-tools", b"emulated"))
         if recalled := self.journal.outcome.recalled:
             headers.append((b"x-spillway-recalled", str(recalled).encode()))
+        if cache := self._cache():
+            headers.append(
+                (b"x-spillway-cache", ", ".join(f"{name}={value}" for name, value in cache.items()).encode())
+            )
         if (budget := self.budget) is not None:
             if action != COMPACTING:
                 headers.append(

@@ -9,6 +9,7 @@ from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.chain import Chains
 from proxy.history.checkpoint import Checkpoints
+from proxy.history.stable import Fronts
 from proxy.history.volatile import lasting_digest
 from proxy.net.apart import apart
 from proxy.neutral.dialect import Dialect
@@ -17,6 +18,7 @@ from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.options import Options
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import shape
+from proxy.shaping.stabilise import stabilised
 from proxy.shaping.tidy import Tidier
 from proxy.shortening.continuation import asked_to_go_on
 from proxy.stages.counting import Counting
@@ -25,7 +27,7 @@ from proxy.stages.job import Job, Prompt
 from proxy.stages.managing import Keeper
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
-from proxy.telemetry.events import Mended
+from proxy.telemetry.events import Mended, Stabilised
 from proxy.telemetry.journal import Journal
 
 _REMEMBERED = 32 * 2**20
@@ -50,23 +52,30 @@ class Preparer:
         self._options = options
         self._tidier = Tidier(_REMEMBERED)
         self._chains = Chains(_REMEMBERED)
+        self._fronts = Fronts()
 
     async def prepare(
         self, exchange: Exchange, journal: Journal, dialect: Dialect, asked: Request, route: Route
     ) -> Job:
         """Everything up to the decision what to do."""
+        options = self._options.for_model(route.model)
+        backend = route.upstream.prober.known_backend
+        marks = backend is None or backend.takes_marks
+        asked, taken = stabilised(asked, options.stabilise, takes_marks=marks)
         job = Job(
             exchange=exchange,
             journal=journal,
             dialect=dialect,
             asked=asked,
             route=route,
-            options=self._options.for_model(route.model),
+            options=options,
             profile=await route.upstream.prober.profile(route.model),
             scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
         )
         job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
         await self._prepare(job, emulate=False)
+        if taken or job.prompt.kept_back:
+            journal.tell(Stabilised((*taken, *sorted(job.prompt.kept_back))))
         return job
 
     async def prepare_anew(self, job: Job) -> None:
@@ -81,12 +90,15 @@ class Preparer:
             ways = job.profile.ways(() if backend is None else backend.continuations)
             request = asked_to_go_on(request, ways[0])
         lead = leading_system(messages)
-        system, sent = messages[:lead], messages[lead:]
+        system: Sequence[Message] = messages[:lead]
+        sent: Sequence[Message] = messages[lead:]
         if job.restored:
             sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
         known = self._chains.find(sent)
         heavy = not _is_small(job.asked) and is_heavy(known.new)
         links = self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
+        stable = self._fronts.keep(job.scope, links, system, sent, job.options.stabilise)
+        system, sent = stable.system, stable.sent
         # The newest message is never covered, not even where the same loop has been run before.
         checkpoint = await self._store.find(job.scope, links[-2::-1]) if links else None
         wished = await self._keeper.edit(job, request, system, sent)
@@ -105,7 +117,9 @@ class Preparer:
             untouched=checkpoint is None
             and messages is request.messages
             and wished is sent
+            and stable.same
             and not job.restored,
+            kept_back=stable.kinds,
         )
         job.measured()
         await self._recaller.recall(job)

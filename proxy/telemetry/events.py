@@ -30,6 +30,13 @@ class Mended:
 
 
 @dataclass(frozen=True, slots=True)
+class Stabilised:
+    """What changes without meaning at the front of the prompt was taken out of it, or kept back; each kind is named once."""
+
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """The prompt as it stands has so many tokens, in a window of so many; None: nobody tells the window."""
 
@@ -80,6 +87,26 @@ class Sent:
     """A request went to the backend: the first, or another one for this reason."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """So many tokens of this prompt are those that the one before it in the conversation began with.
+
+    `why` no more of that one are: `first` (there was none, or it is forgotten), `tools` (these, or other options of the
+    prompt, changed), `system`, `edited` (by the client), `shortened` (by Spillway); empty: all of it are.
+    """
+
+    tokens: int
+    prompt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """The backend said how many tokens of the first attempt's prompt it had read before."""
+
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +197,15 @@ Event: TypeAlias = (
     Received
     | Routed
     | Mended
+    | Stabilised
     | Measured
     | Compacting
     | Summarised
     | Compacted
     | Recalled
     | Sent
+    | Repeated
+    | Reused
     | Refused
     | BackendFailed
     | FirstByte

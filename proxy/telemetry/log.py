@@ -77,7 +77,7 @@ class RequestLog:
 
 def line(outcome: Outcome) -> str:
     """What became of a request, in one line."""
-    parts = [f"{outcome.id} {_where(outcome)}: {outcome.status} {outcome.error or outcome.action}"]
+    parts = [f"{outcome.id} {_where(outcome)}: {outcome.status} {_plain(outcome.error or outcome.action)}"]
     if outcome.compactions:
         parts.append(
             f"{outcome.tokens_before} to {outcome.tokens_after} tokens in {outcome.compaction_seconds:.1f} s"
@@ -93,11 +93,19 @@ def line(outcome: Outcome) -> str:
     ):
         if count:
             parts.append(f"{count} {what}")
+    if outcome.repeated is not None:
+        parts.append(_cache(outcome))
     if outcome.unfinished:
         parts.append("ended for want of room")
     first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
     parts.append(f"{first}{outcome.attempts} attempts, {outcome.seconds:.2f} s")
     return ", ".join(parts)
+
+
+def _cache(outcome: Outcome) -> str:
+    """How much of the prompt was as before, and how much of it the backend had read."""
+    reused = "" if outcome.reused is None else f", {outcome.reused} reused"
+    return f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}"
 
 
 def _unknown_window(outcome: Outcome) -> None:

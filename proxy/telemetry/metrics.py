@@ -37,6 +37,10 @@ class Metrics:
         self._repairs = self._counter(
             "repairs", "Histories mended that a backend would have refused.", "kind"
         )
+        self._stabilised = self._counter(
+            "stabilised", "Prompts whose front was kept as it was, by what had changed in it.", "kind"
+        )
+        self._caches = self._cache_counters()
         self._calls = self._counter(
             "emulated_tool_calls", "Tool calls read from text, by form and outcome.", "form", "outcome"
         )
@@ -58,6 +62,7 @@ class Metrics:
             e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
             e.Resumed: lambda o, event: self._inc(self._resumes, o, event.how),
             e.Mended: self._mended,
+            e.Stabilised: self._kept_stable,
             e.Called: lambda o, event: self._inc(self._calls, o, event.form, event.became, by=event.number),
             e.Refused: self._refused,
             e.Cut: lambda o, _: self._inc(self._cuts, o),
@@ -87,12 +92,36 @@ class Metrics:
         self._inc(self._requests, outcome, outcome.action, str(outcome.status))
         if outcome.recalled:
             self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
+        self._cache(outcome)
         if (fill := outcome.fill) is not None:
             key = self._where(outcome)
             child = self._fills.get(key)
             if child is None:
                 child = self._fills[key] = self._fill.labels(*key)
             child.observe(fill)
+
+    def _cache(self, outcome: Outcome) -> None:
+        if outcome.repeated is None:
+            return
+        prompts, repeated, reused, breaks = self._caches
+        self._inc(prompts, outcome, by=outcome.tokens_after or 0)
+        self._inc(repeated, outcome, by=outcome.repeated)
+        if outcome.reused:
+            self._inc(reused, outcome, by=outcome.reused)
+        if outcome.unlike:
+            self._inc(breaks, outcome, outcome.unlike)
+
+    def _cache_counters(self) -> tuple[Counter, Counter, Counter, Counter]:
+        return (
+            self._counter("prompt_tokens", "Tokens of the prompts that were sent, by estimate."),
+            self._counter(
+                "repeated_tokens", "Of them those that the prompt before in the conversation began with."
+            ),
+            self._counter("reused_tokens", "Of them those that the backend says it had read before."),
+            self._counter(
+                "prefix_breaks", "Prompts of which less was as before than could have been, by why.", "why"
+            ),
+        )
 
     def _compacted(self, outcome: Outcome, event: e.Compacted) -> None:
         if event.gained:
@@ -102,6 +131,10 @@ class Metrics:
     def _mended(self, outcome: Outcome, event: e.Mended) -> None:
         for kind in event.kinds:
             self._inc(self._repairs, outcome, kind)
+
+    def _kept_stable(self, outcome: Outcome, event: e.Stabilised) -> None:
+        for kind in event.kinds:
+            self._inc(self._stabilised, outcome, kind)
 
     def _refused(self, outcome: Outcome, event: e.Refused) -> None:
         if event.what == "overflow":

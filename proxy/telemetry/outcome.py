@@ -14,6 +14,12 @@ FORWARDED = "forwarded"
 PASSED = "passed"
 """What was done to a request that is not managed."""
 COMPACTING = "compacting"
+BACKEND = "backend"
+"""Why less was reused than repeated: it keeps no prompts, or needed the room."""
+_NEARLY = 0.8
+"""Fraction of what was repeated that is all of it, as estimates go."""
+_BLOCKS = 32
+"""Tokens that are read again because caches keep whole blocks (vLLM: 16), and the answer begins another one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +53,12 @@ class Outcome:
     recalled: int = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
     recalled_tokens: int = 0
+    repeated: int | None = None
+    """Tokens that the prompt before it in the conversation began with, by the best estimate; None: nothing was sent."""
+    reused: int | None = None
+    """Tokens of the prompt that the backend had read before; None: it does not tell."""
+    unlike: str = ""
+    """Why no more were repeated, see `Repeated`, or reused (`backend`); empty: there was no more of it."""
     refusals: int = 0
     pauses: int = 0
     resumes: int = 0
@@ -121,6 +133,16 @@ def _sent(outcome: Outcome, _: e.Sent, __: float) -> None:
     outcome.attempts += 1
 
 
+def _repeated(outcome: Outcome, event: e.Repeated, _: float) -> None:
+    outcome.repeated, outcome.unlike = event.tokens, event.why
+
+
+def _reused(outcome: Outcome, event: e.Reused, _: float) -> None:
+    outcome.reused = event.tokens
+    if not outcome.unlike and event.tokens < (outcome.repeated or 0) * _NEARLY - _BLOCKS:
+        outcome.unlike = BACKEND
+
+
 def _summarised(outcome: Outcome, _: e.Summarised, __: float) -> None:
     outcome.summaries += 1
 
@@ -148,6 +170,8 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.FirstByte: _first_byte,
     e.Sent: _sent,
     e.Summarised: _summarised,
+    e.Repeated: _repeated,
+    e.Reused: _reused,
     e.Refused: _refused,
     e.Paused: _paused,
     e.Resumed: _resumed,

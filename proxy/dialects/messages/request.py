@@ -26,9 +26,6 @@ from proxy.wire.jsontext import dumps
 
 _Block = Mapping[str, Any]
 
-BILLING = "x-anthropic-billing-header:"
-"""How Claude Code's (2.1) first system block begins. It is no instruction, and another one in every conversation: in front
-of everything else it would keep backends from using any of their cached prompt again."""
 _SAME = ("temperature", "top_p", "top_k")
 """Options that chat completions has by the same name (`top_k`: llama.cpp, vLLM, Ollama, LM Studio, OpenRouter)."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -78,7 +75,7 @@ def _system(system: Any) -> list[Message]:
         texts = [system]
     else:
         texts = [text(block, "text") for block in _blocks(system, "system")]
-    said = [each for each in texts if each and not each.startswith(BILLING)]
+    said = [each for each in texts if each]
     return [{"role": "system", "content": _BREAK.join(said)}] if said else []
 
 

@@ -72,7 +72,11 @@ def test_a_session_of_claude_code() -> None:
         "function": {"name": "Bash", "arguments": '{"command":"ls"}'},
     }
     assert body["messages"] == [
-        {"role": "system", "content": "You are Claude Code.\n\nFollow the rules."},
+        {
+            "role": "system",
+            "content": "x-anthropic-billing-header: cc_version=2.1.197.7d4; cc_entrypoint=cli;\n\n"
+            "You are Claude Code.\n\nFollow the rules.",
+        },
         {
             "role": "user",
             "content": "<system-reminder>…</system-reminder>\n\n"

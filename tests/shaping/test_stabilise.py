@@ -1,0 +1,96 @@
+"""Billing lines and marks for caches are no part of a prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.counting.anchors import link
+from proxy.history.chain import chain
+from proxy.history.stable import KINDS
+from proxy.neutral.request import Request
+from proxy.shaping.stabilise import stabilised
+from proxy.wire.jsontext import dumps
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+LINE = "x-anthropic-billing-header: cc_version=2.1.330.7d4; cc_entrypoint=cli; cch=01fa2;"
+USER = {"role": "user", "content": "hi"}
+
+
+def request(messages: list[Any], **fields: Any) -> Request:
+    body = {"model": "m", "messages": messages, **fields}
+    return Request(body=body, model="m", raw=dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("system", "left"),
+    [
+        (f"{LINE}\n\nYou help.", "You help."),
+        (
+            [{"type": "text", "text": LINE}, {"type": "text", "text": "You help."}],
+            [{"type": "text", "text": "You help."}],
+        ),
+        (LINE, None),
+        ([{"type": "text", "text": LINE}], None),
+    ],
+)
+def test_a_billing_line_is_left_out(system: Any, left: Any) -> None:
+    done, found = stabilised(request([{"role": "system", "content": system}, USER]), KINDS, takes_marks=False)
+    assert done.messages == [*([] if left is None else [{"role": "system", "content": left}]), USER]
+    assert (found, done.raw) == (["billing"], None)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "system", "content": "You help."}, USER],
+        [{"role": "system", "content": f"You help.\n{LINE}"}, USER],
+        [{"role": "user", "content": LINE}],
+        [{"role": "system", "content": None}, USER],
+        [{"role": "system", "content": []}, USER],
+        [{"role": "system", "content": [1, None]}, USER],
+        [],
+    ],
+)
+def test_all_else_is_the_same_object(messages: list[Any]) -> None:
+    asked = request(messages)
+    done, found = stabilised(asked, KINDS, takes_marks=False)
+    assert (done is asked, found) == (True, [])
+
+
+def marked() -> Request:
+    picture = {"type": "image_url", "image_url": {"url": "data:"}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}", **MARK}, **MARK}
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "You help.", **MARK}]},
+        {"role": "user", "content": [picture, {"type": "text", "text": "see", **MARK}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "a", **MARK},
+    ]
+    return request(messages, tools=[{"type": "function", "function": {"name": "f"}, **MARK}])
+
+
+def test_marks_are_dropped_for_backends_that_know_none() -> None:
+    done, found = stabilised(marked(), KINDS, takes_marks=False)
+    assert (found, b"cache_control" in dumps(done.body)) == (["marks"], False)
+    assert dumps(done.body) == dumps(marked().body).replace(b',"cache_control":{"type":"ephemeral"}', b"")
+
+
+def test_marks_stay_for_backends_that_know_them_and_where_the_user_wants_that() -> None:
+    asked = marked()
+    assert stabilised(asked, KINDS, takes_marks=True) == (asked, [])
+    assert stabilised(asked, ["billing"], takes_marks=False) == (asked, [])
+
+
+def test_a_billing_line_stays_where_the_user_wants_that() -> None:
+    asked = request([{"role": "system", "content": LINE}, USER])
+    assert stabilised(asked, ["marks"], takes_marks=False) == (asked, [])
+
+
+def test_a_mark_is_no_part_of_a_history_nor_of_what_was_counted() -> None:
+    plain, _ = stabilised(marked(), KINDS, takes_marks=False)
+    assert chain(marked().messages) == chain(plain.messages)
+    for with_mark, without in zip(marked().messages, plain.messages, strict=True):
+        assert link(b"", with_mark) == link(b"", without)
+    assert link(b"", {**USER, **MARK}) == link(b"", USER)

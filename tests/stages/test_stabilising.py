@@ -1,0 +1,247 @@
+"""What changes without meaning at the front of prompts does not make a backend read them again: through the real HTTP stack."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, VllmFake, qa, summariser
+from tests.proxying import Proxy, read_stream, running_proxy
+
+LINE = "x-anthropic-billing-header: cc_version=2.1.330.{version}; cc_entrypoint=cli; cch={cch};"
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def fine(_: Question) -> Reply:
+    """A model of few words."""
+    return Reply(text="fine")
+
+
+def metrics(proxy: Proxy, name: str) -> dict[str, float]:
+    """The values of a counter by its kind or why, or its only value under nothing."""
+    found: dict[str, float] = {}
+    for line in proxy.client.get("/metrics").text.split("\n"):
+        if line.startswith(f"spillway_{name}_total{{"):
+            labels, value = line.rsplit(" ", 1)
+            label = re.search(r'(?:kind|why)="(\w+)"', labels)
+            found[label[1] if label else ""] = float(value)
+    return found
+
+
+class Talk:
+    """A client that sends all of its conversation with every turn."""
+
+    def __init__(self, proxy: Proxy, **fields: Any) -> None:
+        self.proxy = proxy
+        self.fields = fields
+        self.messages: list[dict[str, Any]] = []
+
+    def turn(self, system: str, words: int = 30) -> Any:
+        self.messages.append({"role": "user", "content": f"question {len(self.messages)} " + "word " * words})
+        prompt = [{"role": "system", "content": system}, *self.messages]
+        answer = self.proxy.chat({"model": "m", "messages": prompt, "max_tokens": 40, **self.fields})
+        assert answer.status_code == 200, answer.text
+        text = "fine" if self.fields.get("stream") else answer.json()["choices"][0]["message"]["content"]
+        self.messages.append({"role": "assistant", "content": text})
+        return answer
+
+
+def test_a_clock_in_the_system_prompt_leaves_every_prompt_as_the_one_before_began() -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
+        talk = Talk(proxy)
+        answers = [
+            talk.turn(f"You help.\nIt is 2026-11-22 10:{minute}.\nYou have {99 - minute} turns left.")
+            for minute in range(10, 18)
+        ]
+        prompts = [chat.json["messages"] for chat in fake.chats()]
+        for before, after in pairwise(prompts):
+            assert after[: len(before)] == before
+        assert prompts[-1][0]["content"].endswith("10:10.\nYou have 89 turns left.")
+        assert prompts[-1][-1]["content"].startswith(
+            "[As of now: It is 2026-11-22 10:17.\nYou have 82 turns left.]\n\nquestion"
+        )
+        assert metrics(proxy, "stabilised") == {"clocks": 7, "counts": 7}
+        cache = dict(part.split("=") for part in answers[-1].headers["x-spillway-cache"].split(", "))
+        # The backend keeps the answers too, which it has told in other tokens.
+        assert int(cache["reused"]) >= int(cache["repeated"]) - 5 > 0
+        assert "why" not in cache
+
+
+def test_a_prompt_without_any_of_it_goes_as_it_came() -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
+        messages = [{"role": "system", "content": "It is 10:41."}, {"role": "user", "content": "hi"}]
+        bodies = []
+        for _ in range(2):
+            bodies.append(json.dumps({"model": "m", "messages": messages}, indent=1).encode())
+            proxy.client.post("/v1/chat/completions", content=bodies[-1])
+            messages += [{"role": "assistant", "content": "fine"}, {"role": "user", "content": "and?"}]
+        assert [chat.body for chat in fake.chats()] == bodies
+        assert metrics(proxy, "stabilised") == {}
+
+
+@pytest.mark.parametrize("kinds", [("off",), ("billing", "marks", "counts", "ids")])
+def test_a_clock_may_be_left_to_tick(kinds: tuple[str, ...]) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], fine) as fake,
+        running_proxy(fake, stabilise=kinds) as proxy,
+    ):
+        talk = Talk(proxy)
+        talk.turn("It is 10:41.")
+        answer = talk.turn("It is 10:42.")
+        assert fake.chats()[-1].json["messages"][0]["content"] == "It is 10:42."
+        assert "As of now" not in fake.chats()[-1].body.decode()
+        assert "why=system" in answer.headers["x-spillway-cache"]
+        assert metrics(proxy, "prefix_breaks") == {"first": 1, "system": 1}
+
+
+def test_a_conversation_with_a_clock_is_shortened_as_any_other() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 2048)], summariser(qa())) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        talk = Talk(proxy)
+        told = [talk.turn(f"You help.\nIt is 10:{minute}.", words=100).headers for minute in range(10, 40)]
+        assert fake.overflows == 0
+        assert fake.invalid_histories == []
+        assert any(headers["x-spillway-action"] != "forwarded" for headers in told)
+        asked = [chat.json["messages"] for chat in fake.chats() if len(chat.json["messages"]) > 1]
+        assert {prompt[0]["content"] for prompt in asked} == {"You help.\nIt is 10:10."}
+        assert "It is 10:39." in asked[-1][-1]["content"]
+        why = [headers["x-spillway-cache"].partition("why=")[2] for headers in told]
+        assert set(why) == {"first", "shortened", ""}
+        assert why.count("") > why.count("shortened")
+
+
+def messages_request(turn: int) -> dict[str, Any]:
+    said = [{"role": "user", "content": [{"type": "text", "text": f"question {n}"}]} for n in range(turn)]
+    answers = [{"role": "assistant", "content": "fine"}] * turn
+    turns = [each for pair in zip(said, answers, strict=True) for each in pair]
+    newest = {"role": "user", "content": [{"type": "text", "text": f"question {turn}", **MARK}]}
+    line = LINE.format(version=f"{turn:03x}", cch=f"{turn * 4099:05x}")
+    system = [{"type": "text", "text": line}, {"type": "text", "text": "You are Claude Code.", **MARK}]
+    return {"model": "m", "max_tokens": 100, "system": system, "messages": [*turns, newest]}
+
+
+def test_claude_codes_billing_line_is_another_one_in_every_request_and_no_prompt_shows_it() -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
+        answers = [proxy.client.post("/v1/messages", json=messages_request(turn)) for turn in range(4)]
+        prompts = [chat.json["messages"] for chat in fake.chats()]
+        assert all(prompt[0] == {"role": "system", "content": "You are Claude Code."} for prompt in prompts)
+        assert metrics(proxy, "stabilised")["billing"] == 4
+        assert answers[-1].headers["x-spillway-cache"].startswith("repeated=")
+        assert "why" not in answers[-1].headers["x-spillway-cache"]
+        assert answers[-1].json()["usage"]["cache_read_input_tokens"] > 0
+
+
+def test_the_billing_line_stays_where_the_user_wants_that() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], fine) as fake,
+        running_proxy(fake, stabilise=("marks",)) as proxy,
+    ):
+        proxy.client.post("/v1/messages", json=messages_request(0))
+        assert (
+            fake.chats()[0]
+            .json["messages"][0]["content"]
+            .startswith("x-anthropic-billing-header: cc_version")
+        )
+
+
+@pytest.mark.parametrize(("make", "kept"), [(LlamaCppFake, False), (VllmFake, False), (OpenRouterFake, True)])
+def test_marks_for_caches_reach_only_backends_that_know_them(make: Any, kept: bool) -> None:
+    with make([FakeModel("m", 8192)], brain=fine) as fake, running_proxy(fake) as proxy:
+        content = [{"type": "text", "text": "hi", **MARK}]
+        answer = proxy.chat({"model": "m", "messages": [{"role": "user", "content": content}]})
+        assert answer.status_code == 200
+        assert (b"cache_control" in fake.chats()[0].body) is kept
+        assert metrics(proxy, "stabilised") == ({} if kept else {"marks": 1})
+
+
+def test_a_moved_mark_loses_no_checkpoint() -> None:
+    """OpenRouter is told the marks: the message that was the newest has one, and on the next turn none."""
+    with (
+        OpenRouterFake([FakeModel("m", 2048)], summariser(qa())) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+        messages: list[dict[str, Any]] = []
+        actions = []
+        for number in range(24):
+            text = {"type": "text", "text": f"question {number} " + "word " * 90}
+            newest = {"role": "user", "content": [*([picture] if number == 1 else []), {**text, **MARK}]}
+            answer = proxy.chat({"model": "m", "messages": [*messages, newest], "max_tokens": 40})
+            assert answer.status_code == 200, answer.text
+            actions.append(answer.headers["x-spillway-action"])
+            messages.append({"role": "user", "content": [*newest["content"][:-1], text]})
+            messages.append({"role": "assistant", "content": "fine"})
+        shortened = [action for action in actions if action != "forwarded"]
+        assert 0 < len(shortened) < len(actions) / 2
+
+
+# What is told of it
+
+
+def test_a_stream_tells_in_its_usage_and_the_log_what_was_repeated_and_reused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", logger="spillway")
+    with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
+        talk = Talk(proxy, stream=True)
+        first = talk.turn("You help.")
+        assert first.headers["x-spillway-cache"].startswith("repeated=0, ")
+        assert first.headers["x-spillway-cache"].endswith("why=first")
+        second = talk.turn("You help.")
+        repeated = int(second.headers["x-spillway-cache"].removeprefix("repeated=").partition(",")[0])
+        usage = fake.chats()[-1]
+        assert repeated > 30
+        assert usage.json["stream"] is True
+        end = time.monotonic() + 20
+        told = f"{repeated} tokens repeated, "
+        while not any(
+            told in record.getMessage() and " reused" in record.getMessage() for record in caplog.records
+        ):
+            assert time.monotonic() < end, caplog.text
+        assert metrics(proxy, "repeated_tokens")[""] == repeated
+        assert metrics(proxy, "reused_tokens")[""] > 0
+        assert metrics(proxy, "prompt_tokens")[""] > repeated
+
+
+def test_what_the_client_changed_is_told_apart() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
+        talk = Talk(proxy)
+
+        def why(system: str = "You help.") -> str:
+            told: str = talk.turn(system).headers["x-spillway-cache"]
+            return told.partition("why=")[2]
+
+        assert [why(), why(), why("You help a lot.")] == ["first", "", "system"]
+        talk.fields["tools"] = [tool]
+        assert why("You help a lot.") == "tools"
+        talk.messages[2] = {"role": "user", "content": "another question"}
+        told = talk.turn("You help a lot.").headers["x-spillway-cache"]
+        assert told.endswith("why=edited")
+        assert int(told.partition("repeated=")[2].partition(",")[0]) > 30
+
+
+def test_a_backend_that_kept_nothing_is_named() -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
+        talk = Talk(proxy, cache_prompt=False)
+        talk.turn("You help.")
+        fake.caches.clear()
+        told = talk.turn("You help.").headers["x-spillway-cache"]
+        assert told.endswith("reused=0, why=backend")
+        assert metrics(proxy, "prefix_breaks") == {"first": 1, "backend": 1}
+
+
+def test_streamed_usage_of_a_shortened_conversation_tells_it_too() -> None:
+    with LlamaCppFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        talk = Talk(proxy, stream=True, stream_options={"include_usage": True})
+        told = [read_stream(talk.turn("You help.", words=120).content).usage or {} for _ in range(14)]
+        caches = [usage["spillway"]["cache"] for usage in told if "spillway" in usage]
+        assert caches
+        assert all("repeated" in cache for cache in caches)
