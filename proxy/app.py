@@ -32,6 +32,7 @@ from proxy.settings import BackendSetting, Settings, proxy_for
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
+from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
 from proxy.stages.managing import Keeper
 from proxy.stages.pooling import SharedPool
@@ -152,7 +153,7 @@ def _surface(
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
-    router = Router(upstreams(settings.backends, settings, transport), summary_models=options.summary_models)
+    router = Router(upstreams(settings.backends, settings, transport), helpers=options.helpers)
     meter = counting.meter
     metrics = _metrics(store)
     journals = Journals(clock=time.monotonic)
@@ -189,7 +190,7 @@ def _relay(
     clock: Callable[[], float],
 ) -> Relay:
     meter = counting.meter
-    recaller = Recaller(meter=meter)
+    recaller = Recaller(meter=meter, embedder=Embedder(router=router))
     compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
     keeper = Keeper(sealer=Sealer(store), counting=counting)
     preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
@@ -242,6 +243,7 @@ def options_of(settings: Settings) -> Options:
         virtual_window=settings.virtual_window,
         recall=settings.recall,
         recall_share=settings.recall_share,
+        recall_model=settings.recall_model,
         status=settings.status,
         policy=settings.policy,
         answer_cap=settings.answer_cap,

@@ -15,9 +15,10 @@ from proxy.shortening.policy import Policy, limits_for
 
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
-    *("recall", "recall_share", "virtual_window"),
+    *("recall", "recall_share", "recall_model", "virtual_window"),
     *("answer_cap", "tools_allowed", "system_prompt", "managed"),
 )
+_HELPERS = ("summary_model", "recall_model")
 _CAP_SHARE = 1 / 4
 """Fraction of the window that the answer cap of the policy may take."""
 
@@ -40,6 +41,7 @@ class Options:
     """Kinds of what changes without meaning at the front of prompts that are neutralised."""
     recall: Literal["auto", "off"] = "auto"
     recall_share: float = 0.3
+    recall_model: str | None = None
     status: str = "auto"
     policy: Policy = "auto"
     answer_cap: int | None = None
@@ -80,10 +82,10 @@ class Options:
         return self.recall == "auto"
 
     @property
-    def summary_models(self) -> frozenset[str]:
-        """All models that the user chose for summaries."""
-        named = (self.summary_model, *(fields.get("summary_model") for _, fields in self.overrides))
-        return frozenset(name for name in named if name)
+    def helpers(self) -> frozenset[tuple[str, str]]:
+        """All models that the user chose to help others, each with the option that names it."""
+        every = [{name: getattr(self, name) for name in _HELPERS}, *(fields for _, fields in self.overrides)]
+        return frozenset((name, fields[name]) for fields in every for name in _HELPERS if fields.get(name))
 
     @property
     def manages_all(self) -> bool:

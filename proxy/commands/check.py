@@ -32,7 +32,7 @@ async def check(settings: Settings) -> int:
     if rows:
         _print_table([_HEAD, *rows])
     if answered:
-        for warning in not_listed(options_of(settings).summary_models, table):
+        for warning in not_listed(options_of(settings).helpers, table):
             _say(f"\n{warning}")
         return 0
     where = ", ".join(each.url for each in backends) or "the usual ports (1234, 11434, 8080, 8000)"

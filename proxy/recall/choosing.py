@@ -9,6 +9,7 @@ from math import sqrt
 from typing import TypeAlias
 
 from proxy.neutral.request import Message
+from proxy.recall.dense import by_nearness, fused
 from proxy.recall.passages import Said, spoken_text
 from proxy.recall.ranking import Ranking
 
@@ -75,10 +76,14 @@ def choose(
     `said` is what each message says, and `ranking` how well that fits the turn. Only what is in messages that the prompt
     has `lost` is recalled, and of that no text which the prompt has all the same.
     """
+    bar = _ASKED if ranking.asked else _TOLD
+    order = _worth(ranking, bar, lost)
+    if ranking.near is not None:
+        order = fused((order, _worth(by_nearness(ranking, ranking.near), bar, lost)))
     chosen: list[Passage] = []
     seen: set[str] = set()
     misses = 0
-    for at in _worth(ranking, _ASKED if ranking.asked else _TOLD, lost):
+    for at in order:
         index, number = ranking.places[at]
         start, end = said[index].spans[number]
         text = spoken_text(messages[index])[start:end]

@@ -42,6 +42,15 @@ class Query:
     """Whether the user asks something."""
 
 
+def asks_the_same(message: Message, query: Query) -> bool:
+    """Whether a message of the user has asked for at least half of what the query is about."""
+    if message.get("role") != "user" or _ASKED.search(said := own_words(message)) is None:
+        return False
+    having = _weighted(said[-2 * _LONGEST :], 1.0)
+    shared = sum(weight for term, weight in query.terms.items() if term in having)
+    return 2 * shared >= sum(query.terms.values())
+
+
 def query_of(messages: Sequence[Message], newest: int) -> Query:
     """What the turn that begins with the user message at `newest` is about."""
     said = own_words(messages[newest])

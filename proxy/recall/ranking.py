@@ -36,9 +36,11 @@ class Ranking:
     """Whether the user asked something."""
     days: Sequence[date | None]
     """The day on which each message was written, or the last one before it that tells."""
+    near: Sequence[float] | None = None
+    """How near each passage is to the query by its vector, where there are vectors."""
 
 
-def rank(said: Sequence[Said], query: Query) -> Ranking:
+def rank(said: Sequence[Said], query: Query, near: Sequence[float] | None = None) -> Ranking:
     """Rank what messages say by how well it fits a query."""
     days = _days(said)
     places = [(index, number) for index, each in enumerate(said) for number in range(len(each.spans))]
@@ -53,7 +55,7 @@ def rank(said: Sequence[Said], query: Query) -> Ranking:
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
             own[at] += idf * count * (_K1 + 1) / (count + norm)
             core[at] += idf if weight >= 1 else 0.0
-    return Ranking(_with_context(own), core, places, query.asks, days)
+    return Ranking(_with_context(own), core, places, query.asks, days, near)
 
 
 def _found(

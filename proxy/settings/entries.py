@@ -118,6 +118,7 @@ class ModelSetting(BaseModel):
     virtual_window: int | None = Field(default=None, ge=0)
     recall: Recall | None = None
     recall_share: Fraction | None = None
+    recall_model: str | None = None
     answer_cap: int | None = Field(default=None, ge=0)
     tools_allowed: tuple[str, ...] | None = None
     system_prompt_file: Path | None = None

@@ -94,6 +94,9 @@ class Settings(BaseSettings):
     )
     recall: Recall = Field("auto", description="Bring back what was covered where it is needed: auto, off.")
     recall_share: Fraction = Field(0.3, description="Fraction of the window that this may take.")
+    recall_model: str | None = Field(
+        None, description="Embedding model that finds what was said in other words; default: words alone."
+    )
     status: StatusForm = Field(
         "auto", description="How users are told: auto, event, reasoning, content, comment, off."
     )

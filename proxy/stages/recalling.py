@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,10 +21,11 @@ from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
 from proxy.recall.passages import NOTHING_SAID, Said, said_in, spoken_text
-from proxy.recall.query import Query, query_of
-from proxy.recall.ranking import rank
+from proxy.recall.query import asks_the_same, query_of
+from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, Recalled, stays
 from proxy.shortening.budget import ContextBudget
+from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
 from proxy.telemetry.events import Recalled as Told
 from proxy.tokens.meter import INLINE, Meter
@@ -66,8 +67,9 @@ class _Place:
 class Recaller:
     """Recalls for jobs."""
 
-    def __init__(self, *, meter: Meter) -> None:
+    def __init__(self, *, meter: Meter, embedder: Embedder) -> None:
         self._meter = meter
+        self._embedder = embedder
         self._said: Prefixes[list[Said]] = Prefixes(INDEXED)
         self._turns: OrderedDict[tuple[str, bytes], _Turn] = OrderedDict()
         self._size = 0
@@ -173,13 +175,25 @@ class Recaller:
         if checkpoint is None or not query.terms or room <= 0:
             return []
         said = list(await self._said_in(prompt.sent))
-        said[newest] = NOTHING_SAID
+        for index in range(checkpoint.covered, newest + 1):
+            # What was asked is no answer: who asks once more needs the same again.
+            if index == newest or asks_the_same(prompt.sent[index], query):
+                said[index] = NOTHING_SAID
         many = sum(len(each.spans) for each in said) > _MANY
         heavy = many or is_heavy(prompt.sent)
-        return await apart(heavy, self._best, job, checkpoint, said, query, room)
+        near = None
+        if job.options.recall_model is not None:
+            near = await self._embedder.near(job, newest, _texts(prompt.sent, said))
+        ranked = partial(rank, said, query, near)
+        return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
 
     def _best(
-        self, job: Job, checkpoint: Checkpoint, said: Sequence[Said], query: Query, room: float
+        self,
+        job: Job,
+        checkpoint: Checkpoint,
+        said: Sequence[Said],
+        ranked: Callable[[], Ranking],
+        room: float,
     ) -> list[Passage]:
         """Rank and choose. May take long; usable from a thread."""
         prompt = job.prompt
@@ -194,7 +208,7 @@ class Recaller:
         return choose(
             prompt.sent,
             said,
-            rank(said, query),
+            ranked(),
             lost=lost.__getitem__,
             room=room,
             cost=partial(self._meter.count_text, job.key),
@@ -236,6 +250,15 @@ def _room(job: Job, budget: ContextBudget, reserve: int) -> int:
 
 def _read(messages: Sequence[Message]) -> list[Said]:
     return [said_in(message) for message in messages]
+
+
+def _texts(messages: Sequence[Message], said: Sequence[Said]) -> list[str]:
+    """The text of each passage, in the order in which they are ranked."""
+    texts = []
+    for message, each in zip(messages, said, strict=True):
+        text = spoken_text(message) if each.spans else ""
+        texts += [text[start:end] for start, end in each.spans]
+    return texts
 
 
 def _sum(passages: Sequence[Passage]) -> float:

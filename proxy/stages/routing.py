@@ -33,26 +33,26 @@ def is_managed(route: Route, options: Options) -> bool:
     return route.upstream.managed if chosen is None else chosen
 
 
-def not_listed(summary_models: Iterable[str], ids: Collection[str]) -> list[str]:
-    """A warning for each of the models chosen for summaries that is none of the listed `ids`."""
+def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
+    """A warning for each of the models chosen by an option that is none of the listed `ids`."""
     by_lower = {listed.lower(): listed for listed in ids}
     warnings = []
-    for model in sorted(summary_models):
+    for option, model in sorted(helpers):
         if model not in ids and f"{model}:latest" not in ids:
             close = get_close_matches(model.lower(), by_lower, n=3, cutoff=0.4)
             nearest = f"; the nearest are {', '.join(by_lower[each] for each in close)}" if close else ""
-            warnings.append(f"SPILLWAY_SUMMARY_MODEL={model}: no backend lists this model{nearest}")
+            warnings.append(f"SPILLWAY_{option.upper()}={model}: no backend lists this model{nearest}")
     return warnings
 
 
 class Router:
     """Routes by the union of the backends' model lists; unknown models go to the first backend."""
 
-    def __init__(self, upstreams: Sequence[Upstream], *, summary_models: Collection[str] = ()) -> None:
-        """`upstreams` in the user's order, at least one; `summary_models` are warned of if nobody lists them."""
+    def __init__(self, upstreams: Sequence[Upstream], *, helpers: Collection[tuple[str, str]] = ()) -> None:
+        """`upstreams` in the user's order, at least one; `helpers` are warned of if nobody lists them."""
         self.upstreams = tuple(upstreams)
         self.manages_all = all(upstream.managed for upstream in upstreams)
-        self._unchecked = summary_models
+        self._unchecked = helpers
         self._lists: list[list[Listed]] = []
         self._table: dict[str, Route] = {}
 
@@ -87,10 +87,10 @@ class Router:
             lists = list(await asyncio.gather(*(u.prober.listed() for u in self.upstreams)))
         if len(lists) != len(self._lists) or any(map(is_not, lists, self._lists)):
             self._lists, self._table = lists, self._build(lists)
-            self._check_summary_models()
+            self._check_helpers()
         return self._table
 
-    def _check_summary_models(self) -> None:
+    def _check_helpers(self) -> None:
         """Warn once, as soon as every backend has listed its models."""
         if self._unchecked and all(self._lists):
             for warning in not_listed(self._unchecked, self._table):

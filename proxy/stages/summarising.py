@@ -152,7 +152,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
     return await route.upstream.send(
         "POST",
         UPSTREAM_PATH,
-        _headers(job, same=route.upstream is job.route.upstream),
+        own_headers(job, same=route.upstream is job.route.upstream),
         summarising(
             job.prompt.request.body,
             route.model,
@@ -164,7 +164,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
     )
 
 
-def _headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
+def own_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     """The client's own credentials, for its own backend only."""
     own = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
     return [(b"content-type", b"application/json"), *(own if same else ())]

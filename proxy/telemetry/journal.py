@@ -81,6 +81,11 @@ class Journal:
         self.delivered = False
         """Whether the client has got all of the answer, so that it may leave."""
 
+    @property
+    def silent(self) -> bool:
+        """Whether nobody reads it, because the request is only looked at."""
+        return not self.outcome.id
+
     def tell(self, event: Event) -> None:
         """Something happened. What comes after the end is no part of the request any more, and told nobody."""
         if self._closed:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.fixtures import WINDOW
+from tests.engine.fixtures import WINDOW, StartEngine
 from tests.engine.server import Engine
+from tests.engine.spec import ModelSpec
 from tests.engine.spillway import StartSpillway
 from tests.engine.tap import Tap, tapped
 
@@ -67,3 +68,33 @@ def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(tap: Tap, spil
         prompt = "\n".join(str(message["content"]) for message in sent)
         assert told in prompt, prompt
         assert len(prompt) < 4 * WINDOW < len(json.dumps(past))
+
+
+def test_the_engine_gives_vectors(echo_engine: Engine, engine: StartEngine, spillway: StartSpillway) -> None:
+    """Of a tiny model, whose vectors mean little: what counts is that they are asked for, taken, and not asked for again."""
+    vectors = engine(ModelSpec(mode="echo"), alias="vectors", embeddings=True)
+    told, question = TOLD[0]
+    asked = [*history(), {"role": "user", "content": question}]
+    with tapped(vectors.url) as tap:
+        proxy = spillway([echo_engine.url, tap.url], recall_model="vectors")
+        first = proxy.chat(asked, model="echo", max_tokens=8)
+        texts = _embedded(tap)
+        again = [
+            *asked,
+            {"role": "assistant", "content": "Pim and Pam."},
+            {"role": "user", "content": TOLD[1][1]},
+        ]
+        second = proxy.chat(again, model="echo", max_tokens=8)
+        more = _embedded(tap)[len(texts) :]
+    assert (first.status, second.status) == (200, 200)
+    assert any(told in text for text in texts)
+    assert question in texts
+    assert 1 <= len(more) <= 3
+    assert not set(more) & set(texts)
+    assert "embeddings by" not in proxy.log
+
+
+def _embedded(tap: Tap) -> list[str]:
+    """The texts whose vectors came."""
+    found = [each for each in tap.seen if each.path == "/v1/embeddings" and b'"embedding"' in each.answered]
+    return [text for each in found for text in json.loads(each.asked)["input"]]

@@ -42,6 +42,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--sleep-idle", type=int, default=-1)
     add("--ping", type=int, default=30, help="interval of SSE comments")
     add("--verbosity", type=int, default=1)
+    add(
+        "--embeddings",
+        action="store_true",
+        help="give vectors, the mean of those of all tokens, and no answers",
+    )
     add("--stay-with-parent", action="store_true", help="end when standard input ends")
     return parser.parse_args(argv)
 
@@ -72,6 +77,9 @@ def parameters(options: argparse.Namespace) -> xllamacpp.CommonParams:
     params.fit_params = False
     params.ui = False
     params.verbosity = options.verbosity
+    if options.embeddings:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     return params
 
 

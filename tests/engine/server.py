@@ -32,6 +32,7 @@ class ServeOptions(TypedDict, total=False):
     sleep_idle: int
     ping: int
     verbosity: int
+    embeddings: bool
 
 
 @dataclass(frozen=True, slots=True)

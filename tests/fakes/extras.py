@@ -14,6 +14,7 @@ from tests.fakes.http import EVENT_STREAM, Exchange
 from tests.fakes.model import Prompt, Question, Refused
 from tests.fakes.stream import DONE, pace
 from tests.fakes.tokens import BOS
+from tests.fakes.waiting import Gate
 
 DIMENSIONS = 8
 SPEECH_PIECES = 16
@@ -21,6 +22,14 @@ SPEECH_PIECES = 16
 
 class Extras(FakeBackend):
     """Completions, embeddings, responses, messages, audio, images, rerank."""
+
+    embedding_gate: Gate | None = None
+    """Holds every answer with vectors."""
+
+    @staticmethod
+    def embedding_of(text: str) -> list[float]:
+        """The vector of a text."""
+        return vector(text)
 
     def add_extra_routes(self, *names: str) -> None:
         """Serve the endpoints of these names."""
@@ -92,8 +101,10 @@ class Extras(FakeBackend):
         body = exchange.json_object()
         given = body.get("input")
         texts = given if isinstance(given, list) else [given]
+        if self.embedding_gate is not None:
+            await self.embedding_gate.passage(self.embedding_gate.at)
         data = [
-            {"object": "embedding", "index": index, "embedding": vector(str(text))}
+            {"object": "embedding", "index": index, "embedding": self.embedding_of(str(text))}
             for index, text in enumerate(texts)
         ]
         tokens = sum(len(str(text)) for text in texts)

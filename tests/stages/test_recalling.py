@@ -165,6 +165,19 @@ def test_a_large_block_goes_after_its_turn_and_the_prefix_before_it_stays() -> N
         ]
 
 
+def test_who_asks_once_more_gets_the_same_again() -> None:
+    with staged() as (fake, proxy):
+        messages = long_chat()
+        ask(proxy, messages)
+        for again in (ASK, "I mean: Which animals does Mathilda keep, and what are they called?"):
+            messages += [
+                {"role": "assistant", "content": "I do not know."},
+                {"role": "user", "content": again},
+            ]
+            ask(proxy, messages)
+            assert FACT in text_of(prompts(fake)[-1][-1])
+
+
 def test_a_small_block_stays_so_that_the_prompt_only_grows() -> None:
     with staged(recall_share=0.06) as (fake, proxy):
         said = "They are called Pim and Pam, if I remember it rightly. " * 16

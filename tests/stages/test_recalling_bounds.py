@@ -17,12 +17,18 @@ from proxy.history.checkpoint import Checkpoint
 from proxy.history.marks import RECALLED, RECALLED_END
 from proxy.neutral.request import text_of
 from proxy.options import Options
+from proxy.stages.embedding import Embedder
 from proxy.stages.recalling import Recaller
+from proxy.stages.routing import Router
 from proxy.telemetry.journal import Journals
 from proxy.tokens.meter import Meter
 from tests.stages.test_recalling import ASK, FACT, THINGS, talk
 
 WINDOW = 4096
+
+
+def recaller_of(meter: Meter) -> Recaller:
+    return Recaller(meter=meter, embedder=Embedder(router=Router([])))
 
 
 class Stand:
@@ -89,7 +95,7 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
 
     async def run() -> None:
         meter = Meter()
-        recaller = Recaller(meter=meter)
+        recaller = recaller_of(meter)
         job = await recalled(recaller, meter, messages, covered)
         sent = job.messages
         # The user's own words stay, everything else stays, and the prompt still fits.
@@ -131,7 +137,7 @@ async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
         job.budget = replace(job.budget, trigger=0.6)  # far enough from where an upper bound ends it
         meter.anchor_exact(job.prompt.estimate, job.prompt.estimate.tokens)
         await job.start()
-        await Recaller(meter=meter).recall(job)  # type: ignore[arg-type]
+        await recaller_of(meter).recall(job)  # type: ignore[arg-type]
         assert job.prompt.estimate.tokens <= job.budget.window * job.budget.trigger
         recalled_some += bool(job.prompt.recalled.blocks)
     assert recalled_some > 4
@@ -146,7 +152,7 @@ async def test_a_warm_turn_of_a_long_conversation_reads_its_new_messages_only() 
     """In work of this process, not in time; the ratio to the first turn is generous."""
     meter = Meter()
     await meter.warm()
-    recaller, history = Recaller(meter=meter), long_history(100_000)[:-1]
+    recaller, history = recaller_of(meter), long_history(100_000)[:-1]
     told = [{"role": ("user", "assistant")[n % 2], "content": neighbour(n)} for n in range(4)]
     messages = [*told, *history]
     covered = len(messages) - 20
@@ -180,7 +186,7 @@ async def test_a_new_long_history_never_holds_the_loop() -> None:
 
     watching = asyncio.get_running_loop().create_task(watch())
     began = time.perf_counter()
-    await Recaller(meter=meter).recall(job)  # type: ignore[arg-type]
+    await recaller_of(meter).recall(job)  # type: ignore[arg-type]
     whole = time.perf_counter() - began
     ended.set()
     await watching
@@ -192,7 +198,7 @@ async def test_a_new_long_history_never_holds_the_loop() -> None:
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.stages.recalling.MOST_CHARACTERS", 3000)
     meter = Meter()
-    recaller = Recaller(meter=meter)
+    recaller = recaller_of(meter)
     for number in range(20):
         messages = [*long_history(4000)[:-1], {"role": "user", "content": f"{ASK} {number}"}]
         await recalled(recaller, meter, messages, len(messages) - 11, scope=f"tenant{number}")
@@ -203,7 +209,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.anyio
 async def test_each_credential_is_remembered_apart() -> None:
     meter = Meter()
-    recaller, messages = Recaller(meter=meter), long_history(6000)
+    recaller, messages = recaller_of(meter), long_history(6000)
     for scope in ("one", "other"):
         job = await recalled(recaller, meter, messages, len(messages) - 11, scope=scope)
         assert FACT in text_of(job.messages[-1])

@@ -19,6 +19,10 @@ from tests.proxying import running_proxy
             {"summary_model": "Smal"},
             ["SPILLWAY_SUMMARY_MODEL=Smal: no backend lists this model; the nearest are small"],
         ),
+        (
+            {"recall_model": "small", "models": {"*": {"recall_model": "8"}}},
+            ["SPILLWAY_RECALL_MODEL=8: no backend lists this model"],
+        ),
         ({"summary_model": "9999"}, ["SPILLWAY_SUMMARY_MODEL=9999: no backend lists this model"]),
         (
             {"models": {"*": {"summary_model": "9999"}}},

@@ -1,0 +1,279 @@
+"""Vectors beside words, through the HTTP stack: what they find, whom they are asked of, and that nothing waits for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from proxy.neutral.request import text_of
+from proxy.recall.dense import vector_of
+from proxy.settings import BackendSetting
+from proxy.stages import embedding
+from proxy.stages.embedding import Embedder
+from proxy.stages.routing import Router
+from proxy.wire.jsontext import dumps
+from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFake
+from tests.fakes.extras import Extras, vector
+from tests.fakes.model import Refused
+from tests.fakes.waiting import wait_until
+from tests.proxying import Proxy, running_proxy
+from tests.rawbackend import sent
+from tests.stages.test_recalling import FACT, WINDOW, ask, brain, long_chat, prompts
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine two seconds may pass before the vectors of a hundred texts are there."""
+    monkeypatch.setattr(embedding, "WAIT", 20.0)
+
+
+PATH = "/v1/embeddings"
+PETS = "Who looks after the pets of our family?"
+"""Asks for the fact in other words than it was told in."""
+MODEL = "nomic-embed-text"
+
+
+def meaning(text: str) -> list[float]:
+    """A vector of what a text is about, of which animals are one thing."""
+    animals = sum(word in text for word in ("hedgehogs", "pets"))
+    return [*vector(text), 8.0 * animals]
+
+
+@contextmanager
+def staged(chat: Extras, vectors: Extras, **settings: Any) -> Iterator[Proxy]:
+    """A model that talks behind one backend, and one that embeds behind another."""
+    with chat, vectors:
+        backends = [
+            BackendSetting(url=fake.url, name=name) for name, fake in (("talks", chat), ("embeds", vectors))
+        ]
+        with running_proxy(*backends, **{"recall_model": MODEL, **settings}) as proxy:
+            yield proxy
+
+
+def talker(**options: Any) -> LlamaCppFake:
+    return LlamaCppFake([FakeModel("m", WINDOW)], brain, **options)
+
+
+def embedder(kind: str = "ollama", **options: Any) -> Extras:
+    fake = FAKES[kind]([FakeModel(MODEL, embedding=True)], embedding_of=meaning, **options)
+    assert isinstance(fake, Extras)
+    return fake
+
+
+def asked(fake: Extras) -> list[Any]:
+    return [request for request in fake.requests if request.path.endswith(PATH)]
+
+
+def embedded(fake: Extras) -> list[str]:
+    return [text for request in asked(fake) for text in request.json["input"]]
+
+
+@pytest.mark.parametrize("kind", FAKES)
+def test_what_was_said_in_other_words_is_found(kind: str) -> None:
+    chat, vectors = talker(), embedder(kind)
+    with staged(chat, vectors) as proxy:
+        ask(proxy, long_chat(PETS))
+        assert FACT in text_of(prompts(chat)[-1][-1])
+        texts = embedded(vectors)
+        assert texts[0] == f"search_query: {PETS}"
+        assert all(text.startswith("search_document: ") for text in texts[1:])
+        assert f"search_document: {FACT}" in texts
+        assert all(1 <= len(request.json["input"]) <= 32 for request in asked(vectors))
+        assert {request.json["model"] for request in asked(vectors)} <= {MODEL, f"{MODEL}:latest"}
+
+
+def test_words_alone_do_not_find_it_and_no_model_is_asked() -> None:
+    chat, vectors = talker(), embedder()
+    for settings in ({"recall_model": None}, {"models": {"m": {"recall": "off"}}}):
+        with staged(chat, vectors, **settings) as proxy:
+            ask(proxy, long_chat(PETS))
+            assert FACT not in str(prompts(chat)[-1])
+    assert asked(vectors) == []
+
+
+def test_a_model_can_have_an_embedding_model_of_its_own() -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors, recall_model=None, models={"m": {"recall_model": MODEL}}) as proxy:
+        ask(proxy, long_chat(PETS))
+        assert FACT in text_of(prompts(chat)[-1][-1])
+
+
+def test_a_turn_pays_for_its_new_passages_only() -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors) as proxy:
+        messages = long_chat(PETS)
+        ask(proxy, messages)
+        first = len(embedded(vectors))
+        more = [
+            {"role": "assistant", "content": "Mathilda."},
+            {"role": "user", "content": "And who walks them?"},
+        ]
+        ask(proxy, [*messages, *more])
+        texts = embedded(vectors)
+        assert len(set(texts)) == len(texts)
+        assert 0 < len(texts) - first <= 4
+
+
+def test_nothing_is_shared_between_credentials() -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors) as proxy:
+        for key in ("one", "other"):
+            ask_as(proxy, key)
+        texts = embedded(vectors)
+        assert len(texts) == 2 * len(set(texts))
+
+
+def ask_as(proxy: Proxy, key: str) -> None:
+    body = {"model": "m", "messages": long_chat(PETS), "max_tokens": 40}
+    assert proxy.chat(body, authorization=f"Bearer {key}").status_code == 200
+
+
+def test_a_clients_key_goes_to_its_own_backend_only() -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors) as proxy:
+        ask_as(proxy, "mine")
+        assert all("authorization" not in dict(request.headers) for request in asked(vectors))
+    both = VllmFake([FakeModel("m", WINDOW), FakeModel(MODEL)], brain, embedding_of=meaning)
+    with both, running_proxy(both, recall_model=MODEL) as proxy:
+        ask_as(proxy, "mine")
+        assert {dict(request.headers)["authorization"] for request in asked(both)} == {"Bearer mine"}
+
+
+def test_a_backends_own_key_is_used() -> None:
+    chat, vectors = talker(), embedder("vllm", api_key="theirs")
+    with chat, vectors:
+        backends = (
+            BackendSetting(url=chat.url, name="a"),
+            BackendSetting(url=vectors.url, name="b", api_key="theirs"),
+        )
+        with running_proxy(*backends, recall_model=MODEL) as proxy:
+            ask_as(proxy, "mine")
+            assert FACT in text_of(prompts(chat)[-1][-1])
+            assert {dict(request.headers)["authorization"] for request in asked(vectors)} == {"Bearer theirs"}
+
+
+BROKEN = [
+    (503, b"busy"),
+    (404, b"no such model"),
+    (401, b"who are you?"),
+    (429, b"later"),
+    (0, b""),
+    (200, b"no json"),
+    (200, b"[]"),
+    (200, b'{"data": []}'),
+    (200, b'{"data": [{"index": 0, "embedding": "AAAA"}]}'),
+    (200, b'{"data": [{"index": 0, "embedding": [null]}]}'),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), BROKEN)
+def test_while_it_is_down_words_alone_rank_and_it_is_left_alone_for_a_while(
+    status: int, body: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors) as proxy:
+        vectors.fail_next(status, body, path=PATH)
+        messages = long_chat()
+        ask(proxy, messages)
+        assert FACT in text_of(prompts(chat)[-1][-1])  # this one asks in the fact's own words
+        failed = len(asked(vectors))
+        more = [{"role": "assistant", "content": "Hm."}, {"role": "user", "content": PETS}]
+        ask(proxy, [*messages, *more])
+        assert failed == len(asked(vectors)) == 1
+        assert "words alone" in caplog.text
+        assert FACT not in caplog.text
+    monkeypatch.setattr(embedding, "REST", 0.0)
+    with staged(chat, vectors) as proxy:
+        vectors.fail_next(status, body, path=PATH)
+        ask(proxy, messages)
+        ask(proxy, [*messages, *more])
+        assert FACT in text_of(prompts(chat)[-1][-1])
+
+
+def test_a_slow_model_is_not_waited_for_and_serves_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "WAIT", 0.1)
+    gate = Gate()
+    chat, vectors = talker(), embedder(embedding_gate=gate)
+    with staged(chat, vectors) as proxy:
+        messages = long_chat(PETS)
+        ask(proxy, messages)
+        assert FACT not in str(prompts(chat)[-1])
+        # While it is at work nobody waits for it again, and it is not asked for the same.
+        more = [{"role": "assistant", "content": "Hm."}, {"role": "user", "content": f"I said: {PETS}"}]
+        ask(proxy, [*messages, *more])
+        assert len(asked(vectors)) == 1
+        gate.open()
+        monkeypatch.setattr(embedding, "WAIT", 20.0)
+        for number in range(200):
+            again = [{"role": "assistant", "content": "Hm."}, {"role": "user", "content": f"{PETS} {number}"}]
+            ask(proxy, [*messages, *again])
+            if FACT in text_of(prompts(chat)[-1][-1]):
+                return
+            time.sleep(0.01)
+        pytest.fail("the vectors never came")
+
+
+def test_one_text_that_is_too_long_for_the_model_is_left_out_alone() -> None:
+    class Picky(OllamaFake):
+        @staticmethod
+        @override
+        def embedding_of(text: str) -> list[float]:
+            if "turn 3 is" in text:
+                raise Refused(500, {"error": "input is too large to process"})
+            return meaning(text)
+
+    chat, vectors = talker(), Picky([FakeModel(MODEL, embedding=True)])
+    with staged(chat, vectors) as proxy:
+        ask(proxy, long_chat(PETS))
+        assert FACT in text_of(prompts(chat)[-1][-1])
+
+
+def test_a_model_that_takes_nothing_is_asked_three_times() -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors) as proxy:
+        vectors.fail_next(400, b"this is no embedding model", path=PATH, times=99)
+        ask(proxy, long_chat(PETS))
+        assert len(asked(vectors)) == 3
+
+
+def test_to_explain_asks_no_model() -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors) as proxy:
+        body = {"model": "m", "messages": long_chat(PETS)}
+        assert proxy.client.post("/spillway/explain", json=body).status_code == 200
+        assert asked(vectors) == []
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MOST_BYTES", 10_000)
+    keeps = Embedder(router=Router([]))
+    for number in range(100):
+        keeps._keep(bytes([number % 50]), vector_of([1.0] * (number % 70)))
+    assert 0 < keeps._size <= 10_000
+    assert keeps._size == sum(map(embedding._size, keeps._kept.values()))
+
+
+def test_vectors_that_could_not_be_kept_are_not_asked_for_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(embedding, "MOST_BYTES", 10_000)
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors) as proxy:
+        ask(proxy, long_chat(PETS))
+        assert len(asked(vectors)) == 1
+
+
+def test_who_leaves_takes_the_request_along() -> None:
+    gate = Gate()
+    chat, vectors = talker(), embedder(embedding_gate=gate)
+    body = dumps({"model": "m", "messages": long_chat(PETS)})
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n"
+    with staged(chat, vectors) as proxy:
+        with sent(proxy.url, head % len(body) + body):
+            gate.wait_reached()
+        wait_until(lambda: vectors.active == 0)
