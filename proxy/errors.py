@@ -17,6 +17,7 @@ SpillwayError
     ├── ShuttingDown      503, the server is being stopped
     ├── InternalError     500, a mistake of ours
     ├── NotImplementedHere  501, a part of HTTP that is not spoken here
+    ├── WebSocketRefused  426, the same request is answered over HTTP
     └── UpstreamUnavailable  502/504, no backend answered, or not in a way that can be passed on
 """
 
@@ -151,8 +152,15 @@ class ShuttingDown(ClientError):
     retry_after = 5
 
 
+class WebSocketRefused(ClientError):
+    """A client wants a WebSocket. With 426 Codex (0.169) goes on over HTTP at once, with anything else after six more tries."""
+
+    status = 426
+    code = "websocket_not_supported"
+
+
 class NotImplementedHere(ClientError):
-    """A part of HTTP that is not spoken here: WebSocket, tunnels, codings of a message."""
+    """A part of HTTP that is not spoken here: tunnels, codings of a message."""
 
     status = 501
     code = "not_implemented"

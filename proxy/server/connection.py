@@ -320,9 +320,15 @@ class Connection(asyncio.Protocol):
                 return
         body = dumps(error.body())
         retry = b"" if error.retry_after is None else b"retry-after: %d\r\n" % error.retry_after
+        # RFC 9110, section 15.5.22: with 426 the protocol is told in which to ask.
+        named = (
+            b"connection: close, upgrade\r\nupgrade: HTTP/1.1"
+            if error.status == 426
+            else b"connection: close"
+        )
         self.write(
-            b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
-            % (error.status, len(body), retry, body)
+            b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b%b\r\n\r\n%b"
+            % (error.status, len(body), retry, named, body)
         )
         self._leave()
 

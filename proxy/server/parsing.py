@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
-from proxy.errors import BadRequest, ClientError, HeadTooLarge, NotImplementedHere
+from proxy.errors import BadRequest, ClientError, HeadTooLarge, NotImplementedHere, WebSocketRefused
 
 _OF_UPGRADES = (b"upgrade", b"http2-settings")
 
@@ -166,7 +166,7 @@ class Parsing:
         if method == b"CONNECT":
             raise NotImplementedHere("Spillway makes no tunnels; send requests for paths.")
         if any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in self._headers):
-            raise NotImplementedHere("Spillway does not speak WebSocket; use HTTP, streamed or not.")
+            raise WebSocketRefused("Spillway does not speak WebSocket; use HTTP, streamed or not.")
         # llhttp takes what follows for the other protocol, and with it the request's body.
         kept = [(name, value) for name, value in self._headers if name not in _OF_UPGRADES]
         lines = [b"%b: %b\r\n" % (name, _without_upgrade(name, value)) for name, value in kept]

@@ -46,12 +46,11 @@ def test_an_offer_of_http_2_with_a_body_in_chunks_is_ignored_too() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        b"GET /v1/realtime HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
         b"CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n",
         b"GET / HTTP/2.0\r\nhost: 127.0.0.1\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     ],
-    ids=["websocket", "tunnel", "version", "coding"],
+    ids=["tunnel", "version", "coding"],
 )
 def test_what_is_not_spoken_here_is_refused_in_so_many_words(request_: bytes) -> None:
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
@@ -210,3 +209,20 @@ def test_nothing_that_breaks_a_connection_leaves_a_trace_in_the_log(caplog: pyte
                 client.send(data)
         wait_until(lambda: fake.active == 0)
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime", "/"])
+def test_a_websocket_is_refused_so_that_clients_go_on_over_http(path: str) -> None:
+    """Codex (0.169) does so at once with 426; with 501 it tries six times more."""
+    asked = (
+        f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+        "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(asked.encode())
+        response, body = client.answer("GET")
+        assert response.status == 426
+        assert response.headers["upgrade"] == "HTTP/1.1"
+        assert json.loads(body)["error"]["code"] == "websocket_not_supported"
+        assert client.rest() == b""
+        assert [request for request in fake.requests if request.path == path] == []
