@@ -38,12 +38,14 @@ from proxy.stages.managing import Keeper
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.recalling import Recaller
+from proxy.stages.remembering import Memory
 from proxy.stages.repeating import Repeating
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
 from proxy.stages.sealing import Sealer
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
+from proxy.store.documents import Documents
 from proxy.telemetry.journal import Journals
 from proxy.telemetry.log import RequestLog
 from proxy.telemetry.metrics import Metrics
@@ -192,7 +194,8 @@ def _relay(
     meter = counting.meter
     recaller = Recaller(meter=meter, embedder=Embedder(router=router))
     compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
-    keeper = Keeper(sealer=Sealer(store), counting=counting)
+    sealer = Sealer(store)
+    keeper = Keeper(sealer=sealer, counting=counting)
     preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
     attempts = Attempts(
         preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
@@ -209,6 +212,7 @@ def _relay(
         counting=counting,
         driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=ledger),
         journals=journals,
+        memory=Memory(Documents(store, clock), sealer, store, options.max_body),
         clock=clock,
     )
 

@@ -9,12 +9,14 @@ SpillwayError
     ├── Unauthorized      401
     ├── Forbidden         403, not from there, not under that name, or not without a key
     ├── ModelNotFound     404
+    ├── NotFound          404, nothing of that name is kept
     ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
     ├── HeadTooLarge      431
     ├── TooSlow           408
     ├── TooManyConnections  429
     ├── Overloaded        503, more is being held than may be
     ├── ShuttingDown      503, the server is being stopped
+    ├── StoreUnavailable  503, what is kept can't be looked up now
     ├── InternalError     500, a mistake of ours
     ├── NotImplementedHere  501, a part of HTTP that is not spoken here
     ├── WebSocketRefused  426, the same request is answered over HTTP
@@ -93,6 +95,13 @@ class ModelNotFound(ClientError):
     code = "model_not_found"
 
 
+class NotFound(ClientError):
+    """Nothing of that name is kept for this credential."""
+
+    status = 404
+    code = "not_found"
+
+
 class ContextOverflow(ClientError):
     """The pinned part alone exceeds the window."""
 
@@ -149,6 +158,15 @@ class ShuttingDown(ClientError):
     status = 503
     type = "server_error"
     code = "shutting_down"
+    retry_after = 5
+
+
+class StoreUnavailable(ClientError):
+    """The store does not answer, and the request can't be served without it."""
+
+    status = 503
+    type = "server_error"
+    code = "store_unavailable"
     retry_after = 5
 
 

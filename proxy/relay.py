@@ -21,10 +21,11 @@ from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import NOBODY, Identity, Piece
+from proxy.neutral.request import Request
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.attempt import Attempts
-from proxy.stages.client_stream import ClientStream
+from proxy.stages.client_stream import ClientStream, KeepingStream
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
@@ -33,8 +34,9 @@ from proxy.stages.managing import Keeper, wished_goal
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
-from proxy.stages.reading import read
+from proxy.stages.reading import check, read
 from proxy.stages.recalling import Recaller
+from proxy.stages.remembering import Memory
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import answer_whole, as_stream
@@ -42,7 +44,7 @@ from proxy.status import FORMS, Notice
 from proxy.telemetry.events import Received, Routed
 from proxy.telemetry.journal import Journal, Journals
 from proxy.telemetry.outcome import CLIENT_LEFT
-from proxy.wire.jsontext import check_plain, dumps
+from proxy.wire.jsontext import check_plain, dumps, loads
 
 _OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache-control")
 """Headers that do not hold for an answer that is made a stream."""
@@ -62,8 +64,14 @@ class Relay:
     attempts: Attempts
     driver: StreamDriver
     journals: Journals
+    memory: Memory
     clock: Callable[[], float]
     """Seconds since the epoch."""
+
+    @property
+    def manages_all(self) -> bool:
+        """Whether no request is left to a backend that might keep answers of its own."""
+        return self.options.manages_all and self.router.manages_all
 
     async def answer(self, exchange: Exchange, dialect: Dialect) -> None:
         """Answer a request that is made in this dialect.
@@ -103,7 +111,7 @@ class Relay:
             if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
                 await pass_through(exchange, self.journals.silent(), *alone)
                 return
-            request = await read(exchange, wire, lambda body, _: dialect.read_to_count(body), self.options)
+            request = await self._request(exchange, wire, lambda body, _: dialect.read_to_count(body))
             route = await self.router.route(request.model)
             body, cleared = await self.keeper.prompt(exchange.tenant, request, route)
             tokens = await self.counting.exactly(route, body)
@@ -148,12 +156,25 @@ class Relay:
 
     async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, recall, count."""
-        request = await read(exchange, wire, dialect.read, self.options)
+        request = await self._request(exchange, wire, dialect.read)
         if dialect is not CHAT:
             exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
         route = await self.router.route(request.model)
         journal.tell(Routed(route.upstream.name, route.model))
         return await self.preparer.prepare(exchange, journal, dialect, request, route)
+
+    async def _request(
+        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request]
+    ) -> Request:
+        """The request in a body, with what it goes on from."""
+        request = await self.memory.read_on(exchange, await read(exchange, wire, reads, self.options))
+        check(request, self.options)
+        return request
+
+    async def _keep(self, job: Job, answer: dict[str, Any]) -> None:
+        """Keep an answer, if it is to be."""
+        if job.asked.keeping is not None:
+            await self.memory.keep(job.exchange.tenant, job.asked.keeping(answer))
 
     async def _recorded(
         self, exchange: Exchange, dialect: str, served: Callable[[Journal], Awaitable[None]]
@@ -245,7 +266,7 @@ class Relay:
         wished = job.exchange.header(b"x-spillway-status")
         form = wished if wished in FORMS else job.options.status
         identity = Identity(job.dialect.answer_id(job.unique), int(self.clock()), job.prompt.request.model)
-        return ClientStream(
+        stream = (KeepingStream if job.asked.keeping is not None else ClientStream)(
             job.exchange,
             job.writer(),
             form="off" if job.undisturbed else form,
@@ -254,6 +275,9 @@ class Relay:
             grace=job.options.grace,
             heartbeat=job.options.heartbeat,
         )
+        if isinstance(stream, KeepingStream):
+            stream.keep = partial(self._keep, job)
+        return stream
 
     # -- whole answers
 
@@ -266,6 +290,8 @@ class Relay:
         response, body = await self.attempts.open(job)
         assert body is not None  # nobody asked for a stream
         whole = await answer_whole(job, response, body, self.driver)
+        if job.asked.keeping is not None and whole.status == 200:
+            await self._keep(job, loads(whole.body))
         await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
 
     # -- room

@@ -34,6 +34,7 @@ from proxy.api.schemas import (
     OllamaVersion,
     Readiness,
 )
+from proxy.api.stored import stored_router
 from proxy.api.surface import Surface
 from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.bodies import object_in, text
@@ -59,7 +60,11 @@ _CHAT_BODY = {
 
 def own_routers(surface: Surface) -> tuple[APIRouter, ...]:
     """All of them; those for orchestrators need no key, and tell only those all who have one."""
-    return _health(surface), _metrics(surface), _models(surface), _ollama(surface), _documents(surface.door)
+    kept = stored_router(surface, _route_class(surface.door, watched=False), _Handed, _EXCHANGE)
+    return (
+        *(_health(surface), _metrics(surface), _models(surface), _ollama(surface)),
+        *(kept, _documents(surface.door)),
+    )
 
 
 def _health(on: Surface) -> APIRouter:

@@ -21,6 +21,7 @@ class Translator:
     native = False
 
     def __init__(self) -> None:
+        self.final: dict[str, Any] | None = None
         self._over = False
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}

@@ -60,6 +60,8 @@ class Writer(Protocol):
 
     media_type: str
     """Of a stream."""
+    final: dict[str, Any] | None
+    """The answer as the client is told it at its end, once it is; None in dialects that tell it in pieces only."""
     native: bool
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
 

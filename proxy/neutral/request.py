@@ -8,10 +8,11 @@ expressed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from proxy.neutral.kept import Fetch, Keeping, Unseal
 from proxy.neutral.managing import CompactionWish, Edit, Kept
 
 Message: TypeAlias = dict[str, Any]
@@ -55,6 +56,10 @@ class Request:
     """The same before any content-encoding was undone."""
     form: Any = None
     """The body as its dialect parsed it, opaque to everyone else."""
+    reading: Callable[[], Generator[Fetch | Unseal, Any, Request]] | None = None
+    """Reads it to its end, where it names what is kept elsewhere; it has no messages until then. None: it is read."""
+    keeping: Callable[[dict[str, Any]], Keeping] | None = None
+    """Keeps the answer, as the client is told it at its end; None: it is not to be kept."""
 
     @property
     def messages(self) -> list[Message]:

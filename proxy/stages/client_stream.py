@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+from typing_extensions import override
 
 from proxy.exchange import Exchange, Headers
 from proxy.net.tasks import spawn
@@ -163,3 +165,23 @@ class ClientStream:
         if silent and (self._beating is None or self._beating.done()):
             self._beating = spawn(self._beat(), name="heartbeat")
         self._timer = self._loop.call_later(self._heartbeat, self._tick)
+
+
+class KeepingStream(ClientStream):
+    """The same for an answer that is kept: it is before the client has its end, and may ask for more."""
+
+    keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
+
+    @override
+    def write(self, data: bytes) -> Awaitable[None]:
+        if self.keep is None or self.writer.final is None:
+            return super().write(data)
+        return self._keep_first(data)
+
+    async def _keep_first(self, data: bytes) -> None:
+        keep, final = self.keep, self.writer.final
+        assert keep is not None
+        assert final is not None
+        self.keep = None
+        await keep(final)
+        await super().write(data)

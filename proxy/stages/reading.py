@@ -30,7 +30,7 @@ async def read(
     """The request in the body of an exchange. `reads`: out of the body decoded, and as it came.
 
     Raises:
-        BadRequest: it is malformed, or holds more messages or parts than are taken.
+        BadRequest: it is malformed, or holds more values than are taken.
         BodyTooLarge: it is larger than is taken when it is decoded.
         Overloaded: too much is held already.
     """
@@ -38,9 +38,7 @@ async def read(
     body = await apart(encoding is not None, decoded, wire, encoding, options.max_body)
     if body is not wire:
         exchange.hold(len(body))
-    request = await apart(_is_much(body), _read, body, wire, reads)
-    _check(request, options)
-    return request
+    return await apart(_is_much(body), _read, body, wire, reads)
 
 
 def _is_much(body: bytes) -> bool:
@@ -55,7 +53,12 @@ def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) ->
     return reads(body, wire)
 
 
-def _check(request: Request, options: Options) -> None:
+def check(request: Request, options: Options) -> None:
+    """See that a request has no more messages and parts than are taken.
+
+    Raises:
+        BadRequest: it has.
+    """
     size = len(request.raw) if request.raw is not None else None
     if size is not None and size < _LEAST_PART * min(options.max_messages, options.max_parts):
         return

@@ -42,6 +42,7 @@ class NumberedWriter:
 
     media_type = "text/event-stream"
     native = False
+    final: dict[str, Any] | None = None
 
     def __init__(self) -> None:
         self._number = 0

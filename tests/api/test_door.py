@@ -346,7 +346,7 @@ def test_what_changes_nothing_is_passed_on() -> None:
                 ("POST", "/tokenize"),
                 ("GET", "/api/ps"),
                 ("POST", "/v1/rerank"),
-                ("DELETE", "/v1/responses/x"),
+                ("DELETE", "/v1/files/x"),
             ),
         ):
             proxy.client.request(method, path)

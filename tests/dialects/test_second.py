@@ -28,6 +28,7 @@ PATH = "/v1/lines"
 class LinesWriter:
     media_type = "application/x-ndjson"
     native = False
+    final: dict[str, Any] | None = None
 
     def manage(self, managed: Managed) -> None:
         del managed

@@ -33,6 +33,7 @@ class ChatWriter:
 
     media_type = "text/event-stream; charset=utf-8"
     native = True
+    final: dict[str, Any] | None = None
 
     def manage(self, managed: Managed) -> None:
         """Nothing: chat completions has no words for it."""

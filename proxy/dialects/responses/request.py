@@ -5,49 +5,25 @@ Fields: OpenAI API reference, "Create a model response" (2026), and PyPI `openai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from proxy.dialects.bodies import (
-    ONLY_SHOWN,
-    given,
-    joined,
-    model_in,
-    object_in,
-    request_of,
-    text,
-    told_and_shown,
-)
-from proxy.dialects.responses.tools import choice, function_name, offered, written_freely
+from proxy.dialects.bodies import given, model_in, object_in, request_of, text
+from proxy.dialects.responses import stored
+from proxy.dialects.responses.conversation import Item, items_in, messages_of, parts_of
+from proxy.dialects.responses.tools import choice, offered
 from proxy.errors import BadRequest
-from proxy.neutral.request import Message, Request
-from proxy.wire.jsontext import dumps
-
-_Item = Mapping[str, Any]
+from proxy.neutral.kept import Fetch, Unseal
+from proxy.neutral.request import Request
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""
 _ELSEWHERE = {
-    "background": "a response that is made in the background",
-    "conversation": "a conversation that OpenAI's servers keep",
-    "prompt": "a prompt that OpenAI's servers keep",
+    "background": "a response that is made in the background: ask for a stream, or wait for the answer",
+    "prompt": "a prompt that OpenAI's servers keep: send it in `instructions` and `input`",
 }
 """Options that need what is not here, with what they ask for."""
-_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_FORGOTTEN = frozenset(
-    {
-        *(
-            "web_search_call",
-            "file_search_call",
-            "code_interpreter_call",
-            "image_generation_call",
-        ),
-        *("computer_call", "computer_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
-        *("mcp_approval_response", "tool_search_call", "tool_search_output", "configuration_update"),
-        *("program", "program_output", "additional_tools"),
-    }
-)
-"""Items that tell of something on OpenAI's servers."""
 
 
 def read(raw: bytes) -> Request:
@@ -58,6 +34,28 @@ def read(raw: bytes) -> Request:
     """
     asked = object_in(raw)
     _check(asked)
+    model = model_in(asked)
+    if stored.goes_on(asked):
+        return Request(
+            body={"model": model, "messages": []},
+            model=model,
+            stream=asked.get("stream") is True,
+            form=asked,
+            reading=partial(_recollected, asked),
+        )
+    own = items_in(asked.get("input"))
+    return _made(asked, own, own)
+
+
+def _recollected(asked: Mapping[str, Any]) -> Generator[Fetch | Unseal, Any, Request]:
+    """The request, once what it names is there."""
+    own = yield from stored.in_place_of_references(items_in(asked.get("input")))
+    before = yield from stored.before(asked)
+    return _made(asked, [*before, *own], own)
+
+
+def _made(asked: Mapping[str, Any], items: Sequence[Item], own: Sequence[Item]) -> Request:
+    """The request for an answer to these items, of which its `own` are what the client sent with it."""
     body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
     instructions = asked.get("instructions")
     lead = (
@@ -65,235 +63,32 @@ def read(raw: bytes) -> Request:
         if isinstance(instructions, str) and instructions
         else []
     )
-    body["messages"] = [*lead, *_Conversation.of(_items(asked.get("input")))]
+    body["messages"] = [*lead, *messages_of(items)]
     if isinstance(reasoning := asked.get("reasoning"), dict) and text(reasoning, "effort"):
         body["reasoning_effort"] = reasoning["effort"]
     body |= _tools(asked)
+    kept = stored.is_kept(asked) or bool(stored.conversation_in(asked))
     return request_of(
         body,
         stream=asked.get("stream") is True,
         bound=asked.get("max_output_tokens"),
         structure=_format(asked.get("text")),
         form=asked,
+        keeping=partial(stored.keeping, asked, own) if kept else None,
     )
 
 
 def _check(asked: Mapping[str, Any]) -> None:
     for name, what in _ELSEWHERE.items():
         if asked.get(name):
-            raise BadRequest(
-                f"`{name}` asks for {what}, which this proxy does not have: send the whole conversation in `input`.",
-                param=name,
-            )
-    if asked.get("previous_response_id"):
-        raise BadRequest(
-            "`previous_response_id` names a response that is not stored here: send the whole conversation in `input`.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-
-
-def _items(said: Any) -> list[_Item]:
-    if isinstance(said, str):
-        return [{"role": "user", "content": said}]
-    if not isinstance(said, list) or not all(isinstance(item, dict) for item in said):
-        raise BadRequest("`input` must be a string or a list of items.", param="input")
-    return said
-
-
-class _Conversation:
-    """Messages made of items: an assistant's thought, words and calls are items of their own, and one message."""
-
-    def __init__(self) -> None:
-        self._made: list[Message] = []
-        self._own: Message | None = None
-        """The assistant's message that is being put together."""
-        self._pictures: list[dict[str, Any]] = []
-        """Of results, for which tool messages have no room."""
-
-    @classmethod
-    def of(cls, items: Sequence[_Item]) -> list[Message]:
-        """The messages that these items come to.
-
-        Raises:
-            BadRequest: one of them is malformed, or of a kind that is not known.
-        """
-        made = cls()
-        for index, item in enumerate(items):
-            kind = text(item, "type") or "message"
-            if kind in _FORGOTTEN or _refers_to_thought(item, f"input[{index}]"):
-                continue
-            take = _TAKES.get(kind)
-            if take is None:
-                raise BadRequest(
-                    f"`input[{index}]` is of the type {kind!r}, which is not known here.", param="input"
-                )
-            take(made, item, f"input[{index}]")
-        made.show_pictures()
-        return made._made
-
-    def message(self, item: _Item, where: str) -> None:
-        """Words of anyone."""
-        role = _ROLES.get(text(item, "role"))
-        if role is None:
-            raise BadRequest(f"`{where}.role` must be user, assistant, system or developer.", param=where)
-        content = _content(item.get("content"), where)
-        if role != "assistant":
-            self.show_pictures()
-            self._add({"role": role, "content": content})
-            return
-        said = content if isinstance(content, str) else ""
-        self._begun()["content"] = said
-
-    def thought(self, item: _Item, where: str) -> None:
-        """Reasoning, as far as it is told."""
-        del where
-        parts = [*_parts_of(item.get("content")), *_parts_of(item.get("summary"))]
-        if said := "\n\n".join(filter(None, (text(part, "text") for part in parts))):
-            self._begun()["reasoning_content"] = said
-
-    def call(self, item: _Item, where: str) -> None:
-        """A tool call, of any kind."""
-        del where
-        kind = text(item, "type")
-        name = text(item, "name") or kind.removesuffix("_call")
-        match kind:
-            case "function_call":
-                arguments = text(item, "arguments")
-            case "custom_tool_call":
-                arguments = dumps(written_freely(text(item, "input"))).decode()
-            case _:
-                said = item.get("operation" if kind == "apply_patch_call" else "action")
-                arguments = dumps(said if isinstance(said, dict) else {}).decode()
-        function = {"name": function_name(name, text(item, "namespace")), "arguments": arguments}
-        call_id = text(item, "call_id") or text(item, "id")
-        calls = self._assistant().setdefault("tool_calls", [])
-        calls.append({"id": call_id, "type": "function", "function": function})
-
-    def result(self, item: _Item, where: str) -> None:
-        """What a tool gave."""
-        output = item.get("output")
-        if isinstance(output, list) and not _is_content(output):
-            output = dumps(output).decode()  # a shell's: outputs with their exit codes
-        content = _content(output if output is not None else text(item, "status"), where)
-        said = content if isinstance(content, str) else ""
-        if isinstance(content, list):
-            said, pictures = told_and_shown(content)
-            self._pictures += pictures
-            said = said or ONLY_SHOWN
-        call_id = text(item, "call_id") or text(item, "id")
-        self._add({"role": "tool", "tool_call_id": call_id, "content": said})
-
-    def show_pictures(self) -> None:
-        """Those of the results before."""
-        if self._pictures:
-            self._add({"role": "user", "content": self._pictures})
-            self._pictures = []
-
-    def _begun(self) -> Message:
-        """The assistant's message if nothing but thought is in it, else another one."""
-        if self._own is not None and (self._own["content"] is not None or "tool_calls" in self._own):
-            self._own = None
-        return self._assistant()
-
-    def _assistant(self) -> Message:
-        if self._own is None:
-            self.show_pictures()
-            own: Message = {"role": "assistant", "content": None}
-            self._add(own)
-            self._own = own
-        return self._own
-
-    def _add(self, message: Message) -> None:
-        self._own = None
-        self._made.append(message)
-
-
-def _refers_to_thought(item: _Item, where: str) -> bool:
-    """Whether an item only names reasoning that is stored elsewhere, without which a conversation goes on.
-
-    Vercel's AI SDK (5) names every item of earlier answers where it takes them to be stored, which is what it does by default.
-
-    Raises:
-        BadRequest: it names something else; to leave that out would tear a hole into the conversation.
-    """
-    known = {"item_reference": True, "": "id" in item and "role" not in item}
-    if not known.get(text(item, "type")):
-        return False
-    if text(item, "id").startswith("rs_"):
-        return True
-    raise BadRequest(
-        f"`{where}` refers to an item that is not stored here: send the items themselves (Vercel's AI SDK does so with "
-        "`providerOptions: {openai: {store: false}}`).",
-        param=where,
-    )
-
-
-_TAKES: Mapping[str, Callable[[_Conversation, _Item, str], None]] = {
-    "message": _Conversation.message,
-    "reasoning": _Conversation.thought,
-    **dict.fromkeys(
-        ("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"),
-        _Conversation.call,
-    ),
-    **dict.fromkeys(
-        (
-            *("function_call_output", "custom_tool_call_output", "local_shell_call_output"),
-            *("shell_call_output", "apply_patch_call_output"),
-        ),
-        _Conversation.result,
-    ),
-}
-
-
-# -- content
-
-
-def _content(content: Any, where: str) -> Any:
-    """A text, or parts where there is anything else."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise BadRequest(f"`{where}` must have a string or a list of parts.", param=where)
-    return joined([_part(part, where) for part in content])
-
-
-def _part(part: _Item, where: str) -> dict[str, Any]:
-    match text(part, "type"):
-        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return {"type": "text", "text": text(part, "text")}
-        case "refusal":
-            return {"type": "text", "text": text(part, "refusal")}
-        case "input_image" if url := text(part, "image_url"):
-            detail = text(part, "detail")
-            return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
-        case "input_file" if data := text(part, "file_data") or text(part, "file_url"):
-            return {"type": "file", "file": {"filename": text(part, "filename") or "file", "file_data": data}}
-        case "input_audio":
-            return dict(part)
-        case kind:
-            raise BadRequest(
-                f"`{where}` has a part of the type {kind!r} that cannot be read here: send text, or an image or a file "
-                "with its data or URL; files are not kept here.",
-                param=where,
-            )
-
-
-def _parts_of(content: Any) -> list[_Item]:
-    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-
-
-def _is_content(output: Sequence[Any]) -> bool:
-    return all(
-        isinstance(part, dict) and text(part, "type").startswith(("input_", "output_")) for part in output
-    )
+            raise BadRequest(f"`{name}` asks for {what}; this proxy does not have it.", param=name)
 
 
 # -- options
 
 
 def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
-    listed = _parts_of(asked.get("tools"))
+    listed = parts_of(asked.get("tools"))
     found = offered(listed)
     if not found:
         if listed:

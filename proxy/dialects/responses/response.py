@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.dialects.responses.stored import conversation_in, is_kept
 from proxy.neutral.piece import whole_number
 
 _ECHOED: Mapping[str, Any] = {
@@ -35,6 +36,8 @@ _ECHOED: Mapping[str, Any] = {
 def response_of(asked: Mapping[str, Any], **told: Any) -> dict[str, Any]:
     """The object: what `told` says of it, by its own names, and what it repeats of the request's body."""
     echoed = {name: default if asked.get(name) is None else asked[name] for name, default in _ECHOED.items()}
+    if into := conversation_in(asked):
+        echoed["conversation"] = {"id": into}
     return {
         "object": "response",
         "completed_at": None,
@@ -44,7 +47,7 @@ def response_of(asked: Mapping[str, Any], **told: Any) -> dict[str, Any]:
         "output": [],
         **echoed,
         "service_tier": "default",
-        "store": False,
+        "store": is_kept(asked),
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "usage": None,

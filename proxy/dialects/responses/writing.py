@@ -87,15 +87,14 @@ class ResponsesWriter(Translator):
         said = error if isinstance(error, dict) else {"message": str(error)}
         message, code = str(said.get("message") or "The backend failed."), said.get("code")
         told = {"code": code if code in _CODES else "server_error", "message": message}
-        return self._begin(NOBODY) + self._event(
-            "response.failed", response=self._response("failed", error=told)
-        )
+        self.final = self._response("failed", error=told)
+        return self._begin(NOBODY) + self._event("response.failed", response=self.final)
 
     @override
     def _ended(self) -> bytes:
         out = [self._begin(NOBODY), *self._done_all()]
-        response = self._complete()
-        return b"".join((*out, self._event(f"response.{response['status']}", response=response)))
+        self.final = self._complete()
+        return b"".join((*out, self._event(f"response.{self.final['status']}", response=self.final)))
 
     @override
     def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:

@@ -8,14 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.responses.request import read
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, ClientError
 from proxy.neutral.request import Request
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 
 
 def asked(said: Any = "hello", **fields: Any) -> Request:
-    return read(json.dumps({"model": "m", "input": said} | fields).encode())
+    """The request; nothing that it names is kept anywhere."""
+    request = read(json.dumps({"model": "m", "input": said} | fields).encode())
+    if request.reading is None:
+        return request
+    flow = request.reading()
+    try:
+        next(flow)
+        while True:
+            flow.send(None)
+    except StopIteration as stop:
+        read_on: Request = stop.value
+        return read_on
 
 
 def call(name: str, arguments: str, call_id: str) -> dict[str, Any]:
@@ -171,14 +182,14 @@ def test_formats() -> None:
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "store: false"),
         ({"input": [{"id": "fc_1"}]}, "store: false"),
         ({"background": True}, "background"),
-        ({"conversation": "c"}, "conversation"),
-        ({"previous_response_id": "r"}, "previous_response_id"),
+        ({"conversation": "c"}, "Conversation"),
+        ({"previous_response_id": "r"}, "Previous response"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "demands g"),
     ],
 )
 def test_what_can_not_be_done_is_said(fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(ClientError) as caught:
         asked(**{"said": fields.get("input", "hello"), **{k: v for k, v in fields.items() if k != "input"}})
     assert says in caught.value.message
 

@@ -1,0 +1,147 @@
+"""What clients have had kept: put behind the requests that name it, and the answers that are to be kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import AsyncExitStack
+from typing import Any, Protocol, TypeVar
+
+from proxy.errors import BodyTooLarge, StoreUnavailable
+from proxy.exchange import Exchange
+from proxy.history.checkpoint import Claims
+from proxy.net.apart import apart
+from proxy.neutral.kept import Alone, Fetch, Keep, Keeping, Unseal
+from proxy.neutral.request import Request
+from proxy.neutral.weight import is_heavy
+from proxy.stages.sealing import Sealer
+
+T = TypeVar("T")
+
+LEASE = 5.0
+"""Seconds for which a conversation is held while an answer is put at its end."""
+
+
+class Kept(Protocol):
+    """Documents by owner and name; see `proxy.store.documents`."""
+
+    async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
+        """One of them."""
+        ...
+
+    async def keep(self, owner: str, name: str, document: dict[str, Any]) -> None:
+        """Store one."""
+        ...
+
+    async def drop(self, owner: str, name: str) -> bool:
+        """Delete one."""
+        ...
+
+
+class Health(Claims, Protocol):
+    """The store as far as it is asked how it is, and who changes what."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it worked when it was last tried."""
+        ...
+
+
+class Memory:
+    """Runs the flows of dialects that ask for what is kept. Everything is one credential's own."""
+
+    def __init__(self, documents: Kept, sealer: Sealer, store: Health, limit: int) -> None:
+        """`limit`: bytes of what one request may go on from."""
+        self._documents = documents
+        self._sealer = sealer
+        self._store = store
+        self._limit = limit
+
+    async def read_on(self, exchange: Exchange, request: Request) -> Request:
+        """The request with what it names that is kept elsewhere; as it is if it names nothing.
+
+        Raises:
+            BadRequest, NotFound: there is no such thing.
+            BodyTooLarge: it is more than is taken.
+            StoreUnavailable: it can't be looked up now.
+        """
+        if request.reading is None:
+            return request
+        return await self.ask(exchange.tenant, request.reading())
+
+    async def ask(self, owner: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:
+        """What a flow comes to; raises what it raises, and as `read_on`."""
+        reply: Any = None
+        left, heavy = self._limit, False
+        while True:
+            step = await apart(heavy, _next, flow, reply)
+            if isinstance(step, tuple):
+                result: T = step[0]
+                return result
+            if isinstance(step, Unseal):
+                reply = await self._sealer.open(owner, step.purpose, step.text)
+            else:
+                reply = await self.fetch(owner, step.name)
+                left -= 0 if reply is None else reply.get("size", 0)
+            heavy = heavy or is_heavy(reply)
+            if left < 0:
+                raise BodyTooLarge(
+                    f"What this request goes on from is larger than the {self._limit} bytes accepted here "
+                    "(SPILLWAY_MAX_BODY). Begin a new conversation."
+                )
+
+    async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
+        """A document; None if there is none.
+
+        Raises:
+            StoreUnavailable: the store can't tell.
+        """
+        found = await self._documents.fetch(owner, name)
+        if found is None and not self._store.healthy:
+            raise StoreUnavailable(
+                f"The store does not answer now, so {name!r} can't be looked up: try again later, or send the whole "
+                "conversation in the request."
+            )
+        return found
+
+    async def keep(self, owner: str, flow: Keeping) -> None:
+        """Carry out what a flow keeps; what the store does not take now is left out."""
+        reply: Any = None
+        async with AsyncExitStack() as alone:
+            while not isinstance(step := _next(flow, reply), tuple):
+                reply = None
+                if isinstance(step, Alone):
+                    await self._alone(alone, f"document|{owner}|{step.name}")
+                elif isinstance(step, Keep):
+                    await self._documents.keep(owner, step.name, step.document)
+                else:
+                    reply = await self._documents.fetch(owner, step.name)
+
+    async def drop(self, owner: str, name: str) -> None:
+        """Delete a document.
+
+        Raises:
+            StoreUnavailable: the store does not take that now.
+        """
+        if not await self._documents.drop(owner, name):
+            raise StoreUnavailable(
+                f"The store takes no changes now, so {name!r} is not deleted: try again later."
+            )
+
+    async def _alone(self, stack: AsyncExitStack, key: str) -> None:
+        """Claim a key; after a time it is taken for left behind, and gone on without."""
+        try:
+            async with asyncio.timeout(LEASE):
+                while not await self._store.claim(key, LEASE):
+                    await self._store.wait(key, LEASE)
+        except TimeoutError:
+            return
+        stack.push_async_callback(self._store.release, key)
+
+
+def _next(flow: Generator[Any, Any, T], reply: Any) -> Any:
+    """What the flow yields next, or in a tuple what it comes to."""
+    try:
+        return flow.send(reply)
+    except StopIteration as stop:
+        return (stop.value,)

@@ -1,0 +1,348 @@
+"""Responses and conversations that are kept: with the openai package, and as raw requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from proxy.settings import BackendSetting
+from tests.fakes import GenericFake, LlamaCppFake, scripted
+from tests.proxying import Proxy, running_proxy
+
+MODEL = "fake-model"
+KEYS = ("one", "two")
+BEARER = {"authorization": "Bearer none"}
+both = pytest.mark.parametrize("streamed", [False, True])
+
+
+@contextmanager
+def talking(*replies: Any, **settings: Any) -> Iterator[tuple[LlamaCppFake, Proxy]]:
+    with LlamaCppFake(brain=scripted(list(replies))) as fake, running_proxy(fake, **settings) as proxy:
+        yield fake, proxy
+
+
+def sdk(proxy: Proxy, key: str = "none") -> openai.OpenAI:
+    # Which the test closes: a refusal would leave one of its own open.
+    client: Any = proxy.client
+    return openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=client)
+
+
+def ask(client: openai.OpenAI, text: Any, *, streamed: bool = False, **more: Any) -> Any:
+    asked = {"model": MODEL, "input": text, **more}
+    if not streamed:
+        return client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        return stream.get_final_response()
+
+
+def said(fake: LlamaCppFake, at: int = -1) -> list[tuple[str, str]]:
+    """What the model was sent, by whom."""
+    return [(each["role"], each["content"]) for each in fake.chats()[at].json["messages"]]
+
+
+@both
+def test_a_response_goes_on_from_the_one_before(streamed: bool) -> None:
+    with talking("Blue.", "Red.", "Green.", "Grey.") as (fake, proxy):
+        client = sdk(proxy)
+        one = ask(client, "sky?", streamed=streamed, instructions="Be brief.")
+        two = ask(client, "rose?", streamed=streamed, previous_response_id=one.id)
+        three = ask(client, "grass?", streamed=streamed, previous_response_id=two.id, instructions="Be rude.")
+        assert three.previous_response_id == two.id
+        assert (three.output_text, three.store) == ("Green.", True)
+        # Instructions are those of the newest request alone.
+        assert said(fake, 1)[0] == ("user", "sky?")
+        assert said(fake) == [
+            ("system", "Be rude."),
+            *(("user", "sky?"), ("assistant", "Blue."), ("user", "rose?"), ("assistant", "Red.")),
+            ("user", "grass?"),
+        ]
+        # From any of them, more than once.
+        ask(client, "sea?", streamed=streamed, previous_response_id=one.id)
+        assert said(fake) == [("user", "sky?"), ("assistant", "Blue."), ("user", "sea?")]
+
+
+@both
+def test_calls_and_their_results_go_on_from_one_another(streamed: bool) -> None:
+    from tests.fakes import Reply, ToolCall
+
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
+    reply = Reply(reasoning="Hm.", tool_calls=[ToolCall("weather", '{"city": "Graz"}')])
+    with talking(reply, "Sunny.") as (fake, proxy):
+        client = sdk(proxy)
+        asked = ask(client, "weather?", streamed=streamed, tools=[tool])
+        (call,) = (item for item in asked.output if item.type == "function_call")
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "sun"}
+        told = ask(client, [result], streamed=streamed, tools=[tool], previous_response_id=asked.id)
+        assert told.output_text == "Sunny."
+        roles = [message["role"] for message in fake.chats()[-1].json["messages"]]
+        assert roles == ["user", "assistant", "tool"]
+        assert fake.invalid_histories == []
+
+
+@both
+def test_a_response_is_given_again_and_deleted(streamed: bool) -> None:
+    with talking("Blue.") as (_, proxy):
+        client = sdk(proxy)
+        made = ask(client, "sky?", streamed=streamed, metadata={"a": "b"})
+        again = client.responses.retrieve(made.id)
+        assert again.model_dump(exclude={"output"}) == made.model_dump(exclude={"output"}) | {
+            "object": "response"
+        }
+        assert again.output_text == "Blue."
+        with pytest.raises(openai.BadRequestError, match="close the connection"):
+            client.responses.cancel(made.id)
+        client.responses.delete(made.id)
+        for gone in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
+            with pytest.raises(openai.NotFoundError):
+                gone(made.id)
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(client, "rose?", previous_response_id=made.id)
+        assert (refused.value.code, refused.value.param) == (
+            "previous_response_not_found",
+            "previous_response_id",
+        )
+        told = proxy.client.get(f"/v1/responses/{made.id}?stream=true")
+        assert told.status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/", "/responses/", "/api/v1/responses/"])
+def test_every_spelling_of_a_base_url_leads_there(path: str) -> None:
+    with talking("Blue.") as (_, proxy):
+        made = ask(sdk(proxy), "sky?")
+        assert proxy.client.get(path + made.id, headers=BEARER).json()["id"] == made.id
+        streamed = proxy.client.get(f"{path}{made.id}?stream=true", headers=BEARER)
+        assert (streamed.status_code, streamed.json()["error"]["param"]) == (400, "stream")
+
+
+def test_what_a_response_was_made_of_is_listed_in_pages() -> None:
+    with talking("Blue.", "Red.") as (_, proxy):
+        client = sdk(proxy)
+        one = ask(
+            client, [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "sky?"}]
+        )
+        two = ask(client, "rose?", previous_response_id=one.id)
+
+        def texts(items: Sequence[Any]) -> list[str]:
+            return [item.content[0].text for item in items]
+
+        in_order = ["Be brief.", "sky?", "Blue.", "rose?"]
+        assert texts(client.responses.input_items.list(two.id, order="asc").data) == in_order
+        assert texts(client.responses.input_items.list(two.id).data) == in_order[::-1]
+        page = client.responses.input_items.list(two.id, order="asc", limit=3)
+        assert (texts(page.data), page.has_more) == (in_order[:3], True)
+        rest = client.responses.input_items.list(two.id, order="asc", limit=3, after=page.data[-1].id)
+        assert (texts(rest.data), rest.has_more) == (["rose?"], False)
+        # The package asks for further pages by itself.
+        assert texts(list(client.responses.input_items.list(two.id, limit=1))) == in_order[::-1]
+        assert texts(client.responses.input_items.list(one.id, order="asc").data) == in_order[:2]
+        kinds = [item.type for item in client.responses.input_items.list(two.id).data]
+        assert kinds == ["message"] * 4
+        for wrong in ("limit=0", "limit=101", "limit=x", "order=up", "after=msg_nothing"):
+            told = proxy.client.get(f"/v1/responses/{two.id}/input_items?{wrong}", headers=BEARER)
+            assert (told.status_code, told.json()["error"]["param"]) == (400, wrong.partition("=")[0])
+
+
+@both
+def test_nothing_of_one_key_is_seen_with_another(streamed: bool) -> None:
+    with talking("Blue.", "Red.", "Green.", api_keys=KEYS) as (fake, proxy):
+        mine, other = (sdk(proxy, key) for key in KEYS)
+        made = ask(mine, "sky?", streamed=streamed)
+        talk = mine.conversations.create(items=[{"type": "message", "role": "user", "content": "secret"}])
+        with pytest.raises(openai.NotFoundError):
+            other.responses.retrieve(made.id)
+        with pytest.raises(openai.NotFoundError):
+            other.responses.input_items.list(made.id)
+        with pytest.raises(openai.NotFoundError):
+            other.responses.delete(made.id)
+        with pytest.raises(openai.BadRequestError):
+            ask(other, "rose?", streamed=streamed, previous_response_id=made.id)
+        with pytest.raises(openai.BadRequestError):
+            ask(other, [{"type": "item_reference", "id": made.output[0].id}], streamed=streamed)
+        with pytest.raises(openai.NotFoundError):
+            other.conversations.items.list(talk.id)
+        with pytest.raises(openai.NotFoundError):
+            ask(other, "rose?", streamed=streamed, conversation=talk.id)
+        assert len(fake.chats()) == 1
+        assert mine.responses.retrieve(made.id).output_text == "Blue."
+
+
+@both
+def test_items_are_referred_to_by_their_ids(streamed: bool) -> None:
+    """As Vercel's AI SDK does with every item of earlier answers."""
+    with talking("Blue.", "Red.") as (fake, proxy):
+        client = sdk(proxy)
+        made = ask(client, "sky?", streamed=streamed)
+        given = [
+            {"role": "user", "content": "sky?"},
+            {"type": "item_reference", "id": made.output[0].id},
+            {"id": "rs_from_elsewhere", "type": "item_reference"},
+            {"role": "user", "content": "rose?"},
+        ]
+        ask(client, given, streamed=streamed)
+        assert said(fake) == [("user", "sky?"), ("assistant", "Blue."), ("user", "rose?")]
+        with pytest.raises(openai.BadRequestError, match="msg_unknown_0"):
+            ask(client, [{"type": "item_reference", "id": "msg_unknown_0"}], streamed=streamed)
+
+
+@both
+def test_what_is_not_to_be_stored_is_not(streamed: bool, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/store.sqlite3"
+    with talking("Blue.", "Red.", store=store) as (fake, proxy):
+        client = sdk(proxy)
+        made = ask(client, "a secret sky?", streamed=streamed, store=False)
+        assert made.store is False
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(made.id)
+        with pytest.raises(openai.BadRequestError):
+            ask(client, "rose?", previous_response_id=made.id)
+        assert len(fake.chats()) == 1
+    held = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"secret" not in held
+    assert made.id.encode() not in held
+
+
+def test_responses_outlive_a_restart_and_go_with_a_purge(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/store.sqlite3"
+    with talking("Blue.", store=store) as (_, proxy):
+        made = ask(sdk(proxy), "sky?")
+    with talking("Red.", store=store) as (fake, proxy):
+        ask(sdk(proxy), "rose?", previous_response_id=made.id)
+        assert said(fake)[0] == ("user", "sky?")
+
+
+@both
+def test_a_conversation_collects_what_is_said_in_it(streamed: bool) -> None:
+    with talking("Blue.", "Red.", "Green.") as (fake, proxy):
+        client = sdk(proxy)
+        talk = client.conversations.create(
+            metadata={"topic": "colours"},
+            items=[{"type": "message", "role": "developer", "content": "Be brief."}],
+        )
+        assert (talk.object, talk.metadata) == ("conversation", {"topic": "colours"})
+        one = ask(client, "sky?", streamed=streamed, conversation=talk.id)
+        assert one.conversation.id == talk.id
+        ask(client, "rose?", streamed=streamed, conversation={"id": talk.id}, store=False)
+        added = client.conversations.items.create(
+            talk.id, items=[{"type": "message", "role": "user", "content": "By the way."}]
+        )
+        assert len(added.data) == 1
+        ask(client, "grass?", streamed=streamed, conversation=talk.id)
+        assert [text for _, text in said(fake)] == [
+            *("Be brief.", "sky?", "Blue.", "rose?", "Red.", "By the way.", "grass?"),
+        ]
+        items: list[Any] = client.conversations.items.list(talk.id, order="asc", limit=100).data
+        assert [item.type for item in items] == ["message"] * 8
+        first: Any = client.conversations.items.retrieve(items[1].id, conversation_id=talk.id)
+        assert first.content[0].text == "sky?"
+        client.conversations.items.delete(items[1].id, conversation_id=talk.id)
+        with pytest.raises(openai.NotFoundError):
+            client.conversations.items.retrieve(items[1].id, conversation_id=talk.id)
+        assert len(client.conversations.items.list(talk.id).data) == 7
+        assert client.conversations.update(talk.id, metadata={"topic": "none"}).metadata == {"topic": "none"}
+        assert client.conversations.retrieve(talk.id).metadata == {"topic": "none"}
+        client.conversations.delete(talk.id)
+        with pytest.raises(openai.NotFoundError):
+            client.conversations.retrieve(talk.id)
+        with pytest.raises(openai.NotFoundError):
+            ask(client, "and?", streamed=streamed, conversation=talk.id)
+        with pytest.raises(openai.BadRequestError, match="together"):
+            ask(client, "and?", conversation=talk.id, previous_response_id=one.id)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"items": [1]},
+        {"items": [{"role": "user", "content": "x"}] * 21},
+        {"metadata": {"a": 1}},
+        {"metadata": []},
+    ],
+)
+def test_a_malformed_conversation_is_refused(body: Any) -> None:
+    with talking() as (_, proxy):
+        assert proxy.client.post("/v1/conversations", json=body).status_code == 400
+
+
+def test_answers_to_many_requests_of_one_conversation_are_all_kept() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with talking(*["Yes."] * 12) as (_, proxy):
+        client = sdk(proxy)
+        talk = client.conversations.create()
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda number: ask(client, f"question {number}", conversation=talk.id), range(12)))
+        items: list[Any] = client.conversations.items.list(talk.id, limit=100).data
+        asked = {item.content[0].text for item in items if item.role == "user"}
+        assert asked == {f"question {number}" for number in range(12)}
+
+
+@both
+def test_a_prompt_is_counted_with_what_it_goes_on_from(streamed: bool) -> None:
+    with talking("Blue.", "Red.") as (_, proxy):
+        client = sdk(proxy)
+        one = ask(client, "sky " * 200)
+        alone = client.responses.input_tokens.count(model=MODEL, input="rose?").input_tokens
+        both_ = client.responses.input_tokens.count(model=MODEL, input="rose?", previous_response_id=one.id)
+        assert both_.input_tokens > alone + 150
+
+
+@both
+def test_without_its_store_answers_go_on_and_what_is_stored_is_told_to_be_out_of_reach(
+    streamed: bool,
+) -> None:
+    """Nothing listens there."""
+    with talking("Blue.", store="redis://127.0.0.1:9/0") as (_, proxy):
+        client = sdk(proxy)
+        made = ask(client, "sky?", streamed=streamed)
+        assert made.output_text == "Blue."
+        for call in (
+            lambda: client.responses.retrieve("resp_other"),
+            lambda: ask(client, "rose?", streamed=streamed, previous_response_id="resp_other"),
+            lambda: ask(client, "rose?", streamed=streamed, conversation="conv_1"),
+            lambda: client.responses.delete(made.id),
+        ):
+            with pytest.raises(openai.InternalServerError) as refused:
+                call()
+            assert (refused.value.status_code, refused.value.code) == (503, "store_unavailable")
+
+
+def test_an_unfinished_answer_and_one_that_failed_are_kept_as_that() -> None:
+    from tests.fakes import walk
+
+    with LlamaCppFake(brain=walk(last=1500)) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        stream = client.responses.create(model=MODEL, input="go", stream=True, max_output_tokens=20)
+        (made,) = (event.response for event in stream if event.type == "response.incomplete")
+        again = client.responses.retrieve(made.id)
+        assert again.status == "incomplete"
+        assert again.incomplete_details is not None
+
+
+def test_what_is_not_kept_here_is_asked_of_a_backend_that_is_not_managed() -> None:
+    with GenericFake() as fake:
+        setting = BackendSetting(url=fake.url, name="b", managed=False)
+        with running_proxy(setting) as proxy:
+            proxy.client.get("/v1/responses/resp_theirs")
+            proxy.client.delete("/v1/conversations/conv_theirs")
+        assert {("GET", "/v1/responses/resp_theirs"), ("DELETE", "/v1/conversations/conv_theirs")} <= {
+            (request.method, request.path) for request in fake.requests
+        }
+    with GenericFake() as fake, running_proxy(fake) as proxy:
+        assert proxy.client.get("/v1/responses/resp_theirs").status_code == 404
+        proxy.client.get("/v1/responses/resp_theirs", headers={"x-spillway-bypass": "1"})
+        assert len([each for each in fake.requests if each.path == "/v1/responses/resp_theirs"]) == 1
+
+
+def test_a_long_chain_is_bounded() -> None:
+    with talking(*["Yes."] * 3, max_body=60_000) as (_, proxy):
+        client = sdk(proxy)
+        name = ask(client, "a" * 40_000).id
+        name = ask(client, "b" * 40_000, previous_response_id=name).id
+        with pytest.raises(openai.APIStatusError, match="Begin a new conversation") as refused:
+            ask(client, "c", previous_response_id=name)
+        assert refused.value.status_code == 413
