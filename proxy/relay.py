@@ -140,7 +140,9 @@ class Relay:
         wire = await exchange.body(self.options.max_body)
         async with exchange.watched():
             if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
-                await pass_through(exchange, journal, *alone, _ending(dialect, wire))
+                await pass_through(
+                    exchange, journal, *alone, _ending(exchange, dialect, wire, self.options.max_body)
+                )
                 return
             try:
                 job = await self._read(exchange, journal, dialect, wire)
@@ -332,9 +334,14 @@ class Relay:
             raise ContextOverflow(text, param="messages", tokens=tokens, window=budget.window)
 
 
-def _ending(dialect: Dialect, wire: bytes) -> Ending:
+def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> Ending:
     """Ends a stream, that answers this request and is passed on as it comes, with an error."""
-    return lambda error: dialect.writer(dialect.read(wire, wire), unique()).error(error.body())
+
+    def ending(error: ClientError) -> bytes:
+        plain = exchange.decoded(wire, limit)
+        return dialect.writer(dialect.read(plain, plain), unique()).error(error.body())
+
+    return ending
 
 
 async def _end_with_nothing(client: ClientStream) -> None:

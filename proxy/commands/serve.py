@@ -14,6 +14,7 @@ from proxy.net.discovery import Found, discover_all
 from proxy.net.transport import open_transport
 from proxy.server import Limits, Server, within_files
 from proxy.settings import BackendSetting, Settings
+from proxy.telemetry.log import FORMAT, OneLine
 
 _NOTHING_FOUND = (
     "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
@@ -27,11 +28,9 @@ def serve(settings: Settings) -> int:
     Raises:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine(FORMAT))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # The server's own start-up lines say nothing that ours do not.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
     return uvicorn_run(_serve(settings))

@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import logging
 
+from typing_extensions import override
+
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Told
 from proxy.telemetry.outcome import Outcome
 
 _log = logging.getLogger("spillway")
 
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _MOST_SAID = 4096
 """Things said once that are remembered; names of models come from clients, so there must be an end."""
+
+
+class OneLine(logging.Formatter):
+    """Keeps a message from beginning a line of its own: names in it come from clients and backends."""
+
+    @override
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line of a record, without a traceback."""
+        line = super().formatMessage(record)
+        return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 class RequestLog:
@@ -38,9 +51,7 @@ class RequestLog:
                     "%s refused a prompt as too long; its window is %s", _where(outcome), window or "not told"
                 )
             case e.Refused("tools", origin):
-                _log.warning(
-                    "%s takes no tools (%s): they are emulated from now on", _where(outcome), _plain(origin)
-                )
+                _log.warning("%s takes no tools (%s): they are emulated from now on", _where(outcome), origin)
             case e.Cut(expected, reported):
                 _log.warning(
                     "%s cut a prompt of about %d tokens to %d without a word",
@@ -112,7 +123,7 @@ def _unknown_window(outcome: Outcome) -> None:
     _log.error(
         "the context window of model %s on backend %s is not known, so its requests are forwarded as they are; "
         'set SPILLWAY_MODELS=\'{"%s": {"window": TOKENS}}\'',
-        _plain(outcome.model), _plain(outcome.backend), _plain(outcome.model),
+        outcome.model, outcome.backend, outcome.model,
     )  # fmt: skip
 
 
@@ -126,9 +137,4 @@ def _of_window(event: e.WindowLearned | e.WindowDisproved) -> str:
 
 
 def _where(outcome: Outcome) -> str:
-    return f"{_plain(outcome.backend)}/{_plain(outcome.model)}"
-
-
-def _plain(name: str) -> str:
-    """A name that can't begin a line of its own: model ids come from clients."""
-    return name if name.isprintable() else ascii(name)[1:-1]
+    return f"{outcome.backend}/{outcome.model}"

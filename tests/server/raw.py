@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -91,11 +92,14 @@ def connected(url: str, *, window: int = 0) -> Iterator[Raw]:
 
 
 def chat(*, stream: bool = False, text: str = "hello", version: str = "1.1", headers: str = "") -> bytes:
-    """A whole request for a chat completion."""
+    """A whole request for a chat completion; packed, where its headers say so."""
     body = json.dumps(
         {"model": "fake-model", "messages": [{"role": "user", "content": text}], "stream": stream}
-    )
-    return (
-        f"POST /v1/chat/completions HTTP/{version}\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        f"{headers}content-length: {len(body)}\r\n\r\n{body}"
     ).encode()
+    if "content-encoding: gzip" in headers:
+        body = gzip.compress(body)
+    head = (
+        f"POST /v1/chat/completions HTTP/{version}\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"{headers}content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body

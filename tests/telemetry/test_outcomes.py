@@ -115,15 +115,14 @@ def test_what_is_not_plain_forwarding_is_one_line_in_the_log(caplog: pytest.LogC
         assert secret not in caplog.text
 
 
-def test_every_request_is_a_line_at_debug_and_no_name_begins_a_line_of_its_own(
+def test_every_request_is_a_line_at_debug(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="spillway"), LlamaCppFake(brain=scripted(["hi"])) as fake:
         with running_proxy(fake) as proxy:
-            proxy.chat({"model": "m\nERROR forged", "messages": [USER]})
+            proxy.chat({"model": "m", "messages": [USER]})
         said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
         assert any("200 forwarded" in line for line in said)
-        assert not any("\n" in line for line in said)
 
 
 def test_headers_that_go_out_while_the_history_is_shortened_say_so_and_the_end_tells_the_rest() -> None:

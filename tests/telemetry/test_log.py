@@ -1,0 +1,53 @@
+"""What the log looks like, whatever names it has to tell."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.telemetry.log import FORMAT, OneLine
+from tests.fakes import LlamaCppFake
+from tests.proxying import running_proxy
+
+FORGED = "2026-01-01 00:00:00,000 INFO spillway: all is well"
+USER = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What a running Spillway would write at `debug`."""
+    out, log = io.StringIO(), logging.getLogger("spillway")
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(OneLine(FORMAT))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    yield out
+    log.removeHandler(handler)
+    log.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028", "\x85", "\x0b", "\x1b[2K\r"])
+def test_no_name_of_a_model_forges_a_line(written: io.StringIO, end: str) -> None:
+    model = f"m{end}{FORGED}"
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        proxy.chat({"model": model, "messages": [USER]})
+        proxy.chat({"model": model, "messages": "junk"})
+        proxy.client.post("/v1/embeddings", json={"model": model, "input": "x"})
+        fake.stop()
+        proxy.chat({"model": model, "messages": [USER]})
+    lines = written.getvalue().splitlines()
+    assert any(FORGED in line for line in lines)
+    assert FORGED not in lines
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_traceback_keeps_its_lines(written: io.StringIO) -> None:
+    log = logging.getLogger("spillway")
+    try:
+        int("one\ntwo")
+    except ValueError:
+        log.exception("failed: %s", "a\nb")
+    assert "failed: a\\nb\nTraceback" in written.getvalue()
