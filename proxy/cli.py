@@ -1,4 +1,4 @@
-"""The command `spillway`: serve, check, store."""
+"""The command `spillway`: serve, check, store, launch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from proxy import __version__
 from proxy.commands.check import check
+from proxy.commands.launch import launch
+from proxy.commands.launch.programs import PROGRAMS
 from proxy.commands.serve import serve
 from proxy.commands.store import store
 from proxy.environment import without_user
@@ -19,19 +21,34 @@ from proxy.settings import BackendSetting, Settings, load_settings
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 when nothing answered, 2 for a wrong setting or argument."""
-    args = _parser().parse_args(argv)
+    own, rest = _parted(sys.argv[1:] if argv is None else argv)
+    args = _parser().parse_args(own)
     try:
         settings = _settings(args)
         if args.command == "check":
             return asyncio.run(check(settings))
         if args.command == "store":
             return asyncio.run(store(settings, args.action, args.older_than))
+        if args.command == "launch":
+            return launch(settings, args.program, model=args.model, serving=_serving(args), arguments=rest)
         return serve(settings)
     except SettingError as error:
         print(f"spillway: {error}", file=sys.stderr)  # noqa: T201 - a command line tool prints
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _parted(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Our own arguments, and those behind `--`, which are another program's."""
+    end = list(argv).index("--") if "--" in argv and argv[0] == "launch" else len(argv)
+    return argv[:end], argv[end + 1 :]
+
+
+def _serving(args: argparse.Namespace) -> list[str]:
+    """Arguments for a `spillway serve` that is started for a program."""
+    config = [] if args.config is None else ["--config", str(args.config.absolute())]
+    return [*config, *(part for url in args.backend or () for part in ("--backend", url))]
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -63,9 +80,17 @@ def _parser() -> argparse.ArgumentParser:
     storing.add_argument(
         "--older-than", type=float, metavar="DAYS", help="purge only what was made before that"
     )
-    for command in (serving, checking, storing):
+    launching = commands.add_parser(
+        "launch",
+        help="run a coding agent through Spillway",
+        description="Run a coding agent through the Spillway that runs, or one that is started for it; "
+        "what stands behind -- goes to the program.",
+    )
+    launching.add_argument("program", choices=PROGRAMS)
+    launching.add_argument("--model", metavar="ID", help="the model (default: the one that suits best)")
+    for command in (serving, checking, storing, launching):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file (also SPILLWAY_CONFIG)")
-    for command in (serving, checking):
+    for command in (serving, checking, launching):
         command.add_argument(
             "--backend",
             action="append",

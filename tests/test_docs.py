@@ -158,7 +158,8 @@ def commands(text: str) -> Iterator[list[str]]:
             r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:(?:\S*/)?spillway|\S*python3? -m proxy) +(.*)", line
         )
         if found:
-            yield found[1].split(" #")[0].split()
+            # What stands behind `--` is another program's.
+            yield found[1].split(" #")[0].split(" -- ")[0].split()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

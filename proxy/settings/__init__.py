@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.settings.entries import STATUS_FORMS, BackendSetting, ModelSetting
-from proxy.settings.loading import load_settings
+from proxy.settings.loading import environment, load_settings, state_folder
 from proxy.settings.places import is_here, proxy_for
 from proxy.settings.settings import Settings
 
@@ -12,7 +12,9 @@ __all__ = [
     "BackendSetting",
     "ModelSetting",
     "Settings",
+    "environment",
     "is_here",
     "load_settings",
     "proxy_for",
+    "state_folder",
 ]

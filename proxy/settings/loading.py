@@ -79,3 +79,14 @@ def _one_line(error: ValidationError) -> str:
     if "KEY" in name or isinstance(first.get("input"), dict | list | tuple):
         value = "(hidden)"
     return f"{name}={without_user(value)}: {message[0].lower()}{message[1:]}"
+
+
+def environment() -> dict[str, str]:
+    """All of it, for a program that is started."""
+    return dict(os.environ)  # noqa: TID251 - the one place
+
+
+def state_folder() -> Path:
+    """Where what lasts beyond a run is kept for this user (XDG Base Directory Specification 0.8)."""
+    named = os.environ.get("XDG_STATE_HOME", "")  # noqa: TID251 - the one place
+    return (Path(named) if named.startswith("/") else Path.home() / ".local/state") / "spillway"

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 from tests.agents.model import DONE, Counter, prefix_kept
-from tests.agents.programs import MODEL, PROGRAMS
+from tests.agents.programs import ALLOWED, MODEL, PROGRAMS
 from tests.fakes import FakeModel, LlamaCppFake
 from tests.proxying import running_proxy
 
+ROOT = Path(__file__).parents[2]
 BIN = Path(__file__).parent / "node_modules/.bin"
 MINUTES = 10
 ROW = "{:10} {:>5} {:>6} {:>7} {:>9} {:>8} {:>9} {:>7} {:>7}  {}"
@@ -54,13 +55,16 @@ def _play(name: str, options: argparse.Namespace) -> bool:
         home, work = Path(folder) / "home", Path(folder) / "work"
         home.mkdir()
         work.mkdir()
-        start = PROGRAMS[name](proxy.url, home)
-        program, *arguments = start.command
-        path = f"{BIN}{os.pathsep}{os.defpath}"
         ran = subprocess.run(
-            [BIN / program, *arguments],
+            [sys.executable, "-P", "-m", "proxy", "launch", name, "--model", MODEL, "--", *PROGRAMS[name]],
             cwd=work,
-            env={"PATH": path, "HOME": str(home), **start.environment},
+            env={
+                "PATH": f"{BIN}{os.pathsep}{os.defpath}",
+                "HOME": str(home),
+                "PYTHONPATH": str(ROOT),
+                "SPILLWAY_PORT": proxy.url.rpartition(":")[2],
+                **ALLOWED,
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
