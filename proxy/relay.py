@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from proxy.exchange import Exchange, unique
 from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
-from proxy.neutral.piece import NOBODY, Identity, Piece
+from proxy.neutral.piece import Identity, Piece
 from proxy.neutral.request import Request
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
@@ -210,7 +210,7 @@ class Relay:
         try:
             await self._make_room(job, client)
             if job.managed.ended:
-                await _end_with_nothing(client)
+                await _end_with_nothing(client, self._identity(job))
                 return
             response, body = await self.attempts.open(job)
             if body is not None:
@@ -267,12 +267,11 @@ class Relay:
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")
         form = wished if wished in FORMS else job.options.status
-        identity = Identity(job.dialect.answer_id(job.unique), int(self.clock()), job.prompt.request.model)
         stream = (KeepingStream if job.asked.keeping is not None else ClientStream)(
             job.exchange,
             job.writer(),
             form="off" if job.undisturbed else form,
-            own=identity,
+            own=self._identity(job),
             own_headers=job.spillway_headers,
             grace=job.options.grace,
             heartbeat=job.options.heartbeat,
@@ -281,13 +280,22 @@ class Relay:
             stream.keep = partial(self._keep, job)
         return stream
 
+    def _identity(self, job: Job) -> Identity:
+        """Of an answer that no backend has given one."""
+        return Identity(job.dialect.answer_id(job.unique), int(self.clock()), job.prompt.request.model)
+
     # -- whole answers
 
     async def _whole(self, job: Job) -> None:
         await self._make_room(job, None)
         if job.managed.ended:
             headers = [(b"content-type", b"application/json"), *job.spillway_headers()]
-            await job.exchange.reply(200, headers, job.writer().whole(NO_ANSWER, (), None))
+            told = job.writer().whole(
+                replace(NO_ANSWER, read=lambda: (Piece(identity=self._identity(job)),)), (), None
+            )
+            if job.asked.keeping is not None:
+                await self._keep(job, loads(told))
+            await job.exchange.reply(200, headers, told)
             return
         response, body = await self.attempts.open(job)
         assert body is not None  # nobody asked for a stream
@@ -304,7 +312,8 @@ class Relay:
             await self._make_room_in(job, job.budget, client)
         wish = job.asked.compaction
         if wish is not None and (wish.now or job.compacted):
-            await self.keeper.keep(job, "" if job.compacted else await self.compactor.described(job))
+            words = await self.compactor.described(job) if wish.worded and not job.compacted else ""
+            await self.keeper.keep(job, words)
             job.managed.ended = wish.now or wish.pauses
 
     async def _make_room_in(self, job: Job, budget: ContextBudget, client: ClientStream | None) -> None:
@@ -344,10 +353,10 @@ def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> En
     return ending
 
 
-async def _end_with_nothing(client: ClientStream) -> None:
+async def _end_with_nothing(client: ClientStream, identity: Identity) -> None:
     """An answer in which no model says anything: what the client is told beside that is all of it."""
     await client.close_notice()
-    await client.write(client.writer.own(Piece(choice=True), NOBODY) + client.writer.end())
+    await client.write(client.writer.own(Piece(choice=True), identity) + client.writer.end())
     await client.end()
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from proxy.dialects.chat import Chat, ChatReader
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OLLAMA
-from proxy.dialects.responses import Responses
+from proxy.dialects.responses import Compacting, Responses
 from proxy.neutral.dialect import Dialect, Reader
 
 CHAT = Chat()
-_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), *OLLAMA)
+_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), Compacting(), *OLLAMA)
 DIALECTS: dict[str, Dialect] = {path: dialect for dialect in _ALL for path in dialect.paths}
 """By the paths that they own."""
 UPSTREAM: Reader = ChatReader()

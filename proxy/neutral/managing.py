@@ -6,8 +6,15 @@ Contracts: Anthropic's context editing and compaction (PyPI `anthropic` 2.12.0, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+
+from proxy.wire.jsontext import dumps
+
+COMPACTION = "compaction"
+"""What histories are sealed for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,12 @@ class CompactionWish:
     """Whether the answer ends behind a compaction."""
     now: bool = False
     """Whether the request is for a compaction and nothing else."""
+    worded: bool = True
+    """Whether the client is given the compaction in words, too."""
+    lead: int = 0
+    """How many of the leading system messages, the last ones, are part of the history: clients leave them out with it."""
+    said: Sequence[str] = ()
+    """Fingerprints of messages that earlier compactions stand for, which this one goes on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,40 @@ class Kept:
     """Of the messages that take the place of those before (`proxy.history.sealed`); empty: there is none."""
     words: str
     """The same in words, for who can't open the seal; empty: there are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """What is under a seal: a history as it was when it was compacted."""
+
+    messages: Sequence[dict[str, Any]]
+    """Those that take the place of the history."""
+    lead: Sequence[dict[str, Any]] = ()
+    """System messages in front of it that were part of it."""
+    said: Sequence[str] = ()
+    """Fingerprints of the user's messages that it stands for."""
+
+    @classmethod
+    def read(cls, value: Any) -> Sealed | None:
+        """It, as it was sealed; None for anything else."""
+        if not isinstance(value, dict) or not all(
+            _messages(value.get(name)) for name in ("messages", "lead")
+        ):
+            return None
+        return cls(messages=value["messages"], lead=value["lead"], said=value.get("said") or ())
+
+    def written(self) -> dict[str, Any]:
+        """It, as it is sealed."""
+        return {"messages": list(self.messages), "lead": list(self.lead), "said": list(self.said)}
+
+
+def fingerprint(message: Mapping[str, Any]) -> str:
+    """What a message is known by that was sent before."""
+    return blake2b(dumps([message.get("role"), message.get("content")]), digest_size=8).hexdigest()
+
+
+def _messages(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 @dataclass(slots=True)

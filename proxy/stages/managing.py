@@ -8,7 +8,7 @@ from typing import Any
 
 from proxy.backends.profile import ModelProfile
 from proxy.net.apart import apart
-from proxy.neutral.managing import Cleared, Edit, Kept
+from proxy.neutral.managing import COMPACTION, Cleared, CompactionWish, Edit, Kept, Sealed, fingerprint
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import is_heavy
 from proxy.shortening.budget import ContextBudget
@@ -18,9 +18,6 @@ from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
 from proxy.stages.sealing import Sealer
-
-PURPOSE = "compaction"
-"""What histories are sealed for."""
 
 
 def wished_goal(job: Job, budget: ContextBudget) -> int | None:
@@ -46,15 +43,23 @@ class Keeper:
         """The messages that a compaction stands for; its words, as nobody's own, if it is none of this tenant's."""
         if kept is None:
             return ()
-        messages = await self._sealer.open(tenant, PURPOSE, kept.seal)
-        if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
-            return messages
+        under = Sealed.read(await self._sealer.open(tenant, COMPACTION, kept.seal))
+        if under is not None:
+            return under.messages
         return foreign(kept.words) if kept.words else ()
 
     async def keep(self, job: Job, words: str = "") -> None:
         """Give the client its history as it stands now, in these words or in those of its summary."""
-        history = list(job.prompt.history)
-        seal = await self._sealer.seal(job.exchange.tenant, PURPOSE, history)
+        history, wish, sent = list(job.prompt.history), job.asked.compaction, job.asked.messages
+        carried = wish or CompactionWish()
+        lead = leading_system(sent)
+        said = (fingerprint(message) for message in sent if message.get("role") == "user")
+        under = Sealed(
+            messages=history,
+            lead=sent[lead - carried.lead : lead],
+            said=list(dict.fromkeys([*carried.said, *said])),
+        )
+        seal = await self._sealer.seal(job.exchange.tenant, COMPACTION, under.written())
         job.managed.kept = Kept(seal, words or in_words(history))
 
     async def edit(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
+from proxy.dialects.responses.compacting import CompactedWriter
 from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
 from proxy.errors import ClientError
@@ -57,4 +60,26 @@ class Responses:
         return ResponsesWriter(request, unique)
 
 
-__all__ = ["Responses"]
+class Compacting(Responses):
+    """The same requests, asked for a compaction alone."""
+
+    paths: tuple[str, ...] = ("/v1/responses/compact",)
+    counts: tuple[str, ...] = ()
+
+    @override
+    def read(self, body: bytes, wire: bytes) -> Request:
+        """A client's request, which is answered whole.
+
+        Raises:
+            BadRequest: it is malformed.
+        """
+        del wire
+        return read(body, compacts=True)
+
+    @override
+    def writer(self, request: Request, unique: str) -> CompactedWriter:
+        """For one answer."""
+        return CompactedWriter(request, unique)
+
+
+__all__ = ["Compacting", "Responses"]

@@ -184,3 +184,21 @@ class CallItem(Item):
             ("custom_tool_call_input.delta", {"item_id": self.id, "delta": text}),
             ("custom_tool_call_input.done", {"item_id": self.id, "input": text}),
         ]
+
+
+class CompactionItem(Item):
+    """A compaction for the client to keep, which comes all at once."""
+
+    prefix = "cmp"
+
+    def __init__(self, item_id: str, seal: str) -> None:
+        super().__init__(item_id)
+        self.seal = seal
+
+    @override
+    def whole(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "compaction", "encrypted_content": self.seal}
+
+    @override
+    def _closing(self) -> Events:
+        return []

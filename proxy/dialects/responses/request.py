@@ -6,16 +6,26 @@ Fields: OpenAI API reference, "Create a model response" (2026), and PyPI `openai
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from proxy.dialects.bodies import given, model_in, object_in, request_of, text
 from proxy.dialects.responses import stored
-from proxy.dialects.responses.conversation import Item, items_in, messages_of, parts_of
+from proxy.dialects.responses.compaction import (
+    Opened,
+    is_compaction,
+    opening,
+    since_compaction,
+    wish_in,
+    without_trigger,
+)
+from proxy.dialects.responses.conversation import Item, items_in, parts_of
 from proxy.dialects.responses.tools import choice, offered
 from proxy.errors import BadRequest
 from proxy.neutral.kept import Fetch, Unseal
-from proxy.neutral.request import Request
+from proxy.neutral.managing import CompactionWish
+from proxy.neutral.request import Request, leading_system
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""
@@ -26,36 +36,53 @@ _ELSEWHERE = {
 """Options that need what is not here, with what they ask for."""
 
 
-def read(raw: bytes) -> Request:
-    """Read a request body.
+def read(raw: bytes, *, compacts: bool = False) -> Request:
+    """Read a request body; `compacts`: whatever it asks for, it is to be compacted and nothing else.
 
     Raises:
         BadRequest: it is malformed, or asks for what only OpenAI's servers can do.
     """
     asked = object_in(raw)
+    if compacts:
+        asked |= {"stream": False, "store": False}
     _check(asked)
     model = model_in(asked)
-    if stored.goes_on(asked):
+    own, triggered = without_trigger(items_in(asked.get("input")))
+    wish = wish_in(asked, now=compacts or triggered)
+    if stored.goes_on(asked) or any(map(is_compaction, own)):
         return Request(
             body={"model": model, "messages": []},
             model=model,
             stream=asked.get("stream") is True,
             form=asked,
-            reading=partial(_recollected, asked),
+            reading=partial(_recollected, asked, own, wish),
         )
-    own = items_in(asked.get("input"))
-    return _made(asked, own, own)
+    return _made(asked, own, own, wish, {})
 
 
-def _recollected(asked: Mapping[str, Any]) -> Generator[Fetch | Unseal, Any, Request]:
+def _recollected(
+    asked: Mapping[str, Any], own: Sequence[Item], wish: CompactionWish | None
+) -> Generator[Fetch | Unseal, Any, Request]:
     """The request, once what it names is there."""
-    own = yield from stored.in_place_of_references(items_in(asked.get("input")))
-    before = yield from stored.before(asked)
-    return _made(asked, [*before, *own], own)
+    opened: Opened = {}
+    own = yield from stored.in_place_of_references(own)
+    yield from opening(own, opened)
+    before = yield from stored.before(asked, opened)
+    return _made(asked, [*before, *own], own, wish, opened)
 
 
-def _made(asked: Mapping[str, Any], items: Sequence[Item], own: Sequence[Item]) -> Request:
+def _made(
+    asked: Mapping[str, Any],
+    items: Sequence[Item],
+    own: Sequence[Item],
+    wish: CompactionWish | None,
+    opened: Opened,
+) -> Request:
     """The request for an answer to these items, of which its `own` are what the client sent with it."""
+    messages, under = since_compaction(items, opened)
+    if wish is not None:
+        said = () if under is None else under.said
+        wish = replace(wish, lead=leading_system(messages), said=said)
     body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
     instructions = asked.get("instructions")
     lead = (
@@ -63,7 +90,7 @@ def _made(asked: Mapping[str, Any], items: Sequence[Item], own: Sequence[Item]) 
         if isinstance(instructions, str) and instructions
         else []
     )
-    body["messages"] = [*lead, *messages_of(items)]
+    body["messages"] = [*lead, *messages]
     if isinstance(reasoning := asked.get("reasoning"), dict) and text(reasoning, "effort"):
         body["reasoning_effort"] = reasoning["effort"]
     body |= _tools(asked)
@@ -74,6 +101,7 @@ def _made(asked: Mapping[str, Any], items: Sequence[Item], own: Sequence[Item]) 
         bound=asked.get("max_output_tokens"),
         structure=_format(asked.get("text")),
         form=asked,
+        compaction=wish,
         keeping=partial(stored.keeping, asked, own) if kept else None,
     )
 

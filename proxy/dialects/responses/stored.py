@@ -11,14 +11,16 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from proxy.dialects.bodies import text
+from proxy.dialects.responses.compaction import Opened, opening
 from proxy.dialects.responses.conversation import Item, items_in
 from proxy.errors import BadRequest, NotFound
-from proxy.neutral.kept import Alone, Fetch, Keep, Keeping
+from proxy.neutral.kept import Alone, Fetch, Keep, Keeping, Unseal
 from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")
 Node: TypeAlias = dict[str, Any]
 Fetching: TypeAlias = Generator[Fetch, Any, T]
+Asking: TypeAlias = Generator[Fetch | Unseal, Any, T]
 
 PLACED = re.compile(r"[a-z]+_(.+)_i?\d+")
 """Ids of items that were made here: they hold the one of the response that they belong to."""
@@ -77,16 +79,16 @@ def is_kept(asked: Mapping[str, Any]) -> bool:
 # -- going on from it
 
 
-def before(asked: Mapping[str, Any]) -> Fetching[list[Item]]:
-    """The items that come before those of a request.
+def before(asked: Mapping[str, Any], opened: Opened) -> Asking[list[Item]]:
+    """The items that come before those of a request, with what is under the seals of compactions among them.
 
     Raises:
         BadRequest, NotFound: there is nothing of that name, or not any more.
     """
     if name := conversation_in(asked):
         kept = yield from conversation(name)
-        return (yield from chain(kept["head"]))
-    return (yield from chain(text(asked, "previous_response_id")))
+        return (yield from chain(kept["head"], opened))
+    return (yield from chain(text(asked, "previous_response_id"), opened))
 
 
 def conversation(name: str) -> Fetching[dict[str, Any]]:
@@ -102,8 +104,8 @@ def conversation(name: str) -> Fetching[dict[str, Any]]:
     return found
 
 
-def chain(head: str) -> Fetching[list[Item]]:
-    """All items up to and with those of a node, oldest first.
+def chain(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
+    """The items up to and with those of a node, oldest first: all, or with `opened` from the newest compaction on.
 
     Raises:
         BadRequest: a part of them is gone.
@@ -116,6 +118,10 @@ def chain(head: str) -> Fetching[list[Item]]:
             raise _gone(head, name)
         parts.append([*node["input"], *node["output"]])
         name = node["previous"]
+        if opened is not None:
+            yield from opening(parts[-1], opened)
+            if any(text(item, "encrypted_content") in opened for item in parts[-1]):
+                break
     return [item for part in reversed(parts) for item in part]
 
 
@@ -193,12 +199,13 @@ def kept_as(name: str, document: dict[str, Any]) -> Keeping:
 def node_of(name: str, items: Sequence[Item], *, previous: str = "", output: Sequence[Item] = ()) -> Node:
     """A node with these items, each under an id of its own that tells where it lies; `size` in bytes."""
     unique = name.partition("_")[2]
-    own = [_identified(item, unique, number) for number, item in enumerate(items)]
+    own = [identified(item, unique, number) for number, item in enumerate(items)]
     size = len(dumps([own, list(output)]))
     return {"previous": previous, "input": own, "output": list(output), "response": None, "size": size}
 
 
-def _identified(item: Item, unique: str, number: int) -> Item:
+def identified(item: Item, unique: str, number: int) -> Item:
+    """An item under an id that tells where it lies, if it has none of its own."""
     kind = text(item, "type") or "message"
     made = {"id": f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}", "type": kind}
     return {

@@ -13,7 +13,14 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering
-from proxy.dialects.responses.items import CallItem, Item, MessageItem, ReasoningItem, SummaryItem
+from proxy.dialects.responses.items import (
+    CallItem,
+    CompactionItem,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    SummaryItem,
+)
 from proxy.dialects.responses.response import response_of, usage_of
 from proxy.dialects.responses.tools import Named, offered
 from proxy.dialects.translating import Translator, event_of
@@ -56,6 +63,8 @@ class ResponsesWriter(Translator):
         self._items: list[Item] = []
         self._open: Item | None = None
         """The message or reasoning that grows."""
+        self._compacts = request.compaction is not None
+        self._compacted: CompactionItem | None = None
         self._calls: dict[int, CallItem] = {}
         self._numbering = Numbering()
 
@@ -79,8 +88,12 @@ class ResponsesWriter(Translator):
 
     @override
     def _status(self, event: Mapping[str, Any]) -> bytes:
-        """It is an event that clients do not know, and pass over."""
-        return self._event("spillway.status", event=event)
+        """It is an event that clients do not know, and pass over; beside OpenAI's own, where a compaction will follow."""
+        out = self._event("spillway.status", event=event)
+        if not self._compacts or self._items or event.get("data", {}).get("done"):
+            return out
+        coming = {"item_id": self._item_id(CompactionItem.prefix), "output_index": 0}
+        return out + self._event("response.compaction.compacting", **coming)
 
     @override
     def _failed(self, error: Any) -> bytes:
@@ -92,12 +105,14 @@ class ResponsesWriter(Translator):
 
     @override
     def _ended(self) -> bytes:
-        out = [self._begin(NOBODY), *self._done_all()]
+        out = [self._begin(NOBODY), *self._compaction(), *self._done_all()]
         self.final = self._complete()
         return b"".join((*out, self._event(f"response.{self.final['status']}", response=self.final)))
 
     @override
     def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+        self._begin(identity)
+        self._compaction()
         self._said(came, identity)
         self._done_all()
         return self._complete()
@@ -108,6 +123,8 @@ class ResponsesWriter(Translator):
     def _said(self, piece: Piece, identity: Identity) -> bytes:
         says = piece.choice or piece.role or piece.event is not None
         out = [self._begin(identity)] if says or piece.text or piece.thought or piece.calls else []
+        if out:
+            out += self._compaction()
         if piece.thought:
             out += self._grow(self._thinking, piece.thought)
         if piece.text:
@@ -122,6 +139,16 @@ class ResponsesWriter(Translator):
         self._created, self._model = identity.created, identity.model or self._model
         created = self._event("response.created", response=self._response("in_progress"))
         return created + self._event("response.in_progress", response=self._response("in_progress"))
+
+    def _compaction(self) -> list[bytes]:
+        """The compaction that the answer begins with, if there is one that was not told."""
+        kept = self._managed.kept
+        if kept is None or self._compacted is not None:
+            return []
+        item = self._compacted = CompactionItem(self._item_id(CompactionItem.prefix), kept.seal)
+        out: list[bytes] = []
+        self._add(item, out)
+        return out + self._done(item)
 
     def _grow(self, kind: type[MessageItem | ReasoningItem], said: str) -> list[bytes]:
         out: list[bytes] = []
@@ -169,6 +196,12 @@ class ResponsesWriter(Translator):
         self._sequence += 1
         return event_of(kind, {"sequence_number": self._sequence - 1, **fields})
 
+    def _used(self) -> Mapping[str, Any]:
+        """The usage of the answer; of the summaries, where there is nothing else in it."""
+        if not self._managed.ended:
+            return self._usage
+        return dict(zip(("prompt_tokens", "completion_tokens"), self._managed.spent, strict=True))
+
     def _item_id(self, prefix: str) -> str:
         return f"{prefix}_{self._unique}_{len(self._items)}"
 
@@ -184,7 +217,7 @@ class ResponsesWriter(Translator):
         if status != "in_progress":
             told["output"] = [item.whole() for item in self._items]
             told["completed_at"] = created if status == "completed" else None
-            told["usage"] = None if status == "failed" else usage_of(self._usage)
+            told["usage"] = None if status == "failed" else usage_of(self._used())
         return response_of(
             self._asked,
             id=f"resp_{self._unique}",
