@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 from fastapi import FastAPI
@@ -28,7 +29,8 @@ from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
-from proxy.settings import BackendSetting, Settings, proxy_for
+from proxy.settings import BackendSetting, Settings, is_near, proxy_for
+from proxy.stages.ahead import Ahead
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
@@ -88,7 +90,7 @@ def create_app(
     app = Application(
         title="Spillway",
         version=__version__,
-        lifespan=_lifespan(wire, kept, counting),
+        lifespan=_lifespan(wire, kept, counting, surface.relay.ahead),
         description=_DESCRIPTION,
         docs_url=None,  # ours ask for a key where there is one
         redoc_url=None,
@@ -125,7 +127,7 @@ def open_wire(
 
 
 def _lifespan(
-    transport: httpx.AsyncBaseTransport, store: StoreAdmin, counting: Counting
+    transport: httpx.AsyncBaseTransport, store: StoreAdmin, counting: Counting, ahead: Ahead
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Load before serving; at the end, cancel what runs, keep what was learned, and let go."""
 
@@ -137,6 +139,7 @@ def _lifespan(
             stack.push_async_callback(store.close)
             stack.push_async_callback(counting.save)
             stack.push_async_callback(cancel_all)
+            stack.callback(ahead.close)
             await counting.meter.warm()
             # What was loaded so far stays: the collector need not look through the vocabulary on every run.
             gc.collect()
@@ -158,24 +161,15 @@ def _surface(
     router = Router(upstreams(settings.backends, settings, transport), helpers=options.helpers)
     meter = counting.meter
     metrics = _metrics(store)
-    journals = Journals(clock=time.monotonic)
-    for listener in (metrics, RequestLog()):
-        journals.listen(listener, *listener.types)
-    ledger = CallLedger()
-    relay = _relay(options, router, store, counting, ledger, journals, clock)
+    journals = _journals(metrics)
+    relay = _relay(options, router, store, counting, journals, clock, _near(settings.backends))
     return Surface(
         relay=relay,
         options=options,
         metrics=metrics,
         meter=meter,
-        ledger=ledger,
-        door=Door(
-            settings.api_keys,
-            hosts=settings.allowed_hosts,
-            name=settings.host,
-            origins=settings.cors,
-            admin=settings.allow_admin,
-        ),
+        ledger=relay.driver.ledger,
+        door=_door(settings),
         metrics_open=settings.metrics_open,
         readiness=Readiness(router.upstreams),
         store=store,
@@ -187,9 +181,9 @@ def _relay(
     router: Router,
     store: CheckpointStore,
     counting: Counting,
-    ledger: CallLedger,
     journals: Journals,
     clock: Callable[[], float],
+    near: frozenset[str],
 ) -> Relay:
     meter = counting.meter
     recaller = Recaller(meter=meter, embedder=Embedder(router=router))
@@ -201,20 +195,44 @@ def _relay(
         preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
     )
     resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
+    ahead = Ahead(preparer=preparer, compactor=compactor, meter=meter, journals=journals, near=near)
     return Relay(
         options=options,
         router=router,
         preparer=preparer,
         keeper=keeper,
         compactor=compactor,
+        ahead=ahead,
         recaller=recaller,
         attempts=attempts,
         counting=counting,
-        driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=ledger),
+        driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=CallLedger()),
         journals=journals,
         memory=Memory(Documents(store, clock), sealer, store, options.max_body),
         clock=clock,
     )
+
+
+def _door(settings: Settings) -> Door:
+    return Door(
+        settings.api_keys,
+        hosts=settings.allowed_hosts,
+        name=settings.host,
+        origins=settings.cors,
+        admin=settings.allow_admin,
+    )
+
+
+def _near(backends: Sequence[BackendSetting]) -> frozenset[str]:
+    """The names of those at which tokens cost nothing."""
+    return frozenset(each.name for each in backends if is_near(urlsplit(each.url).hostname or ""))
+
+
+def _journals(metrics: Metrics) -> Journals:
+    journals = Journals(clock=time.monotonic)
+    for listener in (metrics, RequestLog()):
+        journals.listen(listener, *listener.types)
+    return journals
 
 
 def _metrics(store: StoreAdmin) -> Metrics:
@@ -248,6 +266,7 @@ def options_of(settings: Settings) -> Options:
         recall=settings.recall,
         recall_share=settings.recall_share,
         recall_model=settings.recall_model,
+        ahead=settings.ahead,
         status=settings.status,
         policy=settings.policy,
         answer_cap=settings.answer_cap,

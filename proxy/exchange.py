@@ -136,6 +136,18 @@ class Exchange:
         self._intake.passed += self._held
         self._held = 0
 
+    def apart(self) -> Exchange:
+        """Who asked, and with which headers, for what is done when this one is over; nobody can be answered on it."""
+        told = {
+            "method": self.method,
+            "path": self.path,
+            "headers": self.headers,
+            "http_version": self.version,
+        }
+        apart = Exchange(told, _nobody, _told_nobody)
+        apart.tenant, apart.trusted = self.tenant, self.trusted
+        return apart
+
     def header(self, name: bytes) -> str | None:
         """The first header of that name."""
         value = self._first.get(name)
@@ -308,6 +320,15 @@ class _Watched:
 
     async def __aexit__(self, *_: object) -> None:
         self._watcher.cancel()
+
+
+async def _nobody() -> AsgiMessage:
+    raise ConnectionError("nobody is there")
+
+
+async def _told_nobody(message: AsgiMessage) -> None:
+    del message
+    raise ConnectionError("nobody is there")
 
 
 def _too_large(limit: int) -> BodyTooLarge:

@@ -15,7 +15,7 @@ from proxy.shortening.policy import Policy, limits_for
 
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
-    *("recall", "recall_share", "recall_model", "virtual_window"),
+    *("recall", "recall_share", "recall_model", "virtual_window", "ahead"),
     *("answer_cap", "tools_allowed", "system_prompt", "managed"),
 )
 _HELPERS = ("summary_model", "recall_model")
@@ -42,6 +42,8 @@ class Options:
     recall: Literal["auto", "off"] = "auto"
     recall_share: float = 0.3
     recall_model: str | None = None
+    ahead: Literal["auto", "on", "off"] = "auto"
+    """Whether to compact between turns; auto: where a backend is near."""
     status: str = "auto"
     policy: Policy = "auto"
     answer_cap: int | None = None

@@ -1,7 +1,7 @@
 """The straight line: what happens to a chat request, from top to bottom.
 
 read → route → profile, clean history, checkpoint, recall, count → compact if due → attempt → watch
-→ (pause → compact → resume)* → answer → outcome
+→ (pause → compact → resume)* → answer → outcome → (compact ahead)
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from proxy.neutral.piece import Identity, Piece
 from proxy.neutral.request import Request
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
+from proxy.stages.ahead import Ahead
 from proxy.stages.attempt import Attempts
-from proxy.stages.client_stream import ClientStream, KeepingStream
+from proxy.stages.client_stream import ClientStream, KeepingStream, Nobody
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
@@ -59,6 +60,7 @@ class Relay:
     preparer: Preparer
     keeper: Keeper
     compactor: Compactor
+    ahead: Ahead
     recaller: Recaller
     counting: Counting
     attempts: Attempts
@@ -153,6 +155,7 @@ class Relay:
                 await (self._stream(job) if job.prompt.request.stream else self._whole(job))
             finally:
                 leave(job)
+                self.ahead.after(job)
 
     # -- from bytes to a job
 
@@ -307,7 +310,8 @@ class Relay:
     # -- room
 
     async def _make_room(self, job: Job, client: ClientStream | None) -> None:
-        """Compact before sending, if the client wishes that; and if the prompt is due, or might not fit."""
+        """Compact before sending, if the client wishes that; and if the prompt is due or might not fit, and it was not done ahead."""
+        await self.ahead.meet(job)
         if job.budget is not None:
             await self._make_room_in(job, job.budget, client)
         wish = job.asked.compaction
@@ -324,16 +328,16 @@ class Relay:
         if not due and goal is None and not self.counting.was_cut(job):
             return
         before = job.prompt.estimate.tokens
-        if client is not None:
-            await client.tell(Notice(done=False))
-        gained = await self.compactor.compact(job, goal=goal)
+        audience = client or Nobody(job.writer())
+        await audience.tell(Notice(done=False))
+        async with audience.telling(lambda: job.progress.written):
+            gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.mended(job)
             self.counting.ask_soon(job)
-        if client is not None:
-            await client.tell(
-                Notice(done=True, before=before, after=job.prompt.estimate.tokens, failed=not gained)
-            )
+        await audience.tell(
+            Notice(done=True, before=before, after=job.prompt.estimate.tokens, failed=not gained)
+        )
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if _cannot_fit(job, budget.window):

@@ -37,7 +37,14 @@ class Proxy:
         return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
 
-_USUAL: dict[str, Any] = {"store": "memory://", "port": 0, "grace": 30.0, "graceful_timeout": 0.2}
+# What is done in the background would make a difference from run to run.
+_USUAL: dict[str, Any] = {
+    "ahead": "off",
+    "store": "memory://",
+    "port": 0,
+    "grace": 30.0,
+    "graceful_timeout": 0.2,
+}
 
 
 @contextmanager

@@ -244,6 +244,11 @@ class Answer:
         if piece.completion_tokens:
             attempt.completion_tokens, attempt.counted = piece.completion_tokens, True
 
+    def whole(self) -> Piece:
+        """All of it in one piece."""
+        finish = self.attempt.finish
+        return Piece(text=self.text, thought=self.reasoning, calls=self.calls.whole, finish=finish)
+
     def usage(self) -> dict[str, Any]:
         """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""
         reported = next((a.usage for a in reversed(self.attempts) if a.usage is not None), {})

@@ -53,6 +53,12 @@ def untold() -> Flow[None]:
     yield from ()
 
 
+def unsaid() -> Flow[bool]:
+    """The same, for what is only true if it is said."""
+    yield from ()
+    return False
+
+
 class Backend(Protocol):
     """One kind of backend. Instances hold no state."""
 
@@ -77,6 +83,9 @@ class Backend(Protocol):
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
     repeats_begun: bool
     """Whether an answer that is sent whole begins with what the client began of it (llama.cpp, seen on b11549)."""
+    keeps_prompts: bool
+    """Whether the prompt that was read last stays in memory, so that one which goes on with it is read from there on; and
+    reading one costs nothing but time."""
     native: tuple[str, ...]
     """Paths that no other kind has, as globs: who asks for one means this kind, whichever comes first."""
     admin: tuple[str, ...]
@@ -103,12 +112,25 @@ class Backend(Protocol):
         """Whether breaking off a stream ends its generation, and its bill."""
         ...
 
+    def busy(self, model: str) -> Flow[bool]:
+        """Whether it says that it is at work on a request, whoever sent that; False where it says nothing of it."""
+        ...
+
     def count(self, body: dict[str, Any]) -> Flow[int | None]:
         """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""
         ...
 
 
-class EndsWithConnection:
+class Untold:
+    """A server that does not say whether it is at work."""
+
+    def busy(self, model: str) -> Flow[bool]:
+        """Nothing is asked."""
+        del model
+        return unsaid()
+
+
+class EndsWithConnection(Untold):
     """A server whose answer ends, and is billed no further, when the connection does. Assumed of unknown ones too."""
 
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:

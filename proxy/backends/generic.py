@@ -36,6 +36,7 @@ class Generic(EndsWithConnection):
     reports_usage = False
     fits_answer = False
     takes_marks = True
+    keeps_prompts = False
     native: tuple[str, ...] = ()
     # OpenAI's own, llama-swap's (which takes some as GET), SGLang's, text-generation-webui's and TabbyAPI's.
     admin: tuple[str, ...] = (

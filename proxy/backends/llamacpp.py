@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from typing_extensions import override
+
 from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
 from proxy.backends.fields import (
     contains,
@@ -52,6 +54,7 @@ class LlamaCpp(EndsWithConnection):
     reports_usage = False
     fits_answer = False
     takes_marks = False
+    keeps_prompts = True
     native: tuple[str, ...] = (
         *(
             "/props",
@@ -103,6 +106,12 @@ class LlamaCpp(EndsWithConnection):
             )
         return _described(props, listed, window or listed.window)
 
+    @override
+    def busy(self, model: str) -> Flow[bool]:
+        """Whether a slot is; `/slots` can be switched off (`--no-slots`)."""
+        slots = objects((yield Probe("GET", f"/slots?{_unloaded(model)}")).json)
+        return any(slot.get("is_processing") is True for slot in slots)
+
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, template and tools included; None for a model that is not loaded or asleep."""
         props = mapping((yield _props(text(body.get("model")) or "")).json)
@@ -127,7 +136,12 @@ def _count_rendered(body: JsonObject) -> Flow[int | None]:
 
 
 def _props(model: str) -> Probe:
-    return Probe("GET", f"/props?model={quote(model, safe='', errors='replace')}&autoload=false")
+    return Probe("GET", f"/props?{_unloaded(model)}")
+
+
+def _unloaded(model: str) -> str:
+    """Asks a router about a model without having it loaded."""
+    return f"model={quote(model, safe='', errors='replace')}&autoload=false"
 
 
 def _slot_window(props: JsonObject) -> Fact[int] | None:

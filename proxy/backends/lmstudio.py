@@ -49,6 +49,7 @@ class LmStudio(EndsWithConnection):
     reports_usage = False
     fits_answer = False
     takes_marks = False
+    keeps_prompts = True
     native: tuple[str, ...] = ("/api/v0/*", "/api/v1/*")
     # REST API v1 (documentation of 0.4).
     admin: tuple[str, ...] = ("POST */models/load", "POST */models/unload", "POST */models/download")

@@ -40,6 +40,7 @@ class Ollama(EndsWithConnection):
     reports_usage = False
     fits_answer = False
     takes_marks = False
+    keeps_prompts = True
     native: tuple[str, ...] = (
         *(
             "/api/tags",

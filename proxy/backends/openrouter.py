@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, untold
+from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, Untold, untold
 from proxy.backends.fields import (
     contains,
     dig,
@@ -87,7 +87,7 @@ def _plain(provider: str) -> str:
     return "".join(letter for letter in provider.split("/", 1)[0].casefold() if letter.isalnum())
 
 
-class OpenRouter:
+class OpenRouter(Untold):
     """OpenRouter's API."""
 
     kind = "openrouter"
@@ -102,6 +102,7 @@ class OpenRouter:
     fits_answer = True
     takes_marks = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
+    keeps_prompts = False
     native: tuple[str, ...] = (
         "/v1/credits",
         "/v1/key",

@@ -39,6 +39,7 @@ class Vllm(EndsWithConnection):
     reports_usage = False
     fits_answer = False
     takes_marks = False
+    keeps_prompts = True
     native: tuple[str, ...] = (
         *(
             "/version",

@@ -152,6 +152,11 @@ class Prober:
         backend = await self.backend()
         return None if backend is None else await self._runner.run(backend.count(body))
 
+    async def busy(self, model: str) -> bool:
+        """Whether the backend says that it is at work, whoever asked it to be."""
+        backend = await self.backend()
+        return backend is not None and await self._runner.run(backend.busy(model))
+
     async def ask(self, path: str) -> Any:
         """What the backend answers there, as parsed JSON; None if that is none, or it does not answer."""
         return (await self._runner.exchange(Probe("GET", path))).json

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Collection, Iterable
+from typing import Any
 
 import httpx
 
@@ -35,6 +37,8 @@ class Upstream:
         self.name = name
         self.url = url
         self.prober = prober
+        self.background: set[asyncio.Task[Any]] = set()
+        """Work that is cancelled as soon as anything else is sent here."""
         self.managed = managed
         """Whether requests to it are managed, where nothing is said of the model."""
         self._authorization = authorization
@@ -51,23 +55,25 @@ class Upstream:
         body: bytes | AsyncIterable[bytes],
         *,
         drop: Collection[bytes] = (),
+        background: bool = False,
     ) -> httpx.Response:
         """Send a request and return the response with its body unread; close it when done.
 
-        `target` is path and query as the client sent them; `drop` names headers to leave out. Where the body is
-        produced while it is sent, it is the client's own, and has the length that its headers tell.
+        `target` is path and query as the client sent them; `drop` names headers to leave out; for what is sent in the
+        `background` nobody waits. A body that is produced while it is sent has the length that the client's headers tell.
 
         Raises:
             UpstreamUnavailable: no connection, or it broke before the response.
             UpstreamInvalid: it is no response of HTTP/1.1.
             UpstreamTimeout: it said nothing for the read timeout.
         """
+        if self.background and not background:
+            self._make_way(method)
         headers = list(headers)
         kept = upstream_headers(
             headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop
         )
-        if not isinstance(body, bytes):
-            kept += told_length(headers)
+        kept += () if isinstance(body, bytes) else told_length(headers)
         target = self._prefix + self._own_keys.without(target)
         request = build_request(method, self._root, kept, body, target=target)
         try:
@@ -91,6 +97,11 @@ class Upstream:
         if response.status_code in BODILESS:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response
+
+    def _make_way(self, method: str) -> None:
+        """Cancel what nobody waits for; a look at something (`GET`) does not need the room."""
+        for task in self.background if method != "GET" else ():
+            task.cancel()
 
     def _invalid(self, what: object) -> UpstreamInvalid:
         return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {what}.")

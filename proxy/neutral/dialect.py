@@ -112,6 +112,9 @@ class Dialect(Protocol):
     paths: tuple[str, ...]
     """Of the requests that are made in it."""
 
+    parses_calls: bool
+    """Whether clients get the arguments of calls as objects, and send them back so."""
+
     def read(self, body: bytes, wire: bytes) -> Request:
         """A client's request; `wire` is its body as it came, `body` the same without content-encoding.
 

@@ -28,6 +28,7 @@ StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 Policy = Literal["auto", "standard", "local"]
 Recall = Literal["auto", "off"]
 Stabilised = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
+Ahead = Literal["auto", "on", "off"]
 Key = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
@@ -119,6 +120,7 @@ class ModelSetting(BaseModel):
     recall: Recall | None = None
     recall_share: Fraction | None = None
     recall_model: str | None = None
+    ahead: Ahead | None = None
     answer_cap: int | None = Field(default=None, ge=0)
     tools_allowed: tuple[str, ...] | None = None
     system_prompt_file: Path | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+_LOCAL_NAMES = (".local", ".localdomain", ".lan", ".home.arpa", ".internal", ".intranet", ".home")
+_OVERLAY = IPv4Network("100.64.0.0/10")
 
 
 def proxy_for(url: str) -> str | None:
@@ -24,9 +27,30 @@ def proxy_for(url: str) -> str | None:
 def is_here(host: str) -> bool:
     """Whether a host is this machine, or the one that a container runs on by Docker's name for it."""
     host = host.removesuffix(".")
+    if (address := _address(host)) is None:
+        return host in {"localhost", "host.docker.internal"} or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def is_near(host: str) -> bool:
+    """Whether a host is this machine or in its network: what it makes is not paid for by the token.
+
+    By its address (RFC 1918, 4193, 6598 for overlay networks, and link-local), or a name that is none of the public ones: of
+    one word, as the services of a compose file have, or under a domain for local use (RFC 6762, 8375, and ICANN's `.internal`).
+    """
+    host = host.removesuffix(".").lower()
+    if is_here(host):
+        return True
+    if (address := _address(host)) is None:
+        return "." not in host or host.endswith(_LOCAL_NAMES)
+    return address.is_private or address.is_link_local or address in _OVERLAY
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that a host is written as; None for a name."""
     try:
         address = ip_address(host)
     except ValueError:
-        return host in {"localhost", "host.docker.internal"} or host.endswith(".localhost")
+        return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback or (mapped or address).is_unspecified
+    return mapped or address

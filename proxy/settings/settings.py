@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from proxy.environment import is_injected, numbered
 from proxy.settings.entries import (
+    Ahead,
     BackendSetting,
     Fraction,
     HostGlobs,
@@ -96,6 +97,9 @@ class Settings(BaseSettings):
     recall_share: Fraction = Field(0.3, description="Fraction of the window that this may take.")
     recall_model: str | None = Field(
         None, description="Embedding model that finds what was said in other words; default: words alone."
+    )
+    ahead: Ahead = Field(
+        "auto", description="Compact after an answer what the next turn would wait for: auto, on, off."
     )
     status: StatusForm = Field(
         "auto", description="How users are told: auto, event, reasoning, content, comment, off."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -13,6 +14,9 @@ from proxy.net.tasks import spawn
 from proxy.neutral.dialect import Writer
 from proxy.neutral.piece import NOBODY, Identity, Piece
 from proxy.status import FORMS, Form, Notice, carries_chunks
+
+PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
+"""Seconds until it is told how far a summary has come, and between two times that it is told at most."""
 
 
 class Audience(Protocol):
@@ -27,6 +31,10 @@ class Audience(Protocol):
 
     async def tell(self, notice: Notice) -> None:
         """Show a notice."""
+        ...
+
+    def telling(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
+        """Show, while inside, how many tokens of a summary are written."""
         ...
 
     def write(self, data: bytes) -> Awaitable[None]:
@@ -46,6 +54,11 @@ class Nobody:
 
     async def tell(self, notice: Notice) -> None:
         """Show nothing."""
+
+    def telling(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
+        """Show nothing."""
+        del written
+        return nullcontext()
 
     async def write(self, data: bytes) -> None:
         """Drop it: the answer itself is kept by the session."""
@@ -110,6 +123,27 @@ class ClientStream:
             await self.write(written)
         else:
             self._queued.append(written)
+
+    @asynccontextmanager
+    async def telling(self, written: Callable[[], int]) -> AsyncIterator[None]:
+        """Show, while inside, how many tokens of a summary are written: now and then, and ever more rarely."""
+        task = spawn(self._tell_on(written), name="progress")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _tell_on(self, written: Callable[[], int]) -> None:
+        pause, shown = PROGRESS, 0
+        while self.beside:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PROGRESS)
+            # Until the response opens there is one notice waiting, which says that it is being compacted.
+            if self._telling and self.exchange.started and written() > shown:
+                notice = Notice(done=False, written=(shown := written()))
+                identity = self.identity or NOBODY
+                await self.write(b"".join(self.writer.own(form(notice), identity) for form in self.beside))
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""

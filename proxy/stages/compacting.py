@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from proxy.history.checkpoint import Checkpoint, SharedCheckpoints
 from proxy.history.turns import newest_user
@@ -14,6 +15,7 @@ from proxy.net.apart import apart
 from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
 from proxy.neutral.weight import HEAVY, is_heavy
+from proxy.options import Options
 from proxy.recall.recalled import NOTHING
 from proxy.shortening.asking import Summariser, SummaryAsk, at_its_end
 from proxy.shortening.budget import ContextBudget
@@ -24,7 +26,7 @@ from proxy.shortening.summary import instruction
 from proxy.stages.job import Job, Prompt
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route, Router
-from proxy.stages.summarising import Asked, Summaries, drive
+from proxy.stages.summarising import Asked, NotWritten, Summaries, drive
 from proxy.telemetry.events import Compacted, Compacting
 from proxy.tokens.meter import Meter
 
@@ -38,13 +40,21 @@ COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened is not tried again."""
 _COLD = 0.8
 """Share of a window that an estimate which was never confirmed may fill."""
+TAKEN_OVER = ("taken over",)
+"""Instead of the rungs of another's run."""
 HEAVY_HISTORY = HEAVY // 4
 """Weight from which a history is not shortened on the loop."""
 
 
+Made: TypeAlias = tuple[Compaction, Checkpoint | None]
+"""What a run came to, and what is kept of it; None: nothing could be done."""
+
+
 @dataclass(slots=True)
 class _Flight:
-    task: asyncio.Task[Compaction]
+    job: Job
+    """For which it was begun."""
+    task: asyncio.Task[Made]
     waiting: int = 0
 
 
@@ -86,60 +96,72 @@ class Compactor:
         if limit is None and self._cooling.get(cold, -math.inf) > job.journal.clock():
             return False
         dropped = limit is not None and await self._recaller.drop(job)
-        gained = await self._shorten(
-            job, budget, goal, min(budget.limit, limit or _surely_below(budget.limit, job))
-        )
-        if gained and job.prompt.estimate.upper > budget.limit:
-            # What was counted by the backend is rewritten, so that the bound is wider than before.
+        lowest = min(budget.limit, limit or _surely_below(budget.limit, job))
+        done = await self._shorten(job, budget, goal, lowest)
+        unaware = done is not None and done.rungs == TAKEN_OVER and job.is_due
+        if done is not None and (unaware or job.prompt.estimate.upper > budget.limit):
+            # What was counted by the backend is rewritten, so that the bound is wider than before. And another's run did
+            # not know of the newest messages.
             await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
-        if not gained:
+        if done is None:
             self._cool(cold, job.journal.clock())
         elif limit is None:
             await self._recaller.recall(job, reserve=budget.goal - goal)
-        return gained or dropped
+        return done is not None or dropped
 
     async def drop_recalled(self, job: Job) -> bool:
         """Make the room in which something was recalled; False if nothing was."""
         return await self._recaller.drop(job)
 
-    async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> bool:
+    async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction | None:
+        """Have the history shortened; None: nothing could be done."""
         since = job.journal.clock()
         job.journal.tell(Compacting(_of_history(job.prompt)))
-        done = await self._shared(job, budget, goal, limit)
+        done, made = await self._shared(job, budget, goal, limit)
         seconds = job.journal.clock() - since
         job.journal.tell(Compacted(done.kind, round(done.before), round(done.after), seconds))
-        if done.covered == 0:
-            return False
-        job.prompt.checkpoint = self.checkpoint(job, done)
+        if made is None:
+            return None
+        job.prompt.checkpoint = made
         job.prompt.history = done.messages
         job.prompt.untouched = False
         before, job.prompt.recalled = _of_history(job.prompt), NOTHING
         job.prompt.estimate = await self._meter.measure(job.key, job.body())
         job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
         job.measured()
-        return True
+        return done
 
-    async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
+    async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
+        # What was begun ahead of time, before this client's newest message came, may be enough.
+        begun = next((flight for flight in self._flights.values() if job.goes_on_with(flight.job)), None)
+        if begun is not None:
+            _, made = await self._waited(begun, job)
+            if made is not None:
+                return self._taken_over(job, made), made
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
         key = (f"{job.scope}|{job.wish}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
-            flight = _Flight(spawn(self._alone(job, budget, goal, limit), name="compaction"))
+            flight = _Flight(job, spawn(self._alone(job, budget, goal, limit), name="compaction"))
             self._flights[key] = flight
-            flight.task.add_done_callback(lambda _: self._land(key, flight))
+            flight.task.add_done_callback(lambda _: self._land(flight))
+        return await self._waited(flight, job)
+
+    async def _waited(self, flight: _Flight, job: Job) -> Made:
+        """What a run comes to; it is cancelled when nobody waits for it any more."""
         flight.waiting += 1
+        job.progress = flight.job.progress
         try:
             return await asyncio.shield(flight.task)
         finally:
             flight.waiting -= 1
             if not flight.waiting and not flight.task.done():
                 # Who comes now must not be cancelled with it.
-                self._land(key, flight)
+                self._land(flight)
                 flight.task.cancel()
 
-    def _land(self, key: tuple[str, bytes, int, int, int], flight: _Flight) -> None:
-        if self._flights.get(key) is flight:
-            del self._flights[key]
+    def _land(self, flight: _Flight) -> None:
+        self._flights = {key: other for key, other in self._flights.items() if other is not flight}
 
     async def rehearse(self, job: Job) -> Compaction | None:
         """What compacting the job would do, with a stand-in for a summary; nothing is asked, sent or kept."""
@@ -153,30 +175,39 @@ class Compactor:
         limit = min(budget.limit, _surely_below(budget.limit, job))
         return await self._run(job, budget, budget.goal, limit, stand_in)
 
-    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
-        """Run it here, unless another replica is at it: then take over what that one stored."""
-        name = f"{job.scope}|{job.prompt.links[-1].hex()}"
+    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
+        """Run it here, unless another replica is at it, or was since the job was prepared: then take over what it stored."""
+        answered = _answered(job.prompt) if job.expected is None else job.expected.link
+        name = f"{job.scope}|{answered.hex()}"
         until = job.journal.clock() + CLAIM
-        while not (mine := await self._store.claim(name, LEASE)):
+        mine = await self._store.claim(name, LEASE)
+        while (stored := await self._longer(job)) is None and not mine:
             left = until - job.journal.clock()
             if left <= 0:
                 break
             await self._store.wait(name, left)
-            stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
-            if stored is not None and (
-                job.prompt.checkpoint is None or stored.covered > job.prompt.checkpoint.covered
-            ):
-                return self._taken_over(job, stored)
+            mine = await self._store.claim(name, LEASE)
         renewing = spawn(self._renew(name), name="claim") if mine else None
         try:
+            if stored is not None:
+                return self._taken_over(job, stored), stored
             done = await self._run(job, budget, goal, limit, self.summaries(job))
-            if done.covered:
-                await self._store.put(self.checkpoint(job, done))
-            return done
+        except NotWritten:
+            return _nothing(job), None
+        else:
+            made = self.checkpoint(job, done) if done.covered else None
+            if made is not None:
+                await self._store.put(made)
+            return done, made
         finally:
             if renewing is not None:
                 renewing.cancel()
                 await self._store.release(name)
+
+    async def _longer(self, job: Job) -> Checkpoint | None:
+        """A stored checkpoint that covers more than the job's own."""
+        found, own = await self._store.find(job.scope, job.prompt.links[-2::-1]), job.prompt.checkpoint
+        return found if found is not None and (own is None or found.covered > own.covered) else None
 
     async def _renew(self, name: str) -> None:
         """Hold a claim for as long as this runs: it ends with the process."""
@@ -212,10 +243,10 @@ class Compactor:
         )
         return reduction, overhead
 
-    async def _summary_route(self, job: Job) -> Route:
-        """Who summarises: the request's own model unless another is configured."""
-        named = job.options.summary_model
-        return job.route if named is None else await self._router.route(named)
+    async def summary_route(self, options: Options, route: Route) -> Route:
+        """Who summarises what goes by a route: the same model unless another is configured."""
+        named = options.summary_model
+        return route if named is None else await self._router.route(named)
 
     async def summariser(self, job: Job, budget: ContextBudget, overhead: float) -> Summariser:
         """The summariser's figures: an eighth of the smaller window for a summary, within reason.
@@ -223,7 +254,7 @@ class Compactor:
         A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
         surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
         """
-        route = await self._summary_route(job)
+        route = await self.summary_route(job.options, job.route)
         same = route.upstream is job.route.upstream and route.model == job.route.model
         window = budget.window
         if not same:
@@ -248,7 +279,7 @@ class Compactor:
 
     def summaries(self, job: Job) -> Summaries:
         """Has one summary written by the model that summarises for this job."""
-        return Summaries(job, partial(self._summary_route, job))
+        return Summaries(job, partial(self.summary_route, job.options, job.route))
 
     def checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
         """The rewrite against the client's own messages, so that the next job finds it."""
@@ -282,12 +313,38 @@ class Compactor:
             kind=kind_of(stored.kind),
             before=sum(self._meter.costs(job.key, job.prompt.history)),
             after=sum(self._meter.costs(job.key, messages)),
-            rungs=("taken over",),
+            rungs=TAKEN_OVER,
         )
 
     def _cool(self, key: tuple[str, bytes], now: float) -> None:
         self._cooling = {k: until for k, until in self._cooling.items() if until > now}
         self._cooling[key] = now + COOL_DOWN
+
+
+def _nothing(job: Job) -> Compaction:
+    tokens = _of_history(job.prompt)
+    return Compaction(
+        messages=job.prompt.history,
+        covered=0,
+        replaced=0,
+        kind="pruned",
+        before=tokens,
+        after=tokens,
+        rungs=(),
+    )
+
+
+def _answered(prompt: Prompt) -> bytes:
+    """The link of the history that the newest answer in it was an answer to; the last one if there is no answer.
+
+    It is the same before the client's next message and after it, so that one replica knows what another does ahead of time.
+    """
+    place = len(prompt.sent)
+    while place and prompt.sent[place - 1].get("role") != "assistant":
+        place -= 1
+    while place and prompt.sent[place - 1].get("role") == "assistant":
+        place -= 1
+    return prompt.links[place - 1]
 
 
 def _of_history(prompt: Prompt) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from proxy.exchange import Exchange, unique
 from proxy.history.checkpoint import Checkpoint
 from proxy.neutral.dialect import Dialect, Writer
 from proxy.neutral.managing import Managed
+from proxy.neutral.piece import Piece
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
 from proxy.recall.recalled import NOTHING, Recalled
@@ -64,6 +65,27 @@ class Prompt:
         return [*self.system, *self.recalled.put(self.history)]
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far a summary has come that somebody waits for."""
+
+    written: int = 0
+    """Tokens of it, thoughts included; 0: it has not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How the history begins of a job that no client has asked for yet: as it was when it was answered last."""
+
+    messages: int
+    """After the leading system messages."""
+    link: bytes
+
+    def begins(self, links: Sequence[bytes]) -> bool:
+        """Whether a history of this chain begins so."""
+        return len(links) >= self.messages and links[self.messages - 1] == self.link
+
+
 @dataclass(slots=True, kw_only=True)
 class Job:
     """A request that is being served: whose it is, where it goes, and what it has come to."""
@@ -96,6 +118,12 @@ class Job:
     """What comes of the client's wishes for its history."""
     restored: Sequence[Message] = ()
     """What stands for the messages before those that the client sent, because it keeps a compaction of them."""
+    said: Callable[[], Piece] | None = None
+    """Tells the whole answer, once it has ended in good order."""
+    expected: Expected | None = None
+    """Set where it is done ahead of time, in the background."""
+    progress: Progress = field(default_factory=Progress)
+    """Of its summary, or of the one that it waits for."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
 
@@ -124,6 +152,13 @@ class Job:
             budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens)
             or recalled.cramped
         )
+
+    def goes_on_with(self, other: Job) -> bool:
+        """Whether it is what another job, done ahead of time, was done for."""
+        expected, links = other.expected, self.prompt.links
+        if expected is None or self.expected is not None or self.scope != other.scope:
+            return False
+        return len(links) > expected.messages and expected.begins(links)
 
     @property
     def wish(self) -> str:

@@ -23,7 +23,7 @@ from proxy.shaping.tidy import Tidier
 from proxy.shortening.continuation import asked_to_go_on
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
-from proxy.stages.job import Job, Prompt
+from proxy.stages.job import Expected, Job, Prompt
 from proxy.stages.managing import Keeper
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
@@ -55,9 +55,16 @@ class Preparer:
         self._fronts = Fronts()
 
     async def prepare(
-        self, exchange: Exchange, journal: Journal, dialect: Dialect, asked: Request, route: Route
+        self,
+        exchange: Exchange,
+        journal: Journal,
+        dialect: Dialect,
+        asked: Request,
+        route: Route,
+        *,
+        expected: Expected | None = None,
     ) -> Job:
-        """Everything up to the decision what to do."""
+        """Everything up to the decision what to do; of a request that is `expected`, before a client makes it."""
         options = self._options.for_model(route.model)
         backend = route.upstream.prober.known_backend
         marks = backend is None or backend.takes_marks
@@ -70,6 +77,7 @@ class Preparer:
             route=route,
             options=options,
             profile=await route.upstream.prober.profile(route.model),
+            expected=expected,
             scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
         )
         job.restored = await self._keeper.restored(exchange.tenant, asked.kept)

@@ -85,6 +85,9 @@ class Recaller:
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
         if newest is None or placed is None:
             return
+        if job.expected is not None and newest >= job.expected.messages:
+            await self._put(job, Recalled(self._staying(job, job.budget, newest)))
+            return  # nobody knows yet what the newest turn will need
         earlier, key = self._staying(job, job.budget, newest), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
         if turn is not None and turn.checkpoint == checkpoint.digest:

@@ -147,7 +147,8 @@ class StreamDriver:
                 await to.tell(Notice(done=False))
                 if run.session.answer.identity is None and to.identity is not None:
                     run.session.adopt(to.identity)
-            response = None if last else await self._next(run, stopped)
+            async with to.telling(lambda: run.job.progress.written):
+                response = None if last else await self._next(run, stopped)
             after = run.estimates[-1].tokens
             await to.tell(_outcome(before, after, response, begun=run.session.answer.begun))
             if response is None:
@@ -163,8 +164,10 @@ class StreamDriver:
         journal.answered(answer.usage(), delivered=session.delivered)
         if session.failed or answer.attempt.errored:
             journal.failed(0, "upstream_failed")
-        elif session.watch.ended_short(answer) and not journal.outcome.unfinished:
-            journal.tell(events.OutOfRoom())
+        else:
+            run.job.said = answer.whole
+            if session.watch.ended_short(answer) and not journal.outcome.unfinished:
+                journal.tell(events.OutOfRoom())
         self._observe(run)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:

@@ -21,7 +21,7 @@ from proxy.net.inflate import readable
 from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
 from proxy.shortening.summary import acceptable
-from proxy.stages.job import Job
+from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
 from proxy.telemetry.events import BackendFailed, Summarised
@@ -43,6 +43,10 @@ BYTES_PER_TOKEN = 4096
 
 Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
 """Whoever answers a request for a summary; empty when that failed."""
+
+
+class NotWritten(Exception):
+    """A summary that nobody waits for was not written: it can be asked for again when somebody does."""
 
 
 async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked, *, heavy: bool = False) -> T:
@@ -74,9 +78,15 @@ class Summaries:
         self._route = route
         self._until: float | None = None
         self._rested = False
+        self._lost = False
+        """Whether the backend failed, not the model."""
 
     async def __call__(self, ask: SummaryAsk) -> str:
-        """The text; empty when there is none that is fit to be used."""
+        """The text; empty when there is none that is fit to be used.
+
+        Raises:
+            NotWritten: the backend was lost, and it is done ahead of time.
+        """
         job = self._job
         if job.unsummarised >= IN_VAIN:
             return ""
@@ -87,6 +97,8 @@ class Summaries:
         else:
             job.unsummarised = 0 if fit else job.unsummarised + 1
         job.journal.tell(Summarised(ok=fit))
+        if self._lost and job.expected is not None:
+            raise NotWritten
         return (text or "") if fit else ""
 
     async def _in_time(self, ask: SummaryAsk) -> str | None:
@@ -108,6 +120,7 @@ class Summaries:
     async def _asked(self, route: Route, ask: SummaryAsk) -> str | float | None:
         """Ask once: the text, empty when that failed; or seconds to wait before asking again; None: not to be asked again."""
         job = self._job
+        self._lost = True
         try:
             response = await _send(job, route, ask)
         except UpstreamUnavailable as error:
@@ -118,12 +131,16 @@ class Summaries:
             if response.status_code != 200:
                 _log.warning("summary by %s failed: status %d", route.model, response.status_code)
                 return self._rest(response)
-            answer = await _joined(response, SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN)
-            return None if answer is None else self._text(ask, answer)
+            limit = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN
+            answer = await _joined(response, limit, job.progress)
+            text = None if answer is None else self._text(ask, answer)
         except httpx.TransportError as error:
             job.journal.tell(BackendFailed(type(error).__name__))
             _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
             return ""
+        else:
+            self._lost = False
+            return text
         finally:
             await response.aclose()
 
@@ -161,6 +178,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
             max_tokens=ask.max_tokens,
             ask_usage=job.asked.compaction is not None and job.options.ask_usage,
         ),
+        background=job.expected is not None,
     )
 
 
@@ -170,9 +188,9 @@ def own_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     return [(b"content-type", b"application/json"), *(own if same else ())]
 
 
-async def _joined(response: httpx.Response, limit: int) -> Answer | None:
+async def _joined(response: httpx.Response, limit: int, progress: Progress) -> Answer | None:
     """A streamed answer, in which nothing is said if it can't be read; None if it has more than `limit` bytes."""
-    plain, size = readable(response), 0
+    plain, size, before = readable(response), 0, progress.written
     answer, splitter = Answer(0, len), sse.FrameSplitter(limit)
     if plain is None:
         return answer
@@ -183,6 +201,7 @@ async def _joined(response: httpx.Response, limit: int) -> Answer | None:
             _log.warning("a summary was given up after %d bytes", limit)
             return None
         _take(splitter.feed(data), answer)
+        progress.written = before + answer.completion_tokens
     _take(splitter.flush(), answer)
     return answer
 

@@ -83,6 +83,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     offer = job.prompt.offer
     if offer is None and came.finish not in (None, "length"):
         # Complete as it is, as most answers are.
+        job.said = lambda: came.pieces[0]
         _learn(job, came, None, driver)
         return _made(job, whole, came, None, None)
     pieces = list(came.pieces)
@@ -219,6 +220,8 @@ def _made(
     if same and writer.native and not job.prompt.request.stream:
         return whole
     made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
+    if made.pieces:
+        job.said = lambda: made.pieces[0]
     if same and writer.native:
         return made
     kind = b"" if writer.native else _JSON

@@ -24,11 +24,18 @@ class Notice:
     """The backend was found to have cut the prompt in silence; told beside the answer, never in its text."""
     recalled: int = 0
     """Passages of the covered history that stood in front of the newest message; told beside the answer, too."""
+    written: int = 0
+    """Tokens of the summary that are written, while it is; told beside the answer, too."""
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is never said in the text of an answer, so that nobody sends it back."""
+        return bool(self.cut or self.recalled or self.written)
 
     @property
     def text(self) -> str:
         """One line of plain text."""
-        if self.cut or self.recalled:
+        if self.beside:
             return self._beside
         if not self.done:
             return "⚙️ Compacting conversation history…"
@@ -42,7 +49,8 @@ class Notice:
 
     @property
     def _beside(self) -> str:
-        """What is never said in the text of an answer, so that nobody sends it back."""
+        if self.written:
+            return f"⚙️ Compacting conversation history… ({self.written} tokens of its summary written)"
         if self.cut:
             return "⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn"
         return f"🔎 {self.recalled} earlier {'passage' if self.recalled == 1 else 'passages'} recalled"

@@ -83,6 +83,18 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What became of a compaction that nobody waited for.
+
+    `done`: its checkpoint is stored; `cancelled`: something else came first; `failed`: the backend was lost; `useless`: there was
+    nothing to gain, or the next turn did not go on with what it was made for.
+    """
+
+    became: Literal["done", "cancelled", "failed", "useless"]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A request went to the backend: the first, or another one for this reason."""
 
@@ -203,6 +215,7 @@ Event: TypeAlias = (
     | Summarised
     | Compacted
     | Recalled
+    | Ahead
     | Sent
     | Repeated
     | Reused

@@ -61,6 +61,13 @@ class Journals:
         """The journal of a request that has just come."""
         return Journal(request_id, self._by_type, self._clock)
 
+    def aside(self, request_id: str, of: Outcome) -> Journal:
+        """The journal of background work after a request; it is no request, so it is never closed, and counts as none."""
+        journal = Journal(request_id, self._by_type, self._clock)
+        journal.outcome.backend, journal.outcome.model = of.backend, of.model
+        journal.outcome.credential = of.credential
+        return journal
+
     def silent(self) -> Journal:
         """A journal that nobody reads, for a request that is only looked at."""
         return Journal("", {}, self._clock)

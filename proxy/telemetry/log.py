@@ -34,7 +34,7 @@ class RequestLog:
     """Writes what requests tell to the log; what would repeat itself is said once for each model."""
 
     types: tuple[type, ...] = (
-        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.WindowLearned, e.WindowDisproved),
+        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.Ahead, e.WindowLearned, e.WindowDisproved),
     )
 
     def __init__(self) -> None:
@@ -59,6 +59,8 @@ class RequestLog:
                 )  # fmt: skip
             case e.WindowLearned() | e.WindowDisproved():
                 _log.warning("%s %s", _where(outcome), _of_window(event))
+            case e.Ahead():
+                _log.info("%s", ahead_line(outcome, event))
             case e.Mended(kinds):
                 for kind in kinds:
                     if self._first("mended", outcome, kind):
@@ -117,6 +119,14 @@ def _cache(outcome: Outcome) -> str:
     """How much of the prompt was as before, and how much of it the backend had read."""
     reused = "" if outcome.reused is None else f", {outcome.reused} reused"
     return f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}"
+
+
+def ahead_line(outcome: Outcome, event: e.Ahead) -> str:
+    """What became of a compaction that nobody waited for, in one line."""
+    told = f"{outcome.id} {_where(outcome)}: compacted ahead: {event.became}"
+    if event.became == "done":
+        told += f", {outcome.tokens_before} to {outcome.tokens_after} tokens in {event.seconds:.1f} s"
+    return told
 
 
 def _unknown_window(outcome: Outcome) -> None:

@@ -31,12 +31,11 @@ class Metrics:
         self._summaries = self._counter(
             "summaries", "Summaries asked for, by whether they could be used.", "ok"
         )
+        self._ahead = self._counter("ahead", "Compactions ahead of time, by what became of them.", "became")
         self._recalled = self._counter("recalled_tokens", "Tokens of covered history put back into prompts.")
         self._pauses = self._counter("pauses", "Answers paused, by reason.", "reason")
         self._resumes = self._counter("resumes", "Answers resumed, by way of continuation.", "continuation")
-        self._repairs = self._counter(
-            "repairs", "Histories mended that a backend would have refused.", "kind"
-        )
+        self._repairs = self._counter("repairs", "Histories mended for backends to take them.", "kind")
         self._stabilised = self._counter(
             "stabilised", "Prompts whose front was kept as it was, by what had changed in it.", "kind"
         )
@@ -59,6 +58,7 @@ class Metrics:
         self._counted: dict[type, Callable[[Outcome, Any], None]] = {
             e.Compacted: self._compacted,
             e.Summarised: lambda o, event: self._inc(self._summaries, o, str(event.ok).lower()),
+            e.Ahead: lambda o, event: self._inc(self._ahead, o, event.became),
             e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
             e.Resumed: lambda o, event: self._inc(self._resumes, o, event.how),
             e.Mended: self._mended,

@@ -72,6 +72,7 @@ class LinesWriter:
 
 class Lines:
     name = "lines"
+    parses_calls = False
     paths: tuple[str, ...] = (PATH,)
 
     def read(self, body: bytes, wire: bytes) -> Request:

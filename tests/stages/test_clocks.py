@@ -62,10 +62,9 @@ async def test_a_history_that_could_not_be_shortened_is_tried_again_after_as_lon
     clock, tried = HandClock(), 0
     compactor = Compactor(meter=None, store=None, router=None, recaller=None, clock=clock)  # type: ignore[arg-type]
 
-    async def in_vain(*_: Any) -> bool:
+    async def in_vain(*_: Any) -> None:
         nonlocal tried
         tried += 1
-        return False
 
     compactor._shorten = in_vain  # type: ignore[assignment,method-assign]
     job: Any = SimpleNamespace(

@@ -47,6 +47,7 @@ class Stand:
         self.budget, self.undisturbed = self.options.budget(WINDOW), False
         self.journal = Journals(clock=lambda: 0.0).silent()
         history = [summary, *messages[covered:]]
+        self.expected = None
         self.prompt: Any = SimpleNamespace(
             sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None
         )

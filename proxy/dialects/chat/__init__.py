@@ -18,6 +18,7 @@ class Chat:
     """Reads requests for chat completions, and answers them in chunks or whole."""
 
     name = "chat"
+    parses_calls = False
     paths: tuple[str, ...] = (UPSTREAM_PATH.decode(),)
 
     def read(self, body: bytes, wire: bytes) -> Request:

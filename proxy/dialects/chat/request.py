@@ -161,6 +161,15 @@ def summarising(
     return _asking_usage(raw) if ask_usage else raw
 
 
+def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
+    """The body of a request that has these messages read, and as little as possible said: one token, which all backends allow.
+
+    (llama.cpp b11549 generates one too where none is asked for.) It is streamed for the same reason as a summary.
+    """
+    kept = {name: value for name, value in body.items() if name not in _NOT_FOR_SUMMARIES}
+    return dumps({**kept, "messages": list(messages), "max_tokens": 1, "stream": True})
+
+
 def _dumped(body: Mapping[str, Any]) -> bytes:
     try:
         return dumps(body)

@@ -16,6 +16,7 @@ class Messages:
     """Reads requests for messages, and answers them in events or whole."""
 
     name = "messages"
+    parses_calls = True
     paths: tuple[str, ...] = ("/v1/messages",)
 
     def read(self, body: bytes, wire: bytes) -> Request:

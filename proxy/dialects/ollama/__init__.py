@@ -17,6 +17,7 @@ class Ollama:
     """Reads the requests of one path, and answers them in lines or whole."""
 
     counts: tuple[str, ...] = ()
+    parses_calls = True
 
     def __init__(self, path: str, read: Callable[[bytes], Request], lines: type[ChatLines]) -> None:
         """`read` reads a body, `lines` writes the answer."""

@@ -17,6 +17,7 @@ class Responses:
     """Reads requests for responses, and answers them in events or whole."""
 
     name = "responses"
+    parses_calls = False
     paths: tuple[str, ...] = ("/v1/responses",)
 
     def read(self, body: bytes, wire: bytes) -> Request:

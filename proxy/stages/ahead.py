@@ -1,0 +1,347 @@
+"""Compaction ahead of time: what the next turn would wait for is done after an answer, while nobody waits.
+
+One conversation at a time on each backend, and only while that has nothing else to do. Whatever else is sent there goes first,
+at once; what was cancelled for it is begun again when it is quiet. What the next turn finds half done it waits for, instead of doing it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+import httpx
+
+from proxy.dialects.chat import UPSTREAM_PATH
+from proxy.dialects.chat.request import reading_only
+from proxy.errors import ClientError
+from proxy.exchange import Exchange
+from proxy.history.turns import newest_user
+from proxy.net.tasks import spawn
+from proxy.net.upstream import Upstream
+from proxy.neutral.dialect import Dialect
+from proxy.neutral.request import Message, Request
+from proxy.options import Options
+from proxy.shortening.ahead import growth, history_next, is_due_next, is_near
+from proxy.stages.compacting import Compactor
+from proxy.stages.job import Expected, Job
+from proxy.stages.preparing import Preparer
+from proxy.stages.routing import Route
+from proxy.stages.summarising import own_headers
+from proxy.telemetry import events as e
+from proxy.telemetry.journal import Journal, Journals, Told
+from proxy.tokens.meter import Meter
+
+QUIET = 0.5
+"""Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
+BUSY = 2.0
+"""Seconds after which a backend that is at work for others is looked at again. llama.cpp (b11549) does not see that a client has
+left as long as it is asked more often than every 1.5 s."""
+MOST_TRIES = 4
+"""How often one is begun that gives way each time."""
+MOST_OF_ONE = 8
+"""Conversations of one credential that wait to be compacted, or were; of more the oldest is forgotten."""
+MOST = 256
+"""The same of all credentials together."""
+
+Became = Literal["done", "cancelled", "failed", "useless"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What is asked as if the client did, and in whose name."""
+
+    exchange: Exchange
+    dialect: Dialect
+    request: Request
+    rest: Sequence[Message]
+    """What comes after its history, and is not compacted."""
+    route: Route
+    options: Options
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """One conversation that is to be compacted, as its client will send it next."""
+
+    ask: _Ask | None
+    """None once it is over: then only what became of it is remembered."""
+    tenant: str
+    scope: str
+    expected: Expected
+    stem: Expected
+    """Where the newest turn began: a history that shares this and does not go on with `expected` has another newest turn."""
+    recalled: int
+    """Tokens that were recalled for its latest turn."""
+    journal: Journal
+    tries: int = 0
+    reading: bool = False
+    """Whether the backend reads the new prompt, which is all that is left to do."""
+    made: bytes = b""
+    """Digest of the checkpoint that was made."""
+
+    @property
+    def key(self) -> tuple[str, bytes]:
+        """Under which it is kept: of one history there is one."""
+        return self.scope, self.expected.link
+
+    def is_replaced_by(self, job: Job) -> bool:
+        """Whether a job is of the same conversation, gone on with, asked again or edited."""
+        return self.scope == job.scope and self.stem.begins(job.prompt.links)
+
+    def is_gone_on_by(self, job: Job) -> bool:
+        """Whether a job goes on with it."""
+        links = job.prompt.links
+        return self.scope == job.scope and len(links) > self.expected.messages and self.expected.begins(links)
+
+
+@dataclass(slots=True)
+class _Place:
+    """A backend, and what is planned there."""
+
+    upstream: Upstream
+    plans: OrderedDict[tuple[str, bytes], _Plan] = field(default_factory=OrderedDict)
+    """By scope and link; those that are over among them."""
+    working: bool = False
+    running: tuple[_Plan, asyncio.Task[Became | None]] | None = None
+
+    def waiting(self) -> _Plan | None:
+        """The one that has waited longest."""
+        return next((plan for plan in self.plans.values() if plan.ask is not None), None)
+
+
+class Ahead:
+    """Plans after answers, and works when it is quiet. It listens to what requests tell, to know when."""
+
+    def __init__(
+        self,
+        *,
+        preparer: Preparer,
+        compactor: Compactor,
+        meter: Meter,
+        journals: Journals,
+        near: Collection[str],
+    ) -> None:
+        """`near` are the names of backends on this machine or in its network."""
+        self._preparer = preparer
+        self._compactor = compactor
+        self._meter = meter
+        self._journals = journals
+        self._near = near
+        self._serving: dict[int, str] = {}
+        """The backends of requests that are being answered, by the identity of their outcomes."""
+        self._came = 0
+        self._ended = asyncio.Event()
+        self._places: dict[str, _Place] = {}
+        self._closed = False
+        journals.listen(self._noted, e.Routed, e.Finished, e.Failed)
+
+    def _noted(self, told: Told) -> None:
+        """Which backends serve clients."""
+        if isinstance(told.event, e.Routed):
+            self._serving[id(told.outcome)] = told.event.backend
+            self._came += 1
+        else:
+            self._serving.pop(id(told.outcome), None)
+            self._ended.set()
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._closed = True
+
+    # -- what requests of clients mean for it
+
+    async def meet(self, job: Job) -> None:
+        """A client asks: what was planned for this conversation has had its time; what is nearly done is waited for."""
+        place = self._places.get(job.route.upstream.name)
+        if place is None or job.background:
+            return
+        for key in [key for key, plan in place.plans.items() if plan.is_replaced_by(job)]:
+            plan = place.plans.pop(key)
+            if plan.made:
+                found = job.prompt.checkpoint
+                if found is None or found.digest != plan.made:
+                    plan.journal.tell(e.Ahead("useless"))
+            elif place.running is not None and place.running[0] is plan:
+                _, task = place.running
+                if not plan.is_gone_on_by(job):
+                    task.cancel()
+                elif plan.reading:
+                    await asyncio.wait({task})
+
+    def after(self, job: Job) -> None:
+        """An answer has ended: plan for the turn that will follow, if that may have to wait otherwise."""
+        upstream, budget = job.route.upstream, job.budget
+        usage = job.journal.outcome.usage
+        if budget is None or usage is None or self._closed or not self._may(upstream, job.options):
+            return
+        used = _tokens(usage.get("prompt_tokens")) + _tokens(usage.get("completion_tokens"))
+        if not is_near(budget, used) or not _is_conversation(job):
+            return
+        assert job.said is not None  # or it is no conversation
+        links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
+        history, rest = history_next(job.asked.messages, job.said(), parsed=job.dialect.parses_calls)
+        request = job.asked.changed(messages=history)
+        plan = _Plan(
+            ask=_Ask(job.exchange.apart(), job.dialect, request, rest, job.route, job.options),
+            tenant=job.exchange.tenant,
+            scope=job.scope,
+            expected=Expected(len(links), links[-1]),
+            stem=Expected(newest, links[newest - 1]),
+            recalled=job.prompt.recalled.newest_tokens,
+            journal=self._journals.aside(f"ahead_{job.unique}", job.journal.outcome),
+        )
+        place = self._places.setdefault(upstream.name, _Place(upstream))
+        self._keep(place, plan)
+        if not place.working:
+            place.working = True
+            spawn(self._work(place), name="ahead")
+
+    def _keep(self, place: _Place, plan: _Plan) -> None:
+        plans = place.plans
+        plans[plan.key] = plan
+        of_one = [key for key, other in plans.items() if other.tenant == plan.tenant]
+        if len(of_one) > MOST_OF_ONE:
+            del plans[of_one[0]]
+        while len(plans) > MOST:
+            plans.popitem(last=False)
+
+    def _may(self, upstream: Upstream, options: Options) -> bool:
+        """Whether background work may be done at a backend; by itself only where tokens are not paid."""
+        if options.ahead != "auto":
+            return options.ahead == "on"
+        backend = upstream.prober.known_backend
+        return upstream.name in self._near and (backend is None or backend.kind != "openrouter")
+
+    # -- the work
+
+    async def _work(self, place: _Place) -> None:
+        """Do what is planned for a backend, one after the other, while it is quiet."""
+        try:
+            while (plan := place.waiting()) is not None:
+                assert plan.ask is not None  # or it would not be waiting
+                route, options = plan.ask.route, plan.ask.options
+                summariser = (await self._compactor.summary_route(options, route)).upstream
+                if not self._may(summariser, options):
+                    place.plans.pop(plan.key)
+                    continue
+                upstreams = {place.upstream, summariser}
+                await self._quiet(upstreams)
+                if await place.upstream.prober.busy(route.model):
+                    await asyncio.sleep(BUSY)
+                elif place.waiting() is plan and not self._is_serving(upstreams):
+                    await self._try(place, plan, upstreams)
+        finally:
+            place.working = False
+
+    async def _quiet(self, upstreams: set[Upstream]) -> None:
+        """Return when nothing was asked of any of them for a while."""
+        while True:
+            while self._is_serving(upstreams):
+                self._ended.clear()
+                await self._ended.wait()
+            came = self._came
+            await asyncio.sleep(QUIET)
+            if came == self._came and not self._is_serving(upstreams):
+                return
+
+    def _is_serving(self, upstreams: set[Upstream]) -> bool:
+        names = {upstream.name for upstream in upstreams}
+        return not names.isdisjoint(self._serving.values())
+
+    async def _try(self, place: _Place, plan: _Plan, upstreams: set[Upstream]) -> None:
+        plan.tries += 1
+        since = plan.journal.clock()
+        task = spawn(self._run(plan), name="ahead-run")
+        place.running = (plan, task)
+        try:
+            with _giving_way(upstreams, task):
+                await asyncio.wait({task})
+        finally:
+            place.running = None
+            task.cancel()
+        became = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result()
+        if became is not None:
+            plan.journal.tell(e.Ahead(became, plan.journal.clock() - since))
+        again = became == "cancelled" and plan.tries < MOST_TRIES and not plan.made
+        if not again:
+            plan.ask = None
+        if not (again or plan.made) and place.plans.get(plan.key) is plan:
+            del place.plans[plan.key]
+
+    async def _run(self, plan: _Plan) -> Became | None:
+        """Prepare what the client will ask, as if it had asked; None: it would not have to wait."""
+        ask = plan.ask
+        assert ask is not None  # it has waited
+        job = await self._preparer.prepare(
+            ask.exchange, plan.journal, ask.dialect, ask.request, ask.route, expected=plan.expected
+        )
+        budget, prompt = job.budget, job.prompt
+        if budget is None:
+            return None
+        grown = growth(prompt.sent, self._meter.costs(job.key, prompt.sent), budget.window)
+        rest = round(sum(self._meter.costs(job.key, ask.rest)))
+        tokens, upper = prompt.estimate.tokens + rest, prompt.estimate.upper + rest
+        passing = prompt.recalled.newest_tokens
+        if not is_due_next(budget, tokens, upper, grown, recalled=plan.recalled, passing=passing):
+            return None
+        if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.asked - rest)):
+            return "failed" if job.unsummarised else "useless"
+        made = job.prompt.checkpoint
+        assert made is not None
+        plan.made = made.digest
+        plan.reading = True
+        await self._have_read(job, () if prompt.offer is not None else ask.rest)
+        return "done"
+
+    async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
+        """Have the backend read the new prompt, so that it will find all but the newest message in its cache."""
+        upstream = job.route.upstream
+        backend = upstream.prober.known_backend
+        if backend is None or not backend.keeps_prompts or self._is_serving({upstream}):
+            return
+        headers = own_headers(job, same=True)
+        body = reading_only(job.body(), [*job.prompt.messages, *rest])
+        with suppress(ClientError, httpx.TransportError):
+            response = await upstream.send("POST", UPSTREAM_PATH, headers, body, background=True)
+            stream = response.stream
+            assert isinstance(stream, httpx.AsyncByteStream)
+            try:
+                async for _ in stream:
+                    pass
+            finally:
+                await response.aclose()
+
+
+@contextmanager
+def _giving_way(upstreams: set[Upstream], task: asyncio.Task[Became | None]) -> Iterator[None]:
+    """While inside, whatever is sent to one of these backends cancels the task."""
+    for upstream in upstreams:
+        upstream.background.add(task)
+    try:
+        yield
+    finally:
+        for upstream in upstreams:
+            upstream.background.discard(task)
+
+
+def _is_conversation(job: Job) -> bool:
+    """Whether a turn can be expected to follow, that goes on with this answer: not after a question that stands alone."""
+    request, exchange = job.asked, job.exchange
+    answered = (
+        job.said is not None
+        and job.journal.outcome.error is None
+        and (exchange.ended or job.journal.delivered)
+    )
+    single = (
+        request.choices == 1 and not request.continues and request.compaction is None and not job.background
+    )
+    begun = any(message.get("role") == "assistant" for message in request.messages)
+    return answered and single and begun and not exchange.draining and bool(job.prompt.links)
+
+
+def _tokens(reported: object) -> int:
+    return reported if isinstance(reported, int) else 0

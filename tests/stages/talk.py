@@ -1,0 +1,101 @@
+"""A conversation whose next turn would be due, and what is seen of what is done about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from tests.fakes import Brain, FakeBackend, FakeModel, Gate, Question, Reply, asks_summary, qa, summariser
+from tests.fakes.http import Recorded
+from tests.fakes.waiting import wait_until
+from tests.proxying import Proxy
+
+WINDOW = 2048
+MODEL = FakeModel("m", WINDOW)
+BECAME = re.compile(r'spillway_ahead_total\{[^}]*became="(\w+)"[^}]*\} ([\d.]+)')
+
+
+def holding(gate: Gate, brain: Brain | None = None) -> Brain:
+    """A model whose summaries have to pass a gate."""
+    talks = summariser(brain or qa())
+
+    def answer(question: Question) -> Reply:
+        reply = talks(question)
+        return replace(reply, gate=gate) if asks_summary(question) else reply
+
+    return answer
+
+
+def user(number: int, topic: str = "item") -> dict[str, Any]:
+    words = " ".join(f"about{number}x{i}" for i in range(40))
+    return {"role": "user", "content": f"Remember: the code of {topic}{number} is c{number}. {words}"}
+
+
+@dataclass
+class Talk:
+    """A client that sends all of it each time. Its seventh answer fills the window so far that an eighth turn would be due."""
+
+    proxy: Proxy
+    topic: str = "item"
+    key: str = "a-key"
+    turns: int = 6
+    """That were before, somewhere else."""
+
+    def __post_init__(self) -> None:
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
+        for number in range(self.turns):
+            self.messages += [user(number, self.topic), {"role": "assistant", "content": "Noted."}]
+
+    def ask(self, message: dict[str, Any] | None = None, **options: Any) -> httpx.Response:
+        """The next turn, whose answer is kept."""
+        self.messages.append(message or user(self.turns, self.topic))
+        self.turns += 1
+        answer = self.again(**options)
+        self.messages.append({"role": "assistant", "content": text_in(answer)})
+        return answer
+
+    def read(self, came: list[bytes]) -> None:
+        """What was asked last as a stream, with all that comes of it."""
+        body = {"model": "m", "messages": self.messages, "stream": True}
+        head = {"authorization": f"Bearer {self.key}"}
+        with self.proxy.client.stream("POST", "/v1/chat/completions", json=body, headers=head) as response:
+            for data in response.iter_raw():
+                came += [data]
+
+    def again(self, **options: Any) -> httpx.Response:
+        """What was asked last, once more; its answer is dropped."""
+        body = {"model": "m", "messages": self.messages, "max_tokens": 60, **options}
+        answer = self.proxy.chat(body, authorization=f"Bearer {self.key}")
+        assert answer.status_code == 200, answer.text
+        return answer
+
+
+def text_in(answer: httpx.Response) -> str:
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def ahead(proxy: Proxy) -> dict[str, int]:
+    """How often what became of it."""
+    return {found[1]: int(float(found[2])) for found in BECAME.finditer(proxy.client.get("/metrics").text)}
+
+
+def wait_ahead(proxy: Proxy, **expected: int) -> None:
+    """Block until it has come to this."""
+    wait_until(lambda: ahead(proxy) == expected, 20.0)
+
+
+def is_summary_call(request: Recorded) -> bool:
+    return "Summarise" in str(request.json["messages"][-1]["content"])
+
+
+def summaries(fake: FakeBackend) -> list[Recorded]:
+    """The requests for summaries."""
+    return [request for request in fake.chats() if is_summary_call(request)]
+
+
+def readings(fake: FakeBackend) -> list[Recorded]:
+    """The requests that only have a prompt read."""
+    return [r for r in fake.chats() if r.json.get("max_tokens") == 1 and not is_summary_call(r)]

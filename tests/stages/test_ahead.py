@@ -1,0 +1,386 @@
+"""Compaction ahead of time: done after an answer, found by the next turn, and out of the way of everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.fakes import (
+    FAKES,
+    FakeModel,
+    Gate,
+    LlamaCppFake,
+    OpenRouterFake,
+    Question,
+    Reply,
+    ToolCall,
+    qa,
+    summariser,
+)
+from tests.fakes.waiting import wait_until
+from tests.proxying import Proxy, read_stream, running_proxy
+from tests.stages.talk import MODEL, WINDOW, Talk, ahead, holding, readings, summaries, user, wait_ahead
+
+ON: dict[str, Any] = {"ahead": "on"}
+LATER = 8.0
+"""Seconds that something may take which is only a matter of time."""
+pytestmark = pytest.mark.slow
+
+
+def brain() -> Any:
+    return summariser(qa())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "generic"])
+def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str) -> None:
+    with FAKES[kind]([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy, turns=1)
+        for number in range(16):
+            before = len(summaries(fake))
+            assert talk.ask().headers["x-spillway-action"] == "forwarded", number
+            assert len(summaries(fake)) == before
+            settled(proxy)
+        assert ahead(proxy)["done"] >= 2
+        assert len(summaries(fake)) == ahead(proxy)["done"]
+        assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
+
+
+def test_without_it_the_same_turn_waits() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        assert talk.ask().headers["x-spillway-action"] == "compacted"
+        assert len(summaries(fake)) == 1
+
+
+def test_the_backend_has_read_the_new_prompt_before_the_next_turn_comes() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        wait_ahead(proxy, done=1)
+        (reading,) = readings(fake)
+        talk.ask()
+        sent = fake.chats()[-1].json["messages"]
+        assert reading.json["messages"][:-1] == sent[:-1]
+        assert reading.json["stream"] is True
+
+
+def test_a_streamed_answer_and_one_whose_client_hangs_up_at_its_end_count_the_same() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.messages.append(user(6))
+        body = {"model": "m", "messages": talk.messages, "stream": True}
+        with proxy.client.stream("POST", "/v1/chat/completions", json=body) as response:
+            for line in response.iter_lines():
+                if line == "data: [DONE]":
+                    break
+        wait_ahead(proxy, done=1)
+        assert len(summaries(fake)) == 1
+
+
+def test_nothing_is_done_far_from_the_trigger() -> None:
+    with LlamaCppFake([FakeModel("m", 4 * WINDOW)], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        Talk(proxy).ask()
+        assert planned(proxy) == []
+        assert (len(fake.chats()), ahead(proxy)) == (1, {})
+
+
+def planned(proxy: Proxy) -> list[str]:
+    """The background work that there is to do."""
+    return [task for task in tasks(proxy) if task.startswith("ahead")]
+
+
+def settled(proxy: Proxy) -> None:
+    """Block until all of it is done."""
+    wait_until(lambda: not planned(proxy), LATER)
+
+
+def tasks(proxy: Proxy) -> list[str]:
+    async def names() -> list[str]:
+        return [task.get_name() for task in asyncio.all_tasks()]
+
+    return asyncio.run_coroutine_threadsafe(names(), proxy.loop).result(5)
+
+
+# -- where and for whom
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"ahead": "off"}, {"ahead": "on", "models": {"m*": {"ahead": "off"}}}],
+)
+def test_it_can_be_turned_off(settings: dict[str, Any]) -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **settings) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        assert planned(proxy) == []
+        assert talk.ask().headers["x-spillway-action"] == "compacted"
+        assert ahead(proxy) == {}
+
+
+@pytest.mark.parametrize(("fake_kind", "done"), [(LlamaCppFake, True), (OpenRouterFake, False)])
+def test_by_itself_it_is_done_where_tokens_are_not_paid(fake_kind: Any, done: bool) -> None:
+    with fake_kind([MODEL], brain()) as fake, running_proxy(fake, ahead="auto") as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        assert bool(planned(proxy)) is done
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        {"messages": [user(0), {"role": "user", "content": "word " * 1500}]},
+        {"n": 2},
+        {"continue_final_message": True, "add_generation_prompt": False},
+    ],
+)
+def test_what_is_no_conversation_is_left_alone(alone: dict[str, Any]) -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.messages.append(user(6))
+        if "n" in alone:
+            fake.fail_next(200, {"choices": [], "usage": {"prompt_tokens": 1500, "completion_tokens": 9}})
+        if "continue_final_message" in alone:
+            talk.messages.append({"role": "assistant", "content": "So"})
+        proxy.chat({"model": "m", "messages": talk.messages, **alone})
+        assert planned(proxy) == []
+
+
+def test_a_chore_plans_nothing_and_does_not_end_what_is_planned() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.messages.append(user(6))
+        chore = {"model": "m", "messages": talk.messages}
+        proxy.chat(chore, **{"x-task": "title_generation"})
+        assert planned(proxy) == []
+        talk.messages.pop()
+        talk.ask()
+        proxy.chat({**chore, "messages": talk.messages[:-1]}, **{"x-task": "title_generation"})
+        wait_ahead(proxy, done=1)
+
+
+# -- once, and not in vain
+
+
+def test_one_history_is_compacted_once() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        wait_ahead(proxy, done=1)
+        talk.messages.pop()
+        talk.again()  # another answer to the same question
+        settled(proxy)
+        assert ahead(proxy) == {"done": 1}
+        assert len(summaries(fake)) == 1
+
+
+def test_what_the_next_turn_did_not_go_on_with_was_useless() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        wait_ahead(proxy, done=1)
+        # All but the beginning is taken back, so that what was compacted is no part of the history any more.
+        del talk.messages[3:]
+        talk.key = "a-key"
+        talk.messages += [user(20), {"role": "assistant", "content": "Noted."}]
+        talk.ask()
+        assert ahead(proxy) == {"done": 1}
+        edited = Talk(proxy)
+        edited.messages[-2] = user(30)
+        edited.ask()
+        assert ahead(proxy) == {"done": 1}
+
+
+def test_a_turn_that_was_edited_away_is_not_compacted() -> None:
+    gate = Gate()
+    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        gate.wait_reached(LATER)
+        talk.messages = talk.messages[:-2]
+        short = talk.ask({"role": "user", "content": "Never mind."})
+        assert short.headers["x-spillway-action"] == "forwarded"
+        wait_until(lambda: fake.cancelled == 1, LATER)
+        gate.open()
+        settled(proxy)
+        assert len(summaries(fake)) == len(ahead(proxy)) == 1
+        assert ahead(proxy) == {"cancelled": 1}
+
+
+def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
+    gate, came = Gate(), list[bytes]()
+    with (
+        LlamaCppFake([MODEL], holding(gate)) as fake,
+        running_proxy(fake, **{**ON, "grace": 0.0}) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        talk = Talk(proxy)
+        talk.ask()
+        gate.wait_reached(LATER)
+        talk.messages.append(user(7))
+        following = pool.submit(talk.read, came)
+        wait_until(lambda: b"Compacting" in b"".join(came), LATER)
+        # Now that somebody waits for it, nobody else puts an end to it.
+        other = Talk(proxy, "thing", "another-key").ask()
+        assert other.headers["x-spillway-action"] == "forwarded"
+        gate.open()
+        following.result(LATER)
+        seen = read_stream(b"".join(came))
+        assert "Context compacted" in seen.events[-1]["data"]["description"]
+        assert (seen.done, len(summaries(fake)), fake.cancelled) == (1, 1, 0)
+
+
+# -- real requests come first
+
+
+def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_again() -> None:
+    gate = Gate()
+    with (
+        LlamaCppFake([MODEL], holding(gate), queue=True, slots=1) as fake,
+        running_proxy(fake, **ON) as proxy,
+    ):
+        talk = Talk(proxy)
+        talk.ask()
+        gate.wait_reached(LATER)
+        began = time.monotonic()
+        other = proxy.chat({"model": "m", "messages": [{"role": "user", "content": "Hi."}]})
+        assert other.status_code == 200  # on the only slot there is, which was taken
+        assert time.monotonic() - began < LATER
+        assert fake.cancelled == 1
+        gate.open()
+        wait_ahead(proxy, cancelled=1, done=1)
+        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+
+
+def test_a_request_that_is_passed_on_goes_first_too() -> None:
+    gate = Gate()
+    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, **ON) as proxy:
+        Talk(proxy).ask()
+        gate.wait_reached(LATER)
+        assert proxy.client.get("/v1/models").status_code == 200
+        assert proxy.client.get("/props").status_code == 200
+        assert fake.cancelled == 0
+        proxy.client.post("/v1/embeddings", json={"model": "m", "input": "x"})
+        wait_until(lambda: fake.cancelled == 1, LATER)
+
+
+def test_a_backend_that_answers_somebody_is_left_alone() -> None:
+    gate = Gate()
+    with (
+        LlamaCppFake([MODEL], brain()) as fake,
+        running_proxy(fake, **ON) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        fake.gate = gate
+        slow = pool.submit(proxy.chat, {"model": "m", "messages": [{"role": "user", "content": "Hi."}]})
+        gate.wait_reached(LATER)
+        fake.gate = None
+        talk = Talk(proxy)
+        talk.ask()
+        assert summaries(fake) == []
+        served = fake.served
+        talk.again()
+        assert fake.served == served + 1
+        gate.open()
+        slow.result(LATER)
+        wait_ahead(proxy, done=1)
+
+
+def test_each_credential_has_a_few_conversations_waiting() -> None:
+    from proxy.stages.ahead import MOST_OF_ONE
+
+    gate = Gate()
+    with (
+        LlamaCppFake([MODEL], brain()) as fake,
+        running_proxy(fake, **ON) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        fake.gate = gate
+        slow = pool.submit(proxy.chat, {"model": "m", "messages": [{"role": "user", "content": "Hi."}]})
+        gate.wait_reached(LATER)
+        fake.gate = None
+        for number in range(MOST_OF_ONE + 3):
+            Talk(proxy, f"thing{number}x").ask()
+        Talk(proxy, "other", "another-key").ask()
+        gate.open()
+        slow.result(LATER)
+        wait_ahead(proxy, done=MOST_OF_ONE + 1)
+
+
+# -- faults
+
+
+def test_a_backend_that_dies_meanwhile_leaves_nothing_behind() -> None:
+    gate = Gate(at=3)
+    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        gate.wait_reached(LATER)
+        fake.stop()
+        wait_ahead(proxy, failed=1)
+        fake.start()
+        gate.open()
+        answer = talk.ask()
+        assert answer.headers["x-spillway-action"] == "compacted"
+        assert "c1" in str(fake.chats()[-1].json["messages"][2]["content"])
+        assert len(summaries(fake)) == 2
+
+
+def test_the_end_of_the_server_ends_it_too() -> None:
+    gate = Gate()
+    with LlamaCppFake([MODEL], holding(gate)) as fake:
+        with running_proxy(fake, **ON) as proxy:
+            Talk(proxy).ask()
+            gate.wait_reached(LATER)
+        wait_until(lambda: fake.active == 0, LATER)
+        assert fake.cancelled == 1
+
+
+# -- other forms of turns
+
+
+def test_between_the_steps_of_a_loop() -> None:
+    def step(question: Question) -> Reply:
+        return Reply(
+            text="On.", tool_calls=[ToolCall("read", '{"path":  "a"}', id=f"c{question.body['seed']}")]
+        )
+
+    with LlamaCppFake([FakeModel("m", 4096)], summariser(step)) as fake, running_proxy(fake, **ON) as proxy:
+        tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Read all of it."}]
+        for number in range(24):
+            answer = proxy.chat({"model": "m", "messages": messages, "tools": tools, "seed": number})
+            assert answer.headers["x-spillway-action"] == "forwarded", number
+            settled(proxy)
+            messages.append(answer.json()["choices"][0]["message"])
+            words = " ".join(f"word{number}x{i}" for i in range(80))
+            messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": words})
+        assert ahead(proxy)["done"] >= 2
+        assert fake.invalid_histories == []
+
+
+def test_who_waits_is_told_how_far_the_summary_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.stages.client_stream.PROGRESS", 0.02)
+    gate = Gate(at=5)
+    with (
+        LlamaCppFake([MODEL], holding(gate)) as fake,
+        running_proxy(fake, grace=0.0) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        talk = Talk(proxy)
+        talk.ask()
+        talk.messages.append(user(7))
+        came: list[bytes] = []
+        reading = pool.submit(talk.read, came)
+        wait_until(lambda: b"tokens of its summary written" in b"".join(came), LATER)
+        gate.open()
+        reading.result(LATER)
+        seen = read_stream(b"".join(came))
+        told = [event["data"]["description"] for event in seen.events]
+        assert any("(5 tokens of its summary written)" in each for each in told)
+        assert "tokens of its summary" not in seen.text
+        assert len(summaries(fake)) == 1
