@@ -36,6 +36,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
+from proxy.stages.handing_over import HandingOver
 from proxy.stages.managing import Keeper
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
@@ -201,6 +202,7 @@ def _relay(
         router=router,
         preparer=preparer,
         keeper=keeper,
+        handing_over=HandingOver(documents=Documents(store, clock), meter=meter, clock=clock),
         compactor=compactor,
         ahead=ahead,
         recaller=recaller,

@@ -30,6 +30,7 @@ from proxy.stages.client_stream import ClientStream, KeepingStream, Nobody
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
+from proxy.stages.handing_over import HandingOver
 from proxy.stages.job import Job
 from proxy.stages.managing import Keeper, wished_goal
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
@@ -38,9 +39,10 @@ from proxy.stages.preparing import Preparer
 from proxy.stages.reading import check, read
 from proxy.stages.recalling import Recaller
 from proxy.stages.remembering import Memory
+from proxy.stages.room import cannot_fit, overflow_text
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
-from proxy.stages.whole import answer_whole, as_stream
+from proxy.stages.whole import Whole, answer_whole, as_stream
 from proxy.status import FORMS, Notice
 from proxy.telemetry.events import Received, Routed
 from proxy.telemetry.journal import Journal, Journals
@@ -59,6 +61,7 @@ class Relay:
     router: Router
     preparer: Preparer
     keeper: Keeper
+    handing_over: HandingOver
     compactor: Compactor
     ahead: Ahead
     recaller: Recaller
@@ -155,7 +158,10 @@ class Relay:
                 await (self._stream(job) if job.prompt.request.stream else self._whole(job))
             finally:
                 leave(job)
-                self.ahead.after(job)
+                if job.hands_over:  # what comes next is another history
+                    self.handing_over.keep(job)
+                else:
+                    self.ahead.after(job)
 
     # -- from bytes to a job
 
@@ -211,25 +217,15 @@ class Relay:
     async def _stream(self, job: Job) -> None:
         client = self._client_stream(job)
         try:
+            if (again := await self.handing_over.again(job)) is not None:
+                whole = Whole(200, [], b"", again.pieces)
+                await self._as_stream(job, client, whole)
+                return
             await self._make_room(job, client)
             if job.managed.ended:
                 await _end_with_nothing(client, self._identity(job))
                 return
-            response, body = await self.attempts.open(job)
-            if body is not None:
-                client.stop()
-                await self._other_than_stream(job, client, response, body)
-                return
-            plain = readable(response)
-            if plain is None:
-                client.stop()
-                await relay_response(job.exchange, response, job.spillway_headers())
-                return
-            if client.writer.native:
-                client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
-            await self.driver.run(job, plain, client)
-            await client.close_notice()
-            await client.end()
+            await self._relayed(job, client)
         except ClientError as error:
             if not job.exchange.started:
                 raise
@@ -246,6 +242,34 @@ class Relay:
         finally:
             client.stop()
 
+    async def _relayed(self, job: Job, client: ClientStream) -> None:
+        """Ask the backend, and pass on what it says."""
+        response, body = await self.attempts.open(job)
+        if body is not None:
+            client.stop()
+            await self._other_than_stream(job, client, response, body)
+            return
+        plain = readable(response)
+        if plain is None:
+            client.stop()
+            await relay_response(job.exchange, response, job.spillway_headers())
+            return
+        if client.writer.native:
+            client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
+        await self.driver.run(job, plain, client)
+        await client.close_notice()
+        await client.end()
+
+    async def _as_stream(self, job: Job, client: ClientStream, whole: Whole) -> bool:
+        """Tell a whole answer as a stream; False if it is none."""
+        frames = as_stream(whole, client, show_usage=job.prompt.request.usage_wish is True)
+        if frames is None:
+            return False
+        await client.close_notice()
+        await client.write(frames)
+        await client.end()
+        return True
+
     async def _other_than_stream(
         self, job: Job, client: ClientStream, response: httpx.Response, body: bytes
     ) -> None:
@@ -253,10 +277,7 @@ class Relay:
         if client.writer.native:
             client.head = [*client.head, *response_headers(response.headers.raw, drop=_OF_ONE_BODY)]
         whole = await answer_whole(job, response, body, self.driver)
-        if (frames := as_stream(whole, client, show_usage=job.prompt.request.usage_wish is True)) is not None:
-            await client.close_notice()
-            await client.write(frames)
-            await client.end()
+        if await self._as_stream(job, client, whole):
             return
         if whole.status < 400 and not whole.body:
             raise UpstreamInvalid(f"The backend answered {whole.status} and nothing else.")
@@ -290,19 +311,22 @@ class Relay:
     # -- whole answers
 
     async def _whole(self, job: Job) -> None:
-        await self._make_room(job, None)
-        if job.managed.ended:
+        again = await self.handing_over.again(job)
+        if again is None:
+            await self._make_room(job, None)
+        if again is not None or job.managed.ended:
             headers = [(b"content-type", b"application/json"), *job.spillway_headers()]
-            told = job.writer().whole(
-                replace(NO_ANSWER, read=lambda: (Piece(identity=self._identity(job)),)), (), None
-            )
+            nothing = replace(NO_ANSWER, read=lambda: (Piece(identity=self._identity(job)),))
+            told = job.writer().whole(again or nothing, () if again is None else again.pieces, None)
             if job.asked.keeping is not None:
                 await self._keep(job, loads(told))
             await job.exchange.reply(200, headers, told)
             return
-        response, body = await self.attempts.open(job)
-        assert body is not None  # nobody asked for a stream
-        whole = await answer_whole(job, response, body, self.driver)
+        response, raw = await self.attempts.open(job)
+        assert raw is not None  # nobody asked for a stream
+        whole = await answer_whole(job, response, raw, self.driver)
+        if job.hands_over and whole.pieces and whole.pieces[0].finish == "stop":
+            job.handed_over = whole.pieces[0].text
         if job.asked.keeping is not None and whole.status == 200:
             await self._keep(job, loads(whole.body))
         await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
@@ -340,10 +364,10 @@ class Relay:
         )
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
-        if _cannot_fit(job, budget.window):
+        if cannot_fit(job, budget.window):
             await self.counting.make_sure(job)
-        if _cannot_fit(job, budget.window):
-            text, tokens = _overflow_text(job, before), job.prompt.estimate.tokens
+        if cannot_fit(job, budget.window):
+            text, tokens = overflow_text(job, before), job.prompt.estimate.tokens
             raise ContextOverflow(text, param="messages", tokens=tokens, window=budget.window)
 
 
@@ -369,24 +393,3 @@ async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:
     await client.close_notice()
     await client.write(client.writer.error(body))
     await client.end()
-
-
-def _cannot_fit(job: Job, window: int) -> bool:
-    """Whether sending is pointless: the backend would refuse, or cut in silence where it is one that does.
-
-    An honest backend decides doubtful cases itself; its refusal teaches the window and is answered.
-    """
-    backend = job.route.upstream.prober.known_backend
-    doubt = 1.0 if backend is not None and backend.shifts_silently else 1.1
-    return job.prompt.estimate.tokens >= window * doubt
-
-
-def _overflow_text(job: Job, before: int) -> str:
-    budget = job.budget
-    window = budget.window if budget is not None else 0
-    return (
-        f"This conversation needs about {job.prompt.estimate.tokens} tokens after everything was shortened "
-        f"({before} before), but the context window of {job.route.model} is {window} tokens. What remains are "
-        "the system prompt, the tools and the newest turn: shorten one of them, send fewer tools, or load the "
-        "model with a larger window."
-    )

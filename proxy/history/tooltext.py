@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.history.marks import INSTRUCTION
+from proxy.history.own_compaction import brought_from
 from proxy.neutral.request import Message, text_of
 
 IMAGE_LEFT_OUT = "[An image{} was here and was left out to save room.]"
@@ -137,12 +138,13 @@ def own_words(message: Message) -> str:
     """What in a user message is surely the user's own: nothing from the first mark of a result to the last of its kind.
 
     A result that holds a closing mark would else put its rest into the user's mouth, and one that is cut off all of it.
-    Neither is what the system says there, nor what Spillway wrote.
+    Neither is what the system says there, nor what Spillway wrote, nor the summary with which a client goes on.
     """
     text = text_of(message)
     if text.startswith(INSTRUCTION):
         return ""
     text = _WRITTEN.sub("", text.split(f"\n{INSTRUCTION}", 1)[0])
+    text = text[: brought_from(text)]
     marks = list(_marks(text))
     last = {_kind(mark): mark for mark in marks}
     spans: list[Span] = []

@@ -134,7 +134,7 @@ class Compactor:
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
         # What was begun ahead of time, before this client's newest message came, may be enough.
         begun = next((flight for flight in self._flights.values() if job.goes_on_with(flight.job)), None)
-        if begun is not None:
+        if begun is not None and not job.hands_over:
             _, made = await self._waited(begun, job)
             if made is not None:
                 return self._taken_over(job, made), made
@@ -196,7 +196,7 @@ class Compactor:
             return _nothing(job), None
         else:
             made = self.checkpoint(job, done) if done.covered else None
-            if made is not None:
+            if made is not None and not job.hands_over:  # it is filled to the brim, for one answer
                 await self._store.put(made)
             return done, made
         finally:
@@ -205,7 +205,9 @@ class Compactor:
                 await self._store.release(name)
 
     async def _longer(self, job: Job) -> Checkpoint | None:
-        """A stored checkpoint that covers more than the job's own."""
+        """A stored checkpoint that covers more than the job's own; none is for a client's own compaction."""
+        if job.hands_over:
+            return None
         found, own = await self._store.find(job.scope, job.prompt.links[-2::-1]), job.prompt.checkpoint
         return found if found is not None and (own is None or found.covered > own.covered) else None
 
@@ -219,7 +221,7 @@ class Compactor:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         reduction, overhead = await apart(heavy, self._reduction, job, budget, goal)
         by = await self.summariser(job, budget, overhead)
-        summarised = job.asked.compaction is not None
+        summarised = job.asked.compaction is not None or job.hands_over
         flow = compact(reduction, by, limit=max(1.0, limit - overhead), summarised=summarised)
         return await drive(flow, asked, heavy=heavy)
 

@@ -9,6 +9,7 @@ from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.chain import Chains
 from proxy.history.checkpoint import Checkpoints
+from proxy.history.own_compaction import asks_to_compact, unfolded
 from proxy.history.stable import Fronts
 from proxy.history.volatile import lasting_digest
 from proxy.net.apart import apart
@@ -81,7 +82,13 @@ class Preparer:
             scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
         )
         job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
+        job.hands_over = asks_to_compact(asked.messages)
         await self._prepare(job, emulate=False)
+        if job.hands_over and job.is_due:
+            # A model that is to call no tools need not be told of them, and has more room for what it is to read.
+            less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & asked.body.keys())
+            job.asked = asked.changed(**less, messages=unfolded(asked.messages))
+            await self._prepare(job, emulate=False)
         if taken or job.prompt.kept_back:
             journal.tell(Stabilised((*taken, *sorted(job.prompt.kept_back))))
         return job
@@ -108,7 +115,9 @@ class Preparer:
         stable = self._fronts.keep(job.scope, links, system, sent, job.options.stabilise)
         system, sent = stable.system, stable.sent
         # The newest message is never covered, not even where the same loop has been run before.
-        checkpoint = await self._store.find(job.scope, links[-2::-1]) if links else None
+        # A client's own compaction is of all that it sends.
+        known_by = [] if job.hands_over else links[-2::-1]
+        checkpoint = await self._store.find(job.scope, known_by) if known_by else None
         wished = await self._keeper.edit(job, request, system, sent)
         history = wished if checkpoint is None else [*checkpoint.replacement, *wished[checkpoint.covered :]]
         body = {**request.body, "messages": [*system, *history]}

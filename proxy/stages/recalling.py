@@ -80,7 +80,9 @@ class Recaller:
         `reserve` are tokens that will come on top of the prompt. Where not to `keep` it, no other request is bound to it.
         """
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
-        if job.budget is None or checkpoint is None or not job.options.recalls or job.undisturbed:
+        if job.budget is None or checkpoint is None or not job.options.recalls:
+            return
+        if job.undisturbed or job.hands_over:
             return
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
         if newest is None or placed is None:

@@ -218,7 +218,7 @@ def _made(
     writer = job.writer()
     same = usage is came.usage and (pieces is None or all(map(is_, pieces, came.pieces)))
     if same and writer.native and not job.prompt.request.stream:
-        return whole
+        return replace(whole, pieces=came.pieces) if job.hands_over else whole
     made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
     if made.pieces:
         job.said = lambda: made.pieces[0]

@@ -95,6 +95,11 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A client's own compaction was answered with what a model wrote for one before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A request went to the backend: the first, or another one for this reason."""
 
@@ -216,6 +221,7 @@ Event: TypeAlias = (
     | Compacted
     | Recalled
     | Ahead
+    | HandedOver
     | Sent
     | Repeated
     | Reused

@@ -14,6 +14,8 @@ FORWARDED = "forwarded"
 PASSED = "passed"
 """What was done to a request that is not managed."""
 COMPACTING = "compacting"
+REPEATED = "repeated"
+"""A client's own compaction that a model had written before."""
 BACKEND = "backend"
 """Why less was reused than repeated: it keeps no prompts, or needed the room."""
 _NEARLY = 0.8
@@ -120,6 +122,10 @@ def _recalled(outcome: Outcome, event: e.Recalled, _: float) -> None:
     outcome.recalled, outcome.recalled_tokens = event.passages, event.tokens
 
 
+def _handed_over(outcome: Outcome, _: e.HandedOver, __: float) -> None:
+    outcome.action = REPEATED
+
+
 def _out_of_room(outcome: Outcome, _: e.OutOfRoom, __: float) -> None:
     outcome.unfinished = True
 
@@ -166,6 +172,7 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.Compacting: _compacting,
     e.Compacted: _compacted,
     e.Recalled: _recalled,
+    e.HandedOver: _handed_over,
     e.OutOfRoom: _out_of_room,
     e.FirstByte: _first_byte,
     e.Sent: _sent,

@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.dialects.chat.reading import ChatReader
 from proxy.dialects.chat.request import read
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.writing import ChatWriter, whole_answer
 from proxy.errors import ClientError
 from proxy.neutral.request import Request
 
@@ -58,4 +58,4 @@ class Chat:
         return ChatWriter()
 
 
-__all__ = ["UPSTREAM_PATH", "Chat", "ChatReader", "ChatWriter"]
+__all__ = ["UPSTREAM_PATH", "Chat", "ChatReader", "ChatWriter", "whole_answer"]

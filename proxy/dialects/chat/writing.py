@@ -121,6 +121,14 @@ class ChatWriter:
         return dumps(body)
 
 
+def whole_answer(text: str, answer_id: str, model: str, created: int) -> bytes:
+    """The body in which a backend would say this; `created` in seconds since the epoch."""
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    told = {"id": answer_id, "object": "chat.completion", "created": created, "model": model}
+    return dumps({**told, "choices": [choice]})
+
+
 def _chunk(piece: Piece) -> dict[str, Any]:
     """A piece that was changed: what it says, and what else its frame held."""
     chunk, choice = piece.form

@@ -1,0 +1,135 @@
+"""Compactions that clients make themselves: how they ask a model for one, and how what it wrote comes back.
+
+They are known by what they say, because none marks them otherwise, in words that were the same over many versions. Seen:
+Codex 0.169, Claude Code 2.1, opencode 1.18, Qwen Code 0.15 and Gemini CLI, aider, Cline and its kin, and the tool runner
+of Anthropic's SDK.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
+
+_WRITES = r"(?:create|write|provide|produce|generate|give|prepare|update)"
+_CONVERSATION = r"(?:conversation|chat|session|dialogue|history|transcript)"
+_ASKS = re.compile(
+    r"context checkpoint compaction|continuation summary|anchored summary"
+    rf"|\b{_WRITES}\b[^.\n]{{0,60}}\bsummary\b[^.\n]{{0,40}}\b(?:of|from)\b[^.\n]{{0,40}}\b{_CONVERSATION}\b"
+    rf"|\bsummari[sz]es?\b[^.\n]{{0,60}}\b{_CONVERSATION}\b"
+    r"|\bprompt for continuing (?:our|the|this) conversation"
+    r"|<state_snapshot>",
+    re.IGNORECASE,
+)
+"""What is asked for."""
+_WORDS = ("summar", "compact", "snapshot", "prompt for continuing")
+"""One of which is in every such request, for a quick look."""
+_WITH_SYSTEM = 2
+_HANDS_OVER = re.compile(
+    r"</?(?:summary|analysis|state_snapshot|scratchpad|conversation)>|\btext only\b"
+    r"|\bnot (?:call|use|invoke) any (?:other )?(?:tools?|functions?)"
+    r"|\b(?:another|next|new|other) (?:instance|llm|(?:language |coding )?(?:model|agent|assistant|session))\b"
+    r"|\bhand-?off\b|\bcontinuing session\b|\b(?:resume|continue) (?:the |our |this )?(?:task|work|conversation)"
+    r"|\bpartial conversation\b|\bwill (?:not|no longer) have access\b",
+    re.IGNORECASE,
+)
+"""And that somebody who has nothing else is to go on with it: who merely wants to read a summary does not say that."""
+_ASKED_IN = 8_000
+"""Characters at the end of the newest message in which that stands: behind what a client puts in front of it."""
+_SYSTEM_SAYS = 2_000
+_SHORT = 600
+"""Characters of a message that only says to begin with what the system prompt asks for."""
+_COMES_BACK = re.compile(
+    r"Another language model started to solve this problem and produced a summary"
+    r"|This session is being continued from a previous conversation"
+    r"|<state_snapshot>|<conversation-summary>|<context-summary>"
+)
+_INSIDE = re.compile(r"<(summary|state_snapshot)>(.*)</\1>", re.DOTALL | re.IGNORECASE)
+_END = 300
+"""Characters at each end of a summary by which it is known again."""
+_LONGEST_WHOLE = 12_000
+"""Characters of a message from which it may be a transcript."""
+_PIECE = 1_500
+"""Characters of a piece of a transcript: none so long that less than all of it is read."""
+
+
+def asks_to_compact(messages: Sequence[Message]) -> bool:
+    """Whether the newest message is a client's own request to compact what stands before it, or in it."""
+    if not messages or messages[-1].get("role") != "user":
+        return False
+    asked = text_of(messages[-1])
+    if not _may_ask(asked[-_ASKED_IN:]) and len(messages) > _WITH_SYSTEM:
+        return False
+    if _asks(asked[-_ASKED_IN:]):
+        return True
+    system = [text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES]
+    begins = len(asked) <= _SHORT and _HANDS_OVER.search(asked) is not None
+    transcript = len(messages) <= _WITH_SYSTEM and len(asked) > _SHORT
+    return (begins or transcript) and _asks("\n".join(system))
+
+
+def brought_from(text: str) -> int:
+    """Where in a user's message begins what a model wrote as a summary, of which nothing is the user's own; else its length."""
+    found = _COMES_BACK.search(text)
+    return len(text) if found is None else found.start()
+
+
+def marks_of(summary: str) -> tuple[str, str]:
+    """The two ends of a summary, by which it is known where a client puts it into other words."""
+    said = _INSIDE.search(summary)
+    plain = " ".join((said[2] if said is not None else summary).split())
+    return plain[:_END], plain[-_END:]
+
+
+def holds(message: Message, marks: tuple[str, str]) -> bool:
+    """Whether a message brings the summary with these ends."""
+    plain = " ".join(text_of(message).split())
+    return bool(marks[0]) and marks[0] in plain and marks[1] in plain
+
+
+def grown(summary: str, since: str) -> str:
+    """A summary and what happened since, inside its tags if it has any."""
+    said = _INSIDE.search(summary)
+    at = len(summary) if said is None else said.end(2)
+    return f"{summary[:at].rstrip()}\n\n{SINCE}\n{since}\n{summary[at:]}".rstrip()
+
+
+SINCE = "Since then:"
+"""Stands in front of what happened after a summary was written."""
+
+
+def unfolded(messages: Sequence[Message]) -> list[Message]:
+    """The same messages, the newest in pieces if it is a whole transcript, so that it can be read piece by piece."""
+    *before, newest = messages
+    text = newest.get("content")
+    if not isinstance(text, str) or len(text) <= _LONGEST_WHOLE:
+        return list(messages)
+    asks = _last_asking(text)
+    pieces: list[str] = []
+    at = 0
+    while at < asks:
+        end = (
+            asks
+            if asks - at <= _PIECE
+            else text.rfind("\n", at + _PIECE // 2, at + _PIECE) + 1 or at + _PIECE
+        )
+        pieces.append(text[at:end])
+        at = end
+    return [*before, *({**newest, "content": piece} for piece in (*pieces, text[asks:]) if piece)]
+
+
+def _may_ask(text: str) -> bool:
+    text = text.lower()
+    return any(word in text for word in _WORDS)
+
+
+def _asks(text: str) -> bool:
+    return _ASKS.search(text) is not None and _HANDS_OVER.search(text) is not None
+
+
+def _last_asking(text: str) -> int:
+    """Where the request begins that stands at the end of a transcript; one that stands in front of it is left there."""
+    found = _ASKS.search(text, max(0, len(text) - _ASKED_IN))
+    at = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
+    return at or len(text)

@@ -1,0 +1,109 @@
+"""Compactions that clients make themselves: each is served whole, and none twice.
+
+A client that is told a small window may compact again and again, because what it keeps is all that its window holds.
+What a model wrote for one is remembered, so that another one that would win nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from proxy.dialects import UPSTREAM
+from proxy.dialects.chat import whole_answer
+from proxy.history.own_compaction import SINCE, grown, holds, marks_of
+from proxy.net.tasks import spawn
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.request import Message
+from proxy.shortening.policy import limits_for
+from proxy.shortening.summary import digest
+from proxy.stages.job import Job
+from proxy.store.documents import Documents
+from proxy.telemetry.events import HandedOver
+from proxy.tokens.meter import Meter
+
+_NAME = "own compactions"
+_REMEMBERED = 8
+"""Of one credential and model, the newest."""
+_LONGEST = 100_000
+"""Characters of one."""
+_SHORT = 800
+"""Characters in which is told what happened since."""
+_GROWN = 8
+"""Times that one is told again with what happened since, until it is written anew."""
+_UNKNOWN_WINDOW = 8_192
+
+
+class HandingOver:
+    """Remembers what models wrote for clients' own compactions."""
+
+    def __init__(self, *, documents: Documents, meter: Meter, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds since the epoch."""
+        self._documents = documents
+        self._meter = meter
+        self._clock = clock
+
+    async def again(self, job: Job) -> WholeAnswer | None:
+        """The answer to a compaction that there was before, or that would win nothing over one; None: a model has to write it."""
+        if not job.hands_over or not job.prompt.links:
+            return None
+        entries = await self._entries(job)
+        text = next((entry["text"] for entry in entries if entry["of"] == _of(job)), None)
+        if text is None and (text := self._told_again(job, entries)) is not None:
+            await self._remember(job, text, entries)
+        if text is None:
+            return None
+        job.journal.tell(HandedOver())
+        answer_id, model = f"chatcmpl-{job.unique}", job.prompt.request.model
+        return UPSTREAM.whole(whole_answer(text, answer_id, model, int(self._clock())))
+
+    def keep(self, job: Job) -> None:
+        """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""
+        if 0 < len(job.handed_over) <= _LONGEST and job.prompt.links:
+            spawn(self._keep(job), name="own-compaction")
+
+    async def _keep(self, job: Job) -> None:
+        await self._remember(job, job.handed_over, await self._entries(job))
+
+    def _told_again(self, job: Job, entries: Sequence[dict[str, str]]) -> str | None:
+        """The one that this history goes on from, with what happened since in a few words, if that is little."""
+        sent = job.prompt.sent
+        for entry in entries:
+            marks = marks_of(entry["text"])
+            at = next((i for i in reversed(range(len(sent))) if _brings(sent[i], marks)), None)
+            if at is None or entry["text"].count(SINCE) >= _GROWN:
+                continue
+            new = list(sent[at + 1 : -1])
+            won = sum(self._meter.costs(job.key, new))
+            written = sum(self._meter.costs(job.key, [{"role": "assistant", "content": entry["text"]}]))
+            window = _UNKNOWN_WINDOW if job.budget is None else job.budget.window
+            if won > max(limits_for(job.options.policy, window).minimum_gain, written):
+                return None
+            since = digest(new, limit=_SHORT)
+            return grown(entry["text"], since) if since else entry["text"]
+        return None
+
+    async def _entries(self, job: Job) -> list[dict[str, str]]:
+        """The newest first."""
+        found = await self._documents.fetch(_owner(job), _NAME) or {}
+        entries: list[dict[str, str]] = found.get("entries", [])
+        return entries
+
+    async def _remember(self, job: Job, text: str, entries: Sequence[dict[str, str]]) -> None:
+        others = [entry for entry in entries if entry["of"] != _of(job)]
+        document: dict[str, Any] = {"entries": [{"of": _of(job), "text": text}, *others][:_REMEMBERED]}
+        await self._documents.keep(_owner(job), _NAME, document)
+
+
+def _owner(job: Job) -> str:
+    """Not of one system prompt: some clients have another one for their compactions."""
+    return "|".join((job.exchange.tenant, *job.key))
+
+
+def _of(job: Job) -> str:
+    """The history that is to be compacted, with the words in which that is asked for."""
+    return f"{job.scope}|{job.prompt.links[-1].hex()}"
+
+
+def _brings(message: Message, marks: tuple[str, str]) -> bool:
+    return message.get("role") == "user" and holds(message, marks)
