@@ -54,7 +54,7 @@ def responses(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str
     assert told.status_code == 200
     if not streamed:
         return str(told.json()["output"][0]["content"][0]["text"])
-    return _output(told.text)[-1]["content"][0]["text"]
+    return str(_output(told.text)[-1]["content"][0]["text"])
 
 
 def _output(stream: str) -> Any:
@@ -118,7 +118,8 @@ def test_the_whole_history_is_read_in_pieces_if_it_must_be(client: str, streamed
 
 def test_it_is_made_of_what_the_client_sent_and_not_of_a_summary() -> None:
     """Spillway's own summary has lost the codes; the history that the client still has not."""
-    vague = Reply(text="They talked about this and that for a while, and nothing of it was of any weight.")
+    said_vaguely = "They talked about this and that for a while, and nothing of it was of any weight."
+    vague = Reply(text=said_vaguely)
     honest = summariser(qa(), compacts)
     lost: list[bool] = [True]
     with (
@@ -134,7 +135,7 @@ def test_it_is_made_of_what_the_client_sent_and_not_of_a_summary() -> None:
         before = len(fake.chats())
         chat(proxy, talk(12), "What is the code of c1?", CODES, streamed=False)
         assert len(fake.chats()) == before + 1
-        assert vague.text in fake.chats()[-1].content.decode()
+        assert said_vaguely in fake.chats()[-1].content.decode()
 
 
 def test_one_that_fits_is_sent_as_it_is() -> None:
