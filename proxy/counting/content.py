@@ -49,7 +49,7 @@ def read_message(message: Any) -> Content:
         BadRequest: nested too deeply to be serialised.
     """
     found = Content()
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         _any(message, found)
         return found
     _content(message.get("content"), found)
@@ -67,10 +67,10 @@ def read_message(message: Any) -> Content:
 def schema_of(body: Mapping[str, Any]) -> Any:
     """The schema that `response_format` asks for, else None."""
     asked = body.get("response_format")
-    if not isinstance(asked, Mapping):
+    if not isinstance(asked, dict):
         return None
     named = asked.get("json_schema")
-    return (named.get("schema") or named) if isinstance(named, Mapping) else asked.get("schema")
+    return (named.get("schema") or named) if isinstance(named, dict) else asked.get("schema")
 
 
 def dump(value: Any) -> str:
@@ -99,7 +99,7 @@ def _part(part: Any, found: Content) -> None:
     if isinstance(part, str):
         found.texts.append(part)
         return
-    if not isinstance(part, Mapping):
+    if not isinstance(part, dict):
         _any(part, found)
         return
     kind = part.get("type")
@@ -120,7 +120,7 @@ def _part(part: Any, found: Content) -> None:
 def _image(part: Mapping[str, Any]) -> Dimensions | None:
     """Dimensions of OpenAI's, the Responses form's and Anthropic's image part."""
     source = part.get("image_url") or part.get("image") or part.get("source")
-    if isinstance(source, Mapping):
+    if isinstance(source, dict):
         source = source.get("url") or source.get("data")
     return dimensions(source) if isinstance(source, str) else None
 
@@ -133,7 +133,7 @@ def _attachment(part: Mapping[str, Any]) -> int:
 def _strings(value: Any, depth: int) -> list[str]:
     if isinstance(value, str):
         return [value]
-    if isinstance(value, Mapping) and depth:
+    if isinstance(value, dict) and depth:
         return [text for item in value.values() for text in _strings(item, depth - 1)]
     return []
 
@@ -143,7 +143,7 @@ def _reasoning(value: Any, found: Content) -> None:
         found.reasoning.append(value)
     elif isinstance(value, list):
         for item in value:
-            if isinstance(item, Mapping):
+            if isinstance(item, dict):
                 found.reasoning.extend(
                     text for key in ("text", "summary", "thinking") if isinstance(text := item.get(key), str)
                 )
@@ -156,8 +156,8 @@ def _calls(message: Mapping[str, Any], found: Content) -> None:
         calls.append({"function": message["function_call"]})
     for call in calls:
         found.calls += 1
-        function = (call.get("function") or call.get("custom")) if isinstance(call, Mapping) else call
-        if not isinstance(function, Mapping):
+        function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else call
+        if not isinstance(function, dict):
             _any(call, found)
             continue
         for key in ("name", "arguments", "input"):
@@ -183,7 +183,7 @@ def _without_blobs(value: Any, depth: int) -> Any:
     """The value with an empty string for every blob that `_strings` finds."""
     if isinstance(value, str):
         return "" if _is_blob(value) else value
-    if isinstance(value, Mapping) and depth:
+    if isinstance(value, dict) and depth:
         return {name: _without_blobs(inner, depth - 1) for name, inner in value.items()}
     return value
 

@@ -7,7 +7,8 @@ is what stays the same when prompts differ; a bound stays the same in every answ
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from proxy.neutral.record import record
 
 SMALLEST_WINDOW = 512
 """Tokens; an answer that ends sooner has not filled any."""
@@ -23,7 +24,7 @@ _APART = 16
 """Tokens by which prompts differ, if they are to tell a window from a bound."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Filled:
     """Tokens of a prompt and of the unbounded answer to it that ended for its length, by the backend's report."""
 

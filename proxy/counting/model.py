@@ -10,6 +10,7 @@ from typing import Any
 from proxy.counting.calibration import Calibration, Start, start
 from proxy.counting.features import FIRST, IMAGE_TOKENS, IMAGES, REASONING, SCHEMA, TOOLS, Vector
 from proxy.counting.margin import WINDOW, Margin
+from proxy.neutral.record import record
 
 FORMAT = 1
 """Of what `dump` gives: to be raised whenever the features change."""
@@ -24,7 +25,7 @@ UNSURE = (REASONING, IMAGES, IMAGE_TOKENS, TOOLS, SCHEMA)
 UNSURE_SHARE = 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Prediction:
     """Tokens predicted for some features: the estimate, its standard deviation, what to add to be safe."""
 

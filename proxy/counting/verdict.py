@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from proxy.neutral.record import record
+
 GATE = 0.35
 SLACK = 32.0
 """Tokens by which any report may be off without being corrupt: templates are not linear."""
@@ -32,7 +34,7 @@ class Observation(Enum):
     """The backend seems to have dropped a part of the prompt; it taught nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Expectation:
     """What was expected of a report, in tokens.
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from proxy.neutral.record import record
 from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class Known(Generic[T]):
         return next((at for at, odd in self.odd.items() if at < same and dumps(messages[at]) != odd), same)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Found(Generic[T]):
     """A history, and the one known that has most messages in common with it."""
 
@@ -127,7 +128,7 @@ def _size(value: Any, depth: int = _DEPTH) -> float:
     """Characters of its strings; without end if it is nested too deeply."""
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, list):
         return 8
@@ -136,15 +137,15 @@ def _size(value: Any, depth: int = _DEPTH) -> float:
 
 def _is_text(value: Any) -> bool:
     """Whether it holds nothing but texts, of which the same are the same."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return all(map(_is_text, value.values()))
     return all(map(_is_text, value)) if isinstance(value, list) else value is None or isinstance(value, str)
 
 
 def head_of(message: Any) -> Hashable:
     """Something that histories of one conversation have in common, and others rarely."""
-    content = message.get("content") if isinstance(message, Mapping) else None
-    if isinstance(content, list) and content and isinstance(content[0], Mapping):
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list) and content and isinstance(content[0], dict):
         content = content[0].get("text")
     if not isinstance(content, str):
         return None

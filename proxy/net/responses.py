@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import suppress
 
 import httpx
 
@@ -36,9 +35,8 @@ async def body_of(response: httpx.Response, limit: int) -> bytes:
         UpstreamUnavailable, UpstreamTimeout: it broke off.
     """
     body = bytearray()
-    async with _reading(response):
-        if not await _take(response, body, limit):
-            raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
+    if not await _take(response, body, limit):
+        raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
     return bytes(body)
 
 
@@ -52,32 +50,16 @@ async def error_of(response: httpx.Response) -> bytes:
         UpstreamUnavailable, UpstreamTimeout: it broke off.
     """
     body = bytearray()
-    async with _reading(response):
-        try:
-            async with asyncio.timeout(ERROR_SECONDS):
-                if await _take(response, body, ERROR_BYTES):
-                    return bytes(body)
-        except TimeoutError:
-            pass
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ERROR_SECONDS):
+            if await _take(response, body, ERROR_BYTES):
+                return bytes(body)
     said = "" if encoding_of(response) else body[:QUOTED].decode("utf-8", "replace")
     error = UpstreamUnavailable(f"The backend answered {response.status_code}, in words without end: {said}")
     for name in ("content-length", "content-encoding"):
         response.headers.pop(name, None)
     response.headers["content-type"] = "application/json"
     return dumps(error.body())
-
-
-@asynccontextmanager
-async def _reading(response: httpx.Response) -> AsyncIterator[None]:
-    """Tell failures as errors, and close the response."""
-    try:
-        yield
-    except httpx.TimeoutException:
-        raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
-    except httpx.TransportError as error:
-        raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
-    finally:
-        await response.aclose()
 
 
 def plain_body(response: httpx.Response, body: bytes, limit: int) -> bytes | None:
@@ -98,10 +80,22 @@ def plain_body(response: httpx.Response, body: bytes, limit: int) -> bytes | Non
 
 
 async def _take(response: httpx.Response, body: bytearray, limit: int) -> bool:
-    """Add to `body` what is left of the response; False when that is more than `limit` bytes."""
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    async for part in response.stream:
-        body += part
-        if len(body) > limit:
-            return False
+    """Add to `body` what is left of the response, and close that; False when it is more than `limit` bytes.
+
+    Raises:
+        UpstreamUnavailable, UpstreamTimeout: it broke off.
+    """
+    stream = response.stream
+    assert isinstance(stream, httpx.AsyncByteStream)
+    try:
+        async for part in stream:
+            body += part
+            if len(body) > limit:
+                return False
+    except httpx.TimeoutException:
+        raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
+    except httpx.TransportError as error:
+        raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
+    finally:
+        await stream.aclose()
     return True

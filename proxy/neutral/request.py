@@ -9,11 +9,12 @@ expressed.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from proxy.neutral.kept import Fetch, Keeping, Unseal
 from proxy.neutral.managing import CompactionWish, Edit, Kept
+from proxy.neutral.record import record
 
 Message: TypeAlias = dict[str, Any]
 
@@ -21,7 +22,7 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 _CHORE = "### Task:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request. Fields that nobody here knows survive in `body`."""
 

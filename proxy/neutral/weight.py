@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 HEAVY = 64 * 1024
@@ -18,10 +17,10 @@ def is_heavy(value: Any, limit: int = HEAVY) -> bool:
         value = stack.pop()
         if isinstance(value, str):
             left -= len(value)
-        elif isinstance(value, Mapping | list):
+        elif isinstance(value, dict | list):
             left -= _EACH * len(value)
             if left >= 0:
-                stack.extend(value.values() if isinstance(value, Mapping) else value)
+                stack.extend(value.values() if isinstance(value, dict) else value)
         if left < 0:
             return True
     return False

@@ -6,18 +6,18 @@ left as strict as it comes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
 from proxy.errors import BadRequest, ClientError, HeadTooLarge, NotImplementedHere, WebSocketRefused
+from proxy.neutral.record import record
 
 _OF_UPGRADES = (b"upgrade", b"http2-settings")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Head:
     """The head of a request. Header names are in lower case."""
 

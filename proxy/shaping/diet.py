@@ -62,7 +62,7 @@ def first_sentence(text: str) -> str:
 
 
 def _tool(tool: Any) -> Any:
-    if not isinstance(tool, Mapping):
+    if not isinstance(tool, dict):
         return tool
     if isinstance(tool.get("function"), Mapping):
         return {**tool, "function": _function(tool["function"])}
@@ -80,10 +80,10 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The object of a tool's parameters: each keeps the first sentence about it."""
     slim = _schema(schema, 0)
     told = schema.get("properties")
-    if not isinstance(told, Mapping):
+    if not isinstance(told, dict):
         return slim
     for name, parameter in told.items():
-        if isinstance(parameter, Mapping) and isinstance(parameter.get("description"), str):
+        if isinstance(parameter, dict) and isinstance(parameter.get("description"), str):
             bare = slim["properties"][name]
             # In the place where it was: the order of the words is part of the prompt.
             keys = [key for key in parameter if key in bare or key == "description"]
@@ -109,12 +109,12 @@ def _schema(schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
 def _keyword(name: str, value: Any, depth: int) -> Any:
     if depth >= DEEPEST:
         return value
-    if name in _MAPS and isinstance(value, Mapping):
+    if name in _MAPS and isinstance(value, dict):
         return {key: _any(inner, depth) for key, inner in value.items()}
     return _any(value, depth) if name in _SCHEMAS else value
 
 
 def _any(value: Any, depth: int) -> Any:
     if isinstance(value, list):
-        return [_schema(inner, depth) if isinstance(inner, Mapping) else inner for inner in value]
-    return _schema(value, depth) if isinstance(value, Mapping) else value
+        return [_schema(inner, depth) if isinstance(inner, dict) else inner for inner in value]
+    return _schema(value, depth) if isinstance(value, dict) else value

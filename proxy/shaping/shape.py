@@ -27,8 +27,8 @@ def shape(request: Request, options: Options, window: int | None) -> Request:
     `window` in tokens, None if it is not known.
     """
     fields = _tools(request.body, options, window)
-    text, lead = options.own_system_prompt, leading_system(request.messages)
-    if text is not None and lead:
+    text = options.own_system_prompt
+    if text is not None and (lead := leading_system(request.messages)):
         # A request without a system prompt gets none: it may be a chore of the client's own.
         system = {"role": request.messages[0]["role"], "content": text}
         fields["messages"] = [system, *request.messages[lead:]]
@@ -39,10 +39,10 @@ def shape(request: Request, options: Options, window: int | None) -> Request:
 
 def tool_name(tool: Any) -> str:
     """By which name a tool is allowed: its function's, its own, or its type's (tools that the backend runs)."""
-    if not isinstance(tool, Mapping):
+    if not isinstance(tool, dict):
         return ""
     function = tool.get("function")
-    named = function if isinstance(function, Mapping) else tool
+    named = function if isinstance(function, dict) else tool
     return str(named.get("name") or tool.get("type") or "")
 
 
@@ -65,7 +65,7 @@ def _tools(body: Mapping[str, Any], options: Options, window: int | None) -> dic
 
 def _chosen(choice: Any, options: Options) -> bool:
     """Whether the tool that the model is told to call, if it is one, may be called."""
-    return not isinstance(choice, Mapping) or options.allows_tool(tool_name(choice))
+    return not isinstance(choice, dict) or options.allows_tool(tool_name(choice))
 
 
 def _slim(tools: Sequence[Any], options: Options, window: int | None) -> Sequence[Any]:

@@ -45,8 +45,7 @@ class Counting:
         Raises:
             BadRequest: something in it is nested too deeply to be counted.
         """
-        key = (route.upstream.name, route.model)
-        tokenizer = profile.tokenizer
+        key, tokenizer = route.key, profile.tokenizer
         if tokenizer is not None and tokenizer.trust is Trust.USER:
             self.meter.set_override(key, tokenizer.value)
         else:
@@ -82,7 +81,7 @@ class Counting:
             return
         doubt = estimate.upper - estimate.tokens
         due = partial(budget.needs_compaction, passing=job.prompt.recalled.newest_tokens)
-        if due(estimate.tokens - doubt, estimate.tokens) != due(estimate.upper, estimate.upper):
+        if due(estimate.upper, estimate.upper) and not due(estimate.tokens - doubt, estimate.tokens):
             await self._ask(job, EXACT_TIMEOUT)
         elif job.prompt.request.body.get("tools"):
             known = (job.key, estimate.ticket.scope)

@@ -130,6 +130,8 @@ class Job:
     """Of its summary, or of the one that it waits for."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
+    _budget: tuple[Fact[int] | None, ContextBudget | None] = (None, None)
+    """The budget, and the window that it is for: it is asked for again and again."""
 
     def writer(self) -> Writer:
         """Of the answer, in the client's dialect."""
@@ -140,13 +142,15 @@ class Job:
     @property
     def key(self) -> ModelKey:
         """Under which tokens are counted: backend and model."""
-        return (self.route.upstream.name, self.route.model)
+        return self.route.key
 
     @property
     def budget(self) -> ContextBudget | None:
         """None while the window is not known: then nothing is managed."""
         window = self.profile.window or self.assumed
-        return None if window is None else self.options.budget(window.value)
+        if window is not self._budget[0]:
+            self._budget = window, None if window is None else self.options.budget(window.value)
+        return self._budget[1]
 
     @property
     def is_due(self) -> bool:

@@ -111,7 +111,8 @@ class Preparer:
             sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
         known = self._chains.find(sent)
         heavy = not _is_small(job.asked) and is_heavy(known.new)
-        links = self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
+        go_on = self._chains.go_on
+        links = self._chains.keep(known, await apart(True, go_on, known) if heavy else go_on(known))
         stable = self._fronts.keep(job.scope, links, system, sent, job.options.stabilise)
         system, sent = stable.system, stable.sent
         # The newest message is never covered, not even where the same loop has been run before.
@@ -139,7 +140,8 @@ class Preparer:
             kept_back=stable.kinds,
         )
         job.measured()
-        await self._recaller.recall(job)
+        if checkpoint is not None:
+            await self._recaller.recall(job)
 
     async def _in_form(self, job: Job, *, emulate: bool) -> tuple[Request, Offer | None, Sequence[Message]]:
         """The request as the policy has it, what it offers as text, and its messages as backends take them."""
@@ -148,14 +150,18 @@ class Preparer:
         tools = [job.asked.body.get(form) for form in ("tools", "functions")]
         small = _is_small(job.asked)
         heavy = not small and is_heavy(tools, HEAVY_TOOLS)
-        request = await apart(heavy, shape, job.asked, job.options, window)
+        asked, options = job.asked, job.options
+        request = await apart(True, shape, asked, options, window) if heavy else shape(asked, options, window)
         backend = job.route.upstream.prober.known_backend
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
         tidy = self._tidier.find(request.messages, rules if offer is None else RepairRules())
-        await apart(not small and is_heavy(tidy.new), self._tidier.go_on, tidy)
+        if not small and is_heavy(tidy.new):
+            await apart(True, self._tidier.go_on, tidy)
+        else:
+            self._tidier.go_on(tidy)
         self._tidier.keep(tidy)
         _tell(job.journal, tidy.kinds)
         if offer is None:

@@ -34,11 +34,11 @@ async def read(
         BodyTooLarge: it is larger than is taken when it is decoded.
         Overloaded: too much is held already.
     """
-    encoding = exchange.header(b"content-encoding")
-    body = await apart(encoding is not None, decoded, wire, encoding, options.max_body)
-    if body is not wire:
-        exchange.hold(len(body))
-    return await apart(_is_much(body), _read, body, wire, reads)
+    encoding, body = exchange.header(b"content-encoding"), wire
+    if encoding is not None:
+        body = await apart(True, decoded, wire, encoding, options.max_body)
+        exchange.hold(len(body) if body is not wire else 0)
+    return await apart(True, _read, body, wire, reads) if _is_much(body) else reads(body, wire)
 
 
 def _is_much(body: bytes) -> bool:

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from operator import is_not
 
 from proxy.backends.base import Listed
+from proxy.backends.profile import ModelKey
 from proxy.net.upstream import Upstream
 from proxy.options import Options
 
@@ -25,6 +26,11 @@ class Route:
     upstream: Upstream
     model: str
     listed: Listed | None = None
+
+    @property
+    def key(self) -> ModelKey:
+        """Backend and model, by which things are told apart that are known of models."""
+        return self.upstream.name, self.model
 
 
 def is_managed(route: Route, options: Options) -> bool:

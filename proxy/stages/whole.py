@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import is_
 from typing import Any
 
@@ -18,6 +18,7 @@ from proxy.net.inflate import Undecodable
 from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Identity, Piece
+from proxy.neutral.record import record
 from proxy.neutral.request import text_of
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.emulating import make_id
@@ -30,7 +31,7 @@ from proxy.wire.jsontext import dumps, loads
 _JSON = b"application/json"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Whole:
     """A whole response: status, headers for the client, body bytes."""
 

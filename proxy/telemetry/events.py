@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from proxy.neutral.record import record
 
-@dataclass(frozen=True, slots=True)
+
+@record(frozen=True, slots=True)
 class Received:
     """A client asked something in this dialect. `credential` is a digest, never the key."""
 
@@ -14,7 +16,7 @@ class Received:
     credential: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Routed:
     """It goes to this backend, which knows the model by this id."""
 
@@ -36,7 +38,7 @@ class Stabilised:
     kinds: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Measured:
     """The prompt as it stands has so many tokens, in a window of so many; None: nobody tells the window."""
 
@@ -99,7 +101,7 @@ class HandedOver:
     """A client's own compaction was answered with what a model wrote for one before."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Sent:
     """A request went to the backend: the first, or another one for this reason."""
 
@@ -142,7 +144,7 @@ class BackendFailed:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FirstByte:
     """The backend began to answer."""
 
@@ -200,12 +202,12 @@ class OutOfRoom:
     """The answer ends here although there was more to say: no way to go on, or no more resumes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Finished:
     """The client was answered; the outcome is complete."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Failed:
     """The client got an error, or left; the outcome is complete."""
 

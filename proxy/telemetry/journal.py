@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
+from proxy.neutral.record import record
 from proxy.telemetry.events import Event, Failed, Finished
 from proxy.telemetry.outcome import NOTED, Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Told:
     """An event, the request's id, when it was told, and what is known of the request by now.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
@@ -14,6 +14,7 @@ from proxy.counting.content import Content, read_message
 from proxy.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
 from proxy.counting.images import ImageRule
 from proxy.history.prefixes import BRANCHES, head_of
+from proxy.neutral.record import record
 from proxy.tokens.vocabulary import Vocabulary, text_vector
 
 WHOLE_KEY = 4096
@@ -107,7 +108,7 @@ class Vectorizer:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Segment:
     """Consecutive messages: copies, features, digests of every prefix."""
 
@@ -140,7 +141,7 @@ class Segment:
         return Segment(self.messages[:common] + copies, vectors, digests)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class History:
     """A conversation as it was measured: leading system messages, and the rest."""
 
@@ -155,7 +156,7 @@ class History:
         return self.system.digests[-1] if self.system.digests else b""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Draft:
     """What is to be done to measure `messages`: what is known of them, and which of them are new."""
 
@@ -234,7 +235,7 @@ def rough_size(message: Any, depth: int = 4) -> int:
     """Characters of the strings in a message, to tell whether reading it may take long."""
     if isinstance(message, str):
         return len(message)
-    if isinstance(message, Mapping):
+    if isinstance(message, dict):
         return 16 + (sum(rough_size(value, depth - 1) for value in message.values()) if depth else 0)
     if isinstance(message, list):
         return 16 + (sum(rough_size(value, depth - 1) for value in message) if depth else 4096)
@@ -242,4 +243,4 @@ def rough_size(message: Any, depth: int = 4) -> int:
 
 
 def _is_system(message: Any) -> bool:
-    return isinstance(message, Mapping) and message.get("role") in {"system", "developer"}
+    return isinstance(message, dict) and message.get("role") in {"system", "developer"}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from proxy.counting.features import Vector
 from proxy.counting.verdict import Expectation
+from proxy.neutral.record import record
 
 MeterKey: TypeAlias = tuple[str, str]
 """Backend name and model id."""
 EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated", "coarse"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ticket:
     """What `Meter.observe` needs to learn from a report; opaque to callers.
 
@@ -39,7 +40,7 @@ class Ticket:
         return self.digests[-1] if self.digests else b""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Estimate:
     """Prompt tokens of a request.
 

@@ -13,6 +13,7 @@ from proxy.counting.anchors import EXTRAS, scope_digest
 from proxy.counting.content import dump, schema_of
 from proxy.counting.features import Vector, request_vector
 from proxy.errors import BadRequest
+from proxy.neutral.record import record
 from proxy.tokens.cache import Vectorizer
 
 KEPT = 32
@@ -21,7 +22,7 @@ _DUMPED = ("tools", "functions", "documents")
 _NOTHING = request_vector(tools=0, schema=0)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Extras:
     """Digest of where anchors of such requests belong, and features of what is not a message."""
 
@@ -29,7 +30,7 @@ class Extras:
     x: Vector
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExtrasDraft:
     """Extras that are asked for: the fields, their key, how much is to be read, and the result where it is known."""
 
@@ -61,6 +62,8 @@ class ExtrasCache:
         Raises:
             BadRequest: nested too deeply.
         """
+        if body.keys().isdisjoint(EXTRAS):
+            return ExtrasDraft({}, b"", 0, Extras(self.scope, _NOTHING))
         chosen = {name: body[name] for name in EXTRAS if body.get(name) is not None}
         if not chosen:
             return ExtrasDraft(chosen, b"", 0, Extras(self.scope, _NOTHING))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from proxy.counting.anchors import Anchor, Anchors
@@ -17,6 +16,7 @@ from proxy.counting.features import EMPTY, Vector, add
 from proxy.counting.margin import ROOM
 from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
+from proxy.neutral.record import record
 from proxy.neutral.weight import is_heavy
 from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate, EstimateSource, MeterKey, Ticket
@@ -180,7 +180,7 @@ class Meter:
             self._anchors.put(ticket.scope, ticket.system_digest, ticket.digest, anchor)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Measured:
     """What an estimate is made of; `x` are the features that no anchor covers."""
 
@@ -199,20 +199,18 @@ def _read(model: Model, vectorizer: Vectorizer, draft: Draft, extras: ExtrasDraf
 def _finished(of: _Measured) -> Estimate:
     counter, anchor = of.model.counter, of.anchor
     coarse = of.vectorizer is not of.model.vectorizer
-    known = anchor.tokens if anchor else 0
-    if anchor is not None and not any(of.x):
-        predicted, deviation, margin = 0.0, 0.0, 0.0 if anchor.given else ROOM
+    known, source = anchor.tokens if anchor else 0, _source(of, coarse=coarse)
+    if anchor is not None and source == "backend":
+        predicted, deviation, unsure, margin = 0.0, 0.0, 0.0, 0.0 if anchor.given else ROOM
     else:
-        prediction = counter.predict(of.x)
+        prediction, unsure = counter.predict(of.x), counter.unsure(of.x)
         predicted, deviation, margin = prediction.tokens, prediction.deviation, prediction.margin
         margin += COARSE_MARGIN * abs(predicted) if coarse else 0.0
     trusted = counter.exact or counter.samples >= TRUSTED_SAMPLES
-    expected = Expectation(known, predicted, deviation, counter.unsure(of.x), trusted=trusted and not coarse)
+    expected = Expectation(known, predicted, deviation, unsure, trusted=trusted and not coarse)
     ticket = _ticket(of, expected, learnable=not coarse and predicted > 0)
     tokens = max(1, round(known + predicted))
-    return Estimate(
-        tokens, max(tokens, round(known + predicted + margin)), _source(of, coarse=coarse), ticket
-    )
+    return Estimate(tokens, max(tokens, round(known + predicted + margin)), source, ticket)
 
 
 def _source(of: _Measured, *, coarse: bool) -> EstimateSource:

@@ -19,6 +19,7 @@ from proxy.net.prober import FIXED_FACTOR
 from proxy.options import Options
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
+from proxy.stages.routing import Route
 from proxy.store import open_store
 from proxy.telemetry.events import Cut, Event, WindowDisproved, WindowLearned
 from proxy.tokens.meter import Meter
@@ -238,11 +239,10 @@ class World:
         body = {"messages": [{"role": "user", "content": f"{self.chats} " + "word " * words}]}
         profile = await self.bench.prober.profile(MODEL)
         window = profile.window
-        upstream = SimpleNamespace(name="backend", prober=self.bench.prober)
-        route = SimpleNamespace(upstream=upstream, model=MODEL)
+        route = Route(cast("Any", SimpleNamespace(name="backend", prober=self.bench.prober)), MODEL)
         job = SimpleNamespace(
             route=route,
-            key=("backend", MODEL),
+            key=route.key,
             profile=profile,
             budget=None if window is None else Options().budget(window.value),
             journal=SimpleNamespace(tell=self.events.append, clock=self.bench.clock),
@@ -253,7 +253,7 @@ class World:
             scope="s",
             cut=False,
         )
-        estimate = await self.counting.measure(cast("Any", route), profile, body)
+        estimate = await self.counting.measure(route, profile, body)
         usage = {"prompt_tokens": prompt, "completion_tokens": completion}
         self.counting.observe(cast("Job", job), estimate, usage, finish=finish)
 
