@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from proxy.history.cachemarks import all_unmarked
-from proxy.history.prefixes import LEAST, Found, Known, Prefixes
+from proxy.history.prefixes import LEAST, Found, Known, Prefixes, unknown
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
 
@@ -42,7 +42,7 @@ class Chains:
 
     def find(self, messages: Sequence[Message]) -> Found[list[bytes]]:
         """What is known of a history."""
-        return self._known.longest((), messages)
+        return self._known.longest((), messages) if len(messages) >= LEAST else unknown(messages)
 
     def go_on(self, found: Found[list[bytes]]) -> Linked:
         """Its chain, and what is to be kept of it. May take long; usable from another thread."""

@@ -22,7 +22,7 @@ BRANCHES = 4
 """Histories kept of those that begin with the same message."""
 _WHOLE_KEY = 4096
 """Characters up to which a text stands for itself in a key."""
-_PER_MESSAGE = 500
+PER_MESSAGE = 500
 """Bytes that a message takes beside its texts, about."""
 _DEPTH = 12
 """Levels of nesting up to which messages are compared."""
@@ -72,16 +72,26 @@ class Found(Generic[T]):
         """The messages that are not."""
         return self.messages[self.common :]
 
-    def grown(self, value: T, limit: float = math.inf) -> Known[T] | None:
-        """What is known from now on, if this was made of the history; None if that is more than `limit` bytes."""
+    def grown(self, value: T, limit: float = math.inf, *, each: int = PER_MESSAGE) -> Known[T] | None:
+        """What is known from now on, if this was made of the history; None if that is more than `limit` bytes.
+
+        `each`: bytes that a message takes beside its texts.
+        """
         known, common, new = self.known, self.common, self.new
-        size = sum(map(_size, new)) + _PER_MESSAGE * len(new)
+        if known is not None and value is known.value and common == len(known.messages) == len(self.messages):
+            return known
+        size = sum(map(_size, new)) + each * len(new)
         size += known.size * common / len(known.messages) if known is not None else 0
         if not self.messages or size > limit or size == math.inf:
             return None
         odd = {at: data for at, data in known.odd.items() if at < common} if known is not None else {}
         odd |= {at: dumps(message) for at, message in enumerate(new, common) if not _is_text(message)}
         return Known([*self.shared, *new], value, odd, size)
+
+
+def unknown(messages: Sequence[Any]) -> Found[Any]:
+    """A history of which nothing is known."""
+    return Found((), messages, None, 0)
 
 
 class Prefixes(Generic[T]):

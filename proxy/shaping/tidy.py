@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_not
 
-from proxy.history.prefixes import LEAST, Found, Known, Prefixes
+from proxy.history.prefixes import LEAST, Found, Known, Prefixes, unknown
 from proxy.neutral.request import Message, leading_system
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import Halt, RepairRules, mend, repair
@@ -50,6 +50,8 @@ class Tidier:
 
         Messages that are known are put into the list as the objects that came before: what is compared later is the same.
         """
+        if len(messages) < LEAST:
+            return Tidy(messages, rules, unknown(messages))
         lead = leading_system(messages)
         found = self._known.longest(rules, messages[lead:])
         messages[lead : lead + found.common] = found.shared

@@ -11,16 +11,19 @@ from typing import Any, TypeAlias
 
 from proxy.counting.anchors import link
 from proxy.counting.content import Content, read_message
-from proxy.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
+from proxy.counting.features import NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
 from proxy.counting.images import ImageRule
-from proxy.history.prefixes import BRANCHES, head_of
+from proxy.history.prefixes import LEAST, Found, Known, Prefixes, unknown
 from proxy.neutral.record import record
+from proxy.neutral.weight import is_heavy
 from proxy.tokens.vocabulary import Vocabulary, text_vector
 
 WHOLE_KEY = 4096
 """Characters up to which a text is its own key; longer ones are known by a digest."""
 ENTRY_BYTES = 600
 MESSAGE_BYTES = 1000
+SHORT = 16 * 1024
+"""Characters of a conversation of few messages up to which it is read faster than it would be found again."""
 _TextKey: TypeAlias = tuple[str, str | bytes]
 
 
@@ -110,45 +113,22 @@ class Vectorizer:
 
 @record(frozen=True, slots=True)
 class Segment:
-    """Consecutive messages: copies, features, digests of every prefix."""
+    """Consecutive messages as they were counted: features of each, digests of every prefix."""
 
-    messages: list[Any] = field(default_factory=list)
-    vectors: list[Vector] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
+    vectors: Sequence[Vector] = ()
+    digests: Sequence[bytes] = ()
 
-    def common(self, messages: Sequence[Any]) -> int:
-        """How many of `messages` begin as this segment does."""
-        length = len(self.messages)
-        if length <= len(messages) and self.messages == messages[:length]:
-            return length
-        for index, (mine, theirs) in enumerate(zip(self.messages, messages, strict=False)):
-            if mine != theirs:
-                return index
-        return min(length, len(messages))
 
-    def grown(self, common: int, messages: Sequence[Any], vectorizer: Vectorizer) -> Segment:
-        """The segment of `messages`, of which the first `common` are known from this one."""
-        if common == len(self.messages) == len(messages):
-            return self
-        new = messages[common:]
-        copies = [dict(message) if isinstance(message, dict) else message for message in new]
-        digests = self.digests[:common]
-        previous = digests[-1] if digests else b""
-        for message in new:
-            previous = link(previous, message)
-            digests.append(previous)
-        vectors = self.vectors[:common] + [vectorizer.message(message) for message in new]
-        return Segment(self.messages[:common] + copies, vectors, digests)
+NOTHING = Segment()
 
 
 @record(frozen=True, slots=True)
 class History:
     """A conversation as it was measured: leading system messages, and the rest."""
 
-    system: Segment = field(default_factory=Segment)
-    rest: Segment = field(default_factory=Segment)
-    system_total: Vector = EMPTY
-    size: int = 0
+    system: Segment
+    rest: Segment
+    system_total: Vector
 
     @property
     def system_digest(self) -> bytes:
@@ -156,90 +136,71 @@ class History:
         return self.system.digests[-1] if self.system.digests else b""
 
 
-@record(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
-    """What is to be done to measure `messages`: what is known of them, and which of them are new."""
+    """What is to be done to measure a conversation: what is known of its two parts, and later what they have grown to."""
 
-    group: tuple[str, Any] | None
-    known: History
-    common: int
-    system: Sequence[Any]
-    rest: Sequence[Any]
-    new: Sequence[Any]
+    system: Found[Segment]
+    rest: Found[Segment]
+    short: bool
+    """Whether it is read faster than it would be found again."""
+    limit: int
+    """Bytes of a history that may be remembered."""
+    grown: tuple[Known[Segment] | None, ...] = ()
+
+    @property
+    def new(self) -> Sequence[Any]:
+        """The messages that have to be read."""
+        return [*self.rest.new, *self.system.new]
 
     def finish(self, vectorizer: Vectorizer) -> History:
         """Read what is new. May take long: about 5 MB of text per second. Usable from a thread."""
-        system = self.known.system.grown(self.known.system.common(self.system), self.system, vectorizer)
-        rest = self.known.rest.grown(self.common, self.rest, vectorizer)
-        if system is self.known.system and rest is self.known.rest:
-            return self.known
-        total = self.known.system_total if system is self.known.system else add(system.vectors)
-        new = sum(map(rough_size, self.new))
-        return History(system, rest, total, self.known.size + new + MESSAGE_BYTES)
+        system, rest = _read(self.system, vectorizer), _read(self.rest, vectorizer)
+        if not self.short:
+            parts = ((self.system, system), (self.rest, rest))
+            self.grown = tuple(found.grown(part, self.limit, each=MESSAGE_BYTES) for found, part in parts)
+        total = system.vectors[0] if len(system.vectors) == 1 else add(system.vectors)
+        return History(system, rest, total)
 
 
 class HistoryCache:
-    """Histories measured lately, bounded in bytes. Usable from threads.
-
-    Messages are compared with those of the last time, not hashed: a history of 400 kB in 0.1 ms.
-    """
+    """Histories measured lately, bounded in bytes. Usable from threads."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._bytes = 0
+        self._known: Prefixes[Segment] = Prefixes(limit)
         self._lock = Lock()
-        self._groups: OrderedDict[tuple[str, Any], list[History]] = OrderedDict()
 
     def draft(self, vectorizer: Vectorizer, messages: Sequence[Any]) -> Draft:
         """Find what is known of `messages`."""
-        start = 0
-        while start < len(messages) and _is_system(messages[start]):
-            start += 1
-        system, rest = messages[:start], messages[start:]
-        group = (vectorizer.id, head_of(rest[0])) if rest else None
-        known, common = History(), 0
+        lead = 0
+        while lead < len(messages) and _is_system(messages[lead]):
+            lead += 1
+        system, rest = messages[:lead], messages[lead:]
+        if len(messages) < LEAST and not is_heavy(messages, SHORT):
+            return Draft(unknown(system), unknown(rest), short=True, limit=0)
+        known, id_ = self._known, vectorizer.id
         with self._lock:
-            candidates = list(self._groups.get(group, ())) if group else []
-        for candidate in candidates:
-            shared = candidate.rest.common(rest)
-            if shared > common:
-                known, common = candidate, shared
-            if shared == len(rest):
-                break
-        fresh = [*rest[common:], *(system if system != known.system.messages else ())]
-        return Draft(group, known, common, system, rest, fresh)
+            found = known.longest((id_, "system"), system), known.longest((id_, "rest"), rest)
+        return Draft(*found, short=False, limit=known.limit)
 
-    def keep(self, draft: Draft, history: History) -> None:
-        """Remember a finished draft in place of what it extends."""
-        if draft.group is not None and history is not draft.known:
-            with self._lock:
-                self._keep(draft, draft.group, history)
-
-    def _keep(self, draft: Draft, group: tuple[str, Any], history: History) -> None:
-        branches = self._groups.setdefault(group, [])
-        self._groups.move_to_end(group)
-        for index, branch in enumerate(branches):
-            if branch is draft.known and draft.common == len(branch.rest.messages):
-                self._bytes -= branches.pop(index).size
-                break
-        branches.insert(0, history)
-        self._bytes += history.size
-        if len(branches) > BRANCHES:
-            self._bytes -= branches.pop().size
-        while self._bytes > self._limit and self._groups:
-            _, dropped = self._groups.popitem(last=False)
-            self._bytes -= sum(branch.size for branch in dropped)
+    def keep(self, draft: Draft) -> None:
+        """Remember a finished draft."""
+        with self._lock:
+            for found, grown in zip((draft.system, draft.rest), draft.grown, strict=False):
+                self._known.keep(found, grown)
 
 
-def rough_size(message: Any, depth: int = 4) -> int:
-    """Characters of the strings in a message, to tell whether reading it may take long."""
-    if isinstance(message, str):
-        return len(message)
-    if isinstance(message, dict):
-        return 16 + (sum(rough_size(value, depth - 1) for value in message.values()) if depth else 0)
-    if isinstance(message, list):
-        return 16 + (sum(rough_size(value, depth - 1) for value in message) if depth else 4096)
-    return 8
+def _read(found: Found[Segment], vectorizer: Vectorizer) -> Segment:
+    known, common = found.value or NOTHING, found.common
+    if common == len(found.messages) == len(known.vectors):
+        return known
+    digests, vectors = list(known.digests[:common]), list(known.vectors[:common])
+    previous = digests[-1] if digests else b""
+    for message in found.new:
+        previous = link(previous, message)
+        digests.append(previous)
+        vectors.append(vectorizer.message(message))
+    return Segment(vectors, digests)
 
 
 def _is_system(message: Any) -> bool:

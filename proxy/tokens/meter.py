@@ -34,7 +34,7 @@ class Meter:
     """Measures prompts and learns from what backends report.
 
     To be used from one event loop. Texts that are new and large are counted in worker threads. Bodies are
-    parsed JSON; parts of messages must not be changed in place after they were measured, because a history
+    parsed JSON; messages must not be changed in place after they were measured, because a history
     that is sent again is recognised by comparison.
 
     Args:
@@ -70,12 +70,12 @@ class Meter:
         vectorizer = model.vectorizer or await self._models.vectorizer(model)
         draft = self._histories.draft(vectorizer, messages)
         extras_draft = model.extras.draft(vectorizer, body)
-        if extras_draft.size > INLINE or is_heavy(draft.new, INLINE):
+        if extras_draft.size > INLINE or (not draft.short and is_heavy(draft.new, INLINE)):
             extras, history = await asyncio.to_thread(_read, model, vectorizer, draft, extras_draft)
         else:
             extras, history = _read(model, vectorizer, draft, extras_draft)
         model.extras.keep(vectorizer, extras_draft, extras)
-        self._histories.keep(draft, history)
+        self._histories.keep(draft)
         return self._estimate(model, vectorizer, extras, history)
 
     def costs(self, key: MeterKey, messages: Sequence[Any]) -> list[float]:
@@ -88,7 +88,7 @@ class Meter:
         vectorizer = self._models.vectorizer_now(model)
         draft = self._histories.draft(vectorizer, list(messages))
         history = draft.finish(vectorizer)
-        self._histories.keep(draft, history)
+        self._histories.keep(draft)
         predict = model.counter.calibration.predict
         return [predict(x) for x in (*history.system.vectors, *history.rest.vectors)]
 

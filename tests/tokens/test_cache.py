@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.counting.anchors import link
 from proxy.counting.features import BASE, CALLS, IMAGES, MESSAGES, REASONING, Vector
 from proxy.counting.images import by_area
-from proxy.tokens.cache import History, HistoryCache, TextCache, Vectorizer, rough_size
+from proxy.tokens.cache import SHORT, History, HistoryCache, TextCache, Vectorizer
 
 
 class Words:
@@ -32,12 +33,16 @@ def make(limit: int = 10**6) -> tuple[Vectorizer, Words]:
 def measure(cache: HistoryCache, vectorizer: Vectorizer, messages: list[Any]) -> History:
     draft = cache.draft(vectorizer, messages)
     history = draft.finish(vectorizer)
-    cache.keep(draft, history)
+    cache.keep(draft)
     return history
 
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
+
+
+def turns(count: int) -> list[dict[str, Any]]:
+    return [user(f"m{number}") for number in range(count)]
 
 
 def test_features_of_a_message() -> None:
@@ -79,7 +84,7 @@ def test_texts_are_forgotten_beyond_the_limit() -> None:
 def test_a_history_costs_what_is_new_in_it() -> None:
     vectorizer, words = make()
     cache = HistoryCache(10**6)
-    messages = [{"role": "system", "content": "s"}, *(user(f"m{n}") for n in range(20))]
+    messages = [{"role": "system", "content": "s"}, *turns(20)]
     measure(cache, vectorizer, messages)
     words.asked.clear()
     vectorizer = Vectorizer(
@@ -87,7 +92,7 @@ def test_a_history_costs_what_is_new_in_it() -> None:
     )  # only the history is known
     longer = [*(dict(message) for message in messages), user("new")]
     draft = cache.draft(vectorizer, longer)
-    assert (draft.common, draft.new) == (20, [user("new")])
+    assert (draft.rest.common, draft.new) == (20, [user("new")])
     measure(cache, vectorizer, longer)
     assert words.asked == ["new"]
 
@@ -95,7 +100,7 @@ def test_a_history_costs_what_is_new_in_it() -> None:
 def test_another_system_message_leaves_the_rest_known() -> None:
     vectorizer, words = make()
     cache = HistoryCache(10**6)
-    rest = [user(f"m{n}") for n in range(20)]
+    rest = turns(20)
     first = measure(cache, vectorizer, [{"role": "system", "content": "at 10:00"}, *rest])
     words.asked.clear()
     second = measure(cache, vectorizer, [{"role": "system", "content": "at 10:01"}, *rest])
@@ -104,34 +109,46 @@ def test_another_system_message_leaves_the_rest_known() -> None:
     assert first.system_digest != second.system_digest
 
 
-def test_what_the_caller_changes_later_does_not_count() -> None:
+def test_a_short_history_is_not_searched_for_but_a_large_one_is() -> None:
     vectorizer, _ = make()
     cache = HistoryCache(10**6)
-    messages = [user("one two"), user("three")]
-    measure(cache, vectorizer, messages)
-    messages[0]["content"] = "changed to something else"
-    again = measure(cache, vectorizer, messages)
-    assert again.rest.vectors[0][BASE] == 4
+    large = [user("large " * SHORT), user("end")]
+    for messages in ([user("a"), user("b")], large):
+        measure(cache, vectorizer, messages)
+    assert cache.draft(vectorizer, [user("a"), user("b")]).short
+    again = cache.draft(vectorizer, large)
+    assert (again.short, again.new) == (False, [])
+
+
+@pytest.mark.parametrize(("then", "now"), [(1, True), (1, 1.0)])
+def test_what_python_takes_for_the_same_is_not(then: Any, now: Any) -> None:
+    """A digest is told of the text that a message has, and 1 is written otherwise than true."""
+    vectorizer, _ = make()
+    cache = HistoryCache(10**6)
+    histories = [[*turns(20), {**user("a"), "flag": flag}] for flag in (then, now)]
+    first, second = (measure(cache, vectorizer, messages) for messages in histories)
+    assert first.rest.digests[-1] != second.rest.digests[-1]
 
 
 def test_histories_are_forgotten_beyond_the_limit() -> None:
     vectorizer, _ = make()
-    cache = HistoryCache(20_000)
+    cache = HistoryCache(200_000)
     for number in range(40):
-        measure(cache, vectorizer, [user(f"head {number}"), user("x" * 500)])
-    assert cache.draft(vectorizer, [user("head 39")]).common == 1
-    assert cache.draft(vectorizer, [user("head 0")]).common == 0
+        measure(cache, vectorizer, [user(f"head {number}"), *turns(20)])
+    assert cache.draft(vectorizer, [user("head 39"), *turns(20)]).rest.common == 21
+    assert cache.draft(vectorizer, [user("head 0"), *turns(20)]).rest.common == 0
 
 
 def test_branches_of_one_conversation_are_kept_apart() -> None:
     vectorizer, words = make()
     cache = HistoryCache(10**6)
     for branch in range(3):
-        measure(cache, vectorizer, [user("head"), user(f"branch {branch}"), user("tail")])
+        measure(cache, vectorizer, [*turns(20), user(f"branch {branch}"), user("tail")])
     words.asked.clear()
     for branch in range(3):
-        assert cache.draft(vectorizer, [user("head"), user(f"branch {branch}"), user("tail")]).common == 3
-    assert cache.draft(vectorizer, [user("head"), user("branch 9")]).common == 1
+        known = cache.draft(vectorizer, [*turns(20), user(f"branch {branch}"), user("tail")])
+        assert known.rest.common == 22
+    assert cache.draft(vectorizer, [*turns(20), user("branch 9")]).rest.common == 20
 
 
 MESSAGE = st.fixed_dictionaries(
@@ -139,25 +156,20 @@ MESSAGE = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(st.lists(MESSAGE, max_size=6), max_size=6))
+@given(st.lists(st.lists(MESSAGE, max_size=20), max_size=6))
 def test_memory_changes_nothing(conversations: list[list[dict[str, Any]]]) -> None:
     vectorizer, _ = make()
-    cache = HistoryCache(5000)
+    cache = HistoryCache(50_000)
     for messages in conversations:
         known, fresh = measure(cache, vectorizer, messages), measure(HistoryCache(0), vectorizer, messages)
-        assert known.system.vectors + known.rest.vectors == fresh.system.vectors + fresh.rest.vectors
+        told = [*known.system.vectors, *known.rest.vectors]
+        assert told == [*fresh.system.vectors, *fresh.rest.vectors]
         assert (known.rest.digests, known.system_digest) == (fresh.rest.digests, fresh.system_digest)
         vectors: list[Vector] = [vectorizer.message(message) for message in messages]
-        assert known.system.vectors + known.rest.vectors == vectors
+        assert told == vectors
 
 
 def test_digests_chain() -> None:
     vectorizer, _ = make()
     history = measure(HistoryCache(10**6), vectorizer, [user("a"), user("b")])
     assert history.rest.digests == [link(b"", user("a")), link(link(b"", user("a")), user("b"))]
-
-
-def test_rough_size() -> None:
-    assert rough_size(user("x" * 100)) >= 100
-    assert rough_size([[[[[["deep"]]]]]]) > 4000
-    assert rough_size(5) < 20
