@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any, TypeAlias
@@ -18,6 +19,8 @@ from proxy.wire.jsontext import dumps
 Scope: TypeAlias = MutableMapping[str, Any]
 AsgiMessage: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
+TellWhenGone: TypeAlias = Callable[[Callable[[], None] | None], None]
+"""Has what is given called when the client leaves; None: nothing any more. In the scope as `spillway.gone`."""
 SendMessage: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -85,6 +88,8 @@ class Exchange:
         """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
         self._intake: Intake = scope.get("spillway.intake") or Intake()
         self._held = 0
+        # Taken out of the scope, which would go round in a circle with it.
+        self._tell_when_gone: TellWhenGone | None = scope.pop("spillway.gone", None)
 
     @property
     def draining(self) -> bool:
@@ -253,16 +258,27 @@ class Exchange:
             raise _too_large(limit)
         return part, more
 
-    def watched(self) -> AbstractAsyncContextManager[None]:
+    def watched(self) -> AbstractContextManager[None]:
         """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
         return _Watched(self)
 
-    async def watch(self, task: asyncio.Task[Any]) -> None:
-        """Cancel the task when the client leaves."""
+    def watch(self, task: asyncio.Task[Any]) -> Callable[[], object]:
+        """Cancel the task when the client leaves, until what is returned is called."""
+        tell = self._tell_when_gone
+        if tell is None or self._uploaded is not None:
+            return spawn(self._wait(task), name="client-watch").cancel
+        tell(partial(self._left, task))
+        return partial(tell, None)
+
+    async def _wait(self, task: asyncio.Task[Any]) -> None:
+        """As ASGI has it: whoever wants to see the client leave has to take what else it sends."""
         if self._uploaded is not None:
             await self._uploaded.wait()  # until then it is the upload that sees the client leave
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._left(task)
+
+    def _left(self, task: asyncio.Task[Any]) -> None:
         # Servers say the same when the answer is complete (ASGI, "Disconnect - receive event").
         if not self.ended:
             self.gone = True
@@ -308,18 +324,18 @@ class Exchange:
 class _Watched:
     """While a client is watched. A class, because every request goes through it."""
 
-    __slots__ = ("_exchange", "_watcher")
+    __slots__ = ("_end", "_exchange")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._watcher = spawn(self._exchange.watch(task), name="client-watch")
+        self._end = self._exchange.watch(task)
 
-    async def __aexit__(self, *_: object) -> None:
-        self._watcher.cancel()
+    def __exit__(self, *_: object) -> None:
+        self._end()
 
 
 async def _nobody() -> AsgiMessage:

@@ -78,13 +78,13 @@ class Relay:
         """Whether no request is left to a backend that might keep answers of its own."""
         return self.options.manages_all and self.router.manages_all
 
-    async def answer(self, exchange: Exchange, dialect: Dialect) -> None:
+    def answer(self, exchange: Exchange, dialect: Dialect) -> Awaitable[None]:
         """Answer a request that is made in this dialect.
 
         Raises:
             ClientError: it can't be served; nothing was sent yet.
         """
-        await self._recorded(exchange, dialect.name, partial(self._answer, exchange, dialect))
+        return self._recorded(exchange, dialect.name, partial(self._answer, exchange, dialect))
 
     async def explain(self, exchange: Exchange) -> None:
         """Tell what would happen to a request for chat completions, without asking a model.
@@ -93,7 +93,7 @@ class Relay:
             ClientError: it is malformed.
         """
         wire = await exchange.body(self.options.max_body)
-        async with exchange.watched():
+        with exchange.watched():
             plain = exchange.decoded(wire, self.options.max_body)
             try:
                 await asyncio.to_thread(check_plain, plain)
@@ -112,7 +112,7 @@ class Relay:
             ClientError: it is malformed, or is to be passed through and no backend answered.
         """
         wire = await exchange.body(self.options.max_body)
-        async with exchange.watched():
+        with exchange.watched():
             if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
                 await pass_through(exchange, self.journals.silent(), *alone)
                 return
@@ -143,7 +143,7 @@ class Relay:
 
     async def _answer(self, exchange: Exchange, dialect: Dialect, journal: Journal) -> None:
         wire = await exchange.body(self.options.max_body)
-        async with exchange.watched():
+        with exchange.watched():
             if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
                 await pass_through(
                     exchange, journal, *alone, _ending(exchange, dialect, wire, self.options.max_body)

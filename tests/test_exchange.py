@@ -91,7 +91,7 @@ async def test_a_client_that_leaves_cancels_what_is_done_for_it() -> None:
     reached = asyncio.Event()
 
     async def work() -> None:
-        async with client.exchange.watched():
+        with client.exchange.watched():
             reached.set()
             await asyncio.Event().wait()
 
@@ -106,7 +106,7 @@ async def test_a_client_that_leaves_cancels_what_is_done_for_it() -> None:
 async def test_the_end_of_an_answer_is_no_departure() -> None:
     client = Client(b"")
     await client.exchange.body(10)
-    async with client.exchange.watched():
+    with client.exchange.watched():
         await client.exchange.start(200, [])
         await client.exchange.write(b"a")
         await client.exchange.end()

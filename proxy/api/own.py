@@ -241,7 +241,7 @@ def _route_class(door: Door, *, keyless: bool = False, watched: bool = True) -> 
                 ):  # its body is still to be read; then who reads it watches
                     await handle(scope, receive, forward)
                     return
-                async with exchange.watched():
+                with exchange.watched():
                     await handle(scope, receive, forward)
 
             refusal = _MESSAGES.refusal if _anthropic(scope) else CHAT.refusal

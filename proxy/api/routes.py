@@ -27,24 +27,24 @@ class Application(FastAPI):
     It has nothing to do for those, and costs a fifth of a short request's CPU.
     """
 
-    managed: Mapping[str, ASGIApp]
-    spelled: Mapping[tuple[str, str], str]
+    spelled: Mapping[tuple[str, str], tuple[str, bytes, ASGIApp]]
+    """By method and path as they were spelled: the path that is meant, and what serves it."""
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = self.spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        if path is None:
+        meant = self.spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if meant is None:
             await super().__call__(scope, receive, send)
             return
         # From here on nobody need know how it was spelled, least of all the backend.
         scope[SPELLED] = scope["path"]
-        scope["path"], scope["raw_path"] = path, path.encode()
-        await self.managed.get(path, super().__call__)(scope, receive, send)
+        scope["path"], scope["raw_path"], app = meant
+        await app(scope, receive, send)
 
     def serve(self, surface: Surface) -> None:
         """Install all routes; the last takes everything else."""
         relay, door = surface.relay, surface.door
-        self.managed = {
+        managed: dict[str, ASGIApp] = {
             path: Endpoint(
                 partial(relay.answer, dialect=dialect),
                 door,
@@ -53,21 +53,25 @@ class Application(FastAPI):
             )
             for path, dialect in DIALECTS.items()
         }
-        self.managed |= {
+        managed |= {
             path: Endpoint(partial(relay.count, dialect=dialect), door, refusal=dialect.refusal)
             for dialect in set(DIALECTS.values())
             for path in dialect.counts
         }
-        self.spelled = canonical(self.managed)
+        otherwise = super().__call__
+        self.spelled = {
+            spelled: (path, path.encode(), managed.get(path, otherwise))
+            for spelled, path in canonical(managed).items()
+        }
         for router in own_routers(surface):
             self.include_router(router)
         passed = Endpoint(relay.passthrough, door, turned_away=relay.turned_away)
         self.router.routes.append(Route("/{path:path}", passed, methods=None, include_in_schema=False))
         self.router.redirect_slashes = False
         # A path with a line break in it matches no route.
-        otherwise = self.router.default
+        unknown = self.router.default
 
         async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
-            await (passed if scope["type"] == "http" else otherwise)(scope, receive, send)
+            await (passed if scope["type"] == "http" else unknown)(scope, receive, send)
 
         self.router.default = unmatched

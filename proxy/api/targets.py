@@ -12,6 +12,8 @@ from proxy.errors import BadRequest
 
 _PLAIN = re.compile(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
 """Paths that every server reads in the same way."""
+_SHORT = 256
+"""Bytes of a path whose meaning is remembered."""
 _DECODED = 4
 """Times that a path is decoded: servers in a row decode it once each."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -25,6 +27,10 @@ def path_of(target: bytes) -> str:
         BadRequest: it is no path, climbs out of where it begins, is no text, or is encoded over and over.
     """
     path = target.partition(b"?")[0]
+    return _remembered(path) if len(path) <= _SHORT else _path_of(path)
+
+
+def _path_of(path: bytes) -> str:
     if _PLAIN.fullmatch(path):
         return path.decode().lower()
     if not path.startswith(b"/"):
@@ -33,6 +39,9 @@ def path_of(target: bytes) -> str:
     if ".." in segments:
         raise BadRequest("The request's path must not contain `..`, in whatever way it is written.")
     return "/" + "/".join(each for each in segments if each not in ("", ".")).lower()
+
+
+_remembered = lru_cache(maxsize=1024)(_path_of)
 
 
 @lru_cache(maxsize=1024)

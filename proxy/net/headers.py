@@ -38,6 +38,7 @@ _OWN_PREFIX = b"x-spillway-"
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
+_NONE: frozenset[bytes] = frozenset()
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
@@ -117,10 +118,8 @@ def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ())
 
 
 def _named_by_connection(pairs: Sequence[Header]) -> frozenset[bytes]:
-    named = {
-        part.strip().lower() for name, value in pairs if name == b"connection" for part in value.split(b",")
-    }
-    return frozenset(named)
+    told = [value for name, value in pairs if name == b"connection"]
+    return frozenset(part.strip().lower() for value in told for part in value.split(b",")) if told else _NONE
 
 
 def _undoable(accepted: bytes) -> bytes:

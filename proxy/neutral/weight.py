@@ -15,12 +15,13 @@ def is_heavy(value: Any, limit: int = HEAVY) -> bool:
     left, stack = limit, [value]
     while stack:
         value = stack.pop()
-        if isinstance(value, str):
+        kind = type(value)
+        if kind is str:
             left -= len(value)
-        elif isinstance(value, dict | list):
+        elif kind is dict or kind is list:
             left -= _EACH * len(value)
             if left >= 0:
-                stack.extend(value.values() if isinstance(value, dict) else value)
+                stack.extend(value.values() if kind is dict else value)
         if left < 0:
             return True
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -84,6 +85,8 @@ class Cycle:
         self._chunked = self._bodiless = False
         self._left: int | None = None
         """Bytes of the answer that its length still promises."""
+        self._when_gone: Callable[[], None] | None = None
+        scope["spillway.gone"] = self.when_gone
 
     # -- the connection's side
 
@@ -107,6 +110,8 @@ class Cycle:
         self._disconnected = not self.complete
         self._body.clear()
         self._stirred.set()
+        if self._disconnected and self._when_gone is not None:
+            self._when_gone()
 
     # -- the application's side
 
@@ -133,6 +138,19 @@ class Cycle:
             head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
             await self.send({"type": "http.response.start", "status": 500, "headers": head})
             await self.send({"type": "http.response.body", "body": body})
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Call this when the client leaves before it has its answer; None: nothing any more. The body must be in.
+
+        What ASGI has instead is a task that waits in `receive`, for each request.
+        """
+        self._when_gone = call
+        if call is None or self.complete:
+            return
+        if self._disconnected:
+            call()
+        else:
+            self._line.resume_reading()  # else nobody sees it leave
 
     async def receive(self) -> AsgiMessage:
         """ASGI's `receive`: what has arrived of the body, once there is something."""

@@ -115,7 +115,7 @@ async def pass_by_model(exchange: Exchange, journal: Journal, router: Router, li
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
     to = await address(exchange, router, limit)
-    async with exchange.watched():
+    with exchange.watched():
         await pass_through(exchange, journal, to.route, _body(exchange, to))
 
 
