@@ -70,6 +70,8 @@ class Options:
 
     def for_model(self, model: str) -> Options:
         """The options in force for one model; a later glob wins over an earlier one."""
+        if not self.overrides:
+            return self
         changed = {
             name: value
             for fields in self._matching(model)
@@ -92,7 +94,7 @@ class Options:
     @property
     def manages_all(self) -> bool:
         """Whether no model was taken out of Spillway's hands."""
-        return not any(fields.get("managed") is False for _, fields in self.overrides)
+        return not self.overrides or all(fields.get("managed") is not False for _, fields in self.overrides)
 
     def profile_for(self, model: str) -> ModelProfile:
         """What the user says of a model itself, at the highest trust."""

@@ -26,21 +26,20 @@ EXTRAS = (
 )
 """Fields of a request besides its messages that change how the prompt is rendered."""
 
+_ROLES = {role: role.encode() + b"\0" for role in ("system", "developer", "user", "assistant", "tool")}
+
 
 def link(previous: bytes, message: Any) -> bytes:
     """Digest of the prefix that ends with `message`, from the digest of the prefix before it."""
-    state = blake2b(previous, digest_size=DIGEST_BYTES)
     content = message.get("content") if isinstance(message, dict) and len(message) == 2 else None
-    if isinstance(content, str) and "role" in message:
-        state.update(dump(message["role"]).encode())
-        state.update(b"\0")
-        state.update(content.encode("utf-8", "surrogatepass"))
+    if isinstance(content, str) and (role := _ROLES.get(str(message.get("role")))) is not None:
+        data = b"%b%b%b" % (previous, role, content.encode("utf-8", "surrogatepass"))
     else:
         text = dump(message)
         if MARK in text and (bare := unmarked(message)) is not message:
             return link(previous, bare)
-        state.update(text.encode())
-    return state.digest()
+        data = previous + text.encode()
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def scope_digest(*parts: bytes | str) -> bytes:

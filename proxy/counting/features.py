@@ -8,7 +8,7 @@ Vectors add: the features of a history are the sum of those of its messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TypeAlias
 
 Vector: TypeAlias = tuple[float, ...]
@@ -108,9 +108,11 @@ def _scripts(data: bytes) -> Vector:
     )
 
 
-def add(vectors: Iterable[Vector], size: int = SIZE) -> Vector:
+def add(vectors: Sequence[Vector], size: int = SIZE) -> Vector:
     """Sum vectors of `size` numbers; no vectors: zeros."""
-    return tuple(map(sum, zip(*vectors, strict=True))) or (0,) * size
+    if len(vectors) < 2:
+        return vectors[0] if vectors else (0,) * size
+    return tuple(map(sum, zip(*vectors, strict=True)))
 
 
 def message_vector(text: Vector, *, calls: int, reasoning: float, images: int, image_tokens: float) -> Vector:

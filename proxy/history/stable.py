@@ -16,6 +16,7 @@ from typing import Any
 
 from proxy.history.volatile import KINDS as VOLATILE
 from proxy.history.volatile import changed_kinds
+from proxy.neutral.record import record
 from proxy.neutral.request import Message
 
 BILLING, MARKS = "billing", "marks"
@@ -44,7 +45,7 @@ class Front:
     """By the chain's link of the message that each is on."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Stable:
     """A prompt whose front is as it was."""
 

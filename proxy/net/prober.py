@@ -86,7 +86,8 @@ class Prober:
         self._clock = clock
         self._overrides = overrides
         self._auto = kind == "auto"
-        self._backend: Backend | None = None if self._auto else backend_of(kind)
+        self.known_backend: Backend | None = None if self._auto else backend_of(kind)
+        """The kind of backend as far as it is known, without asking."""
         self._last_kind: str | None = None
         self._settled_until = self._unsettled = -math.inf if self._auto else math.inf
         self._detect_at, self._odd_since = -math.inf, math.inf
@@ -106,12 +107,7 @@ class Prober:
         """The kind of backend, or None while it does not answer."""
         if self._clock() >= max(self._settled_until, self._detect_at):
             await self._once("backend", self._detect)
-        return self._backend
-
-    @property
-    def known_backend(self) -> Backend | None:
-        """The kind of backend as far as it is known, without asking."""
-        return self._backend
+        return self.known_backend
 
     async def listed(self) -> list[Listed]:
         """The list itself, as it was read: the same object until it is read again."""
@@ -130,8 +126,8 @@ class Prober:
 
         `fresh`: as of now, but for a moment, because much depends on it.
         """
-        kept = self._kept.get(model)
-        if kept is None or self._clock() >= min(kept.expires, kept.read + COOL_DOWN if fresh else math.inf):
+        kept, now = self._kept.get(model), self._clock()
+        if kept is None or now >= kept.expires or (fresh and now >= kept.read + COOL_DOWN):
             kept = await self._once(("profile", model), partial(self._read_profile, model))
         return self._merged(model, kept.profile)
 
@@ -238,7 +234,7 @@ class Prober:
 
         Only where nothing could be told so far: a backend that wants a key, and the clients have it.
         """
-        if authorization != self._lent and (self._backend is None or not self._list):
+        if authorization != self._lent and (self.known_backend is None or not self._list):
             self._lent = authorization
             self._runner.lend("authorization", authorization)
             self.forget()
@@ -280,7 +276,7 @@ class Prober:
         known = {model: self._known(model, profile) for model, profile in told.items()}
         known |= {model: self._merged(model, kept.profile) for model, kept in self._kept.items()}
         return {
-            "kind": self._backend.kind if self._backend is not None else None,
+            "kind": self.known_backend.kind if self.known_backend is not None else None,
             "models": {
                 model: as_json(profile, self._lessons.seconds_left(model) | self._windows.seconds_left(model))
                 for model, profile in known.items()
@@ -311,7 +307,7 @@ class Prober:
                 self._settled_until = now + self._ttl * FIXED_FACTOR
         elif found is not None:
             self._settled_until, self._odd_since = math.inf, math.inf
-        self._backend = found
+        self.known_backend = found
         if found is None or self._last_kind == found.kind:
             return
         if self._last_kind is not None:

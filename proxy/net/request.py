@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 from typing_extensions import override
@@ -35,8 +35,25 @@ def build_request(
         target: path and query as they go on the wire, when they are not those of `url`.
     """
     stream = httpx.ByteStream(content) if isinstance(content, bytes) else _Upload(content)
-    extensions = None if target is None else {"target": target}
-    return httpx.Request(method, url, headers=headers, stream=stream, extensions=extensions)
+    return _Request(method, url, headers, stream, {} if target is None else {"target": target})
+
+
+class _Request(httpx.Request):
+    """Made of parts that are what they are to be: httpx's own way takes the URL to pieces and puts it together again."""
+
+    def __init__(  # does not call httpx's, see above
+        self,
+        method: str,
+        url: httpx.URL,
+        headers: RawHeaders,
+        stream: httpx.AsyncByteStream | httpx.ByteStream,
+        extensions: dict[str, Any],
+    ) -> None:
+        self.method = method
+        self.url = url
+        self.headers = httpx.Headers(headers)
+        self.stream = stream
+        self.extensions = extensions
 
 
 class _Upload(httpx.AsyncByteStream):

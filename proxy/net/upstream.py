@@ -35,6 +35,8 @@ class Upstream:
         managed: bool = True,
     ) -> None:
         self.name = name
+        self.label = name.encode("latin-1", "replace")
+        """The name as a header's value."""
         self.url = url
         self.prober = prober
         self.background: set[asyncio.Task[Any]] = set()

@@ -273,8 +273,12 @@ class Job:
     def _cache(self) -> dict[str, int | str]:
         """How the prompt goes on from the one before it, as far as that is known by now; in tokens."""
         outcome = self.journal.outcome
-        told = {"repeated": outcome.repeated, "reused": outcome.reused, "why": outcome.unlike or None}
-        return {name: value for name, value in told.items() if value is not None}
+        told: dict[str, int | str] = {} if outcome.repeated is None else {"repeated": outcome.repeated}
+        if outcome.reused is not None:
+            told["reused"] = outcome.reused
+        if outcome.unlike:
+            told["why"] = outcome.unlike
+        return told
 
     def spillway_headers(self) -> list[tuple[bytes, bytes]]:
         """What the client is told about this request: what is known when they are sent.
@@ -284,20 +288,17 @@ class Job:
         action = self.journal.outcome.action
         headers = [
             (b"x-spillway-action", action.encode()),
-            (b"x-spillway-backend", self.route.upstream.name.encode("latin-1", "replace")),
+            (b"x-spillway-backend", self.route.upstream.label),
         ]
         if self.prompt.offer is not None:
             headers.append((b"x-spillway-tools", b"emulated"))
         if recalled := self.journal.outcome.recalled:
             headers.append((b"x-spillway-recalled", str(recalled).encode()))
         if cache := self._cache():
-            headers.append(
-                (b"x-spillway-cache", ", ".join(f"{name}={value}" for name, value in cache.items()).encode())
-            )
+            told = ", ".join([f"{name}={value}" for name, value in cache.items()])
+            headers.append((b"x-spillway-cache", told.encode()))
         if (budget := self.budget) is not None:
             if action != COMPACTING:
-                headers.append(
-                    (b"x-spillway-fill", f"{budget.fill(self.prompt.estimate.tokens):.4f}".encode())
-                )
-            headers.append((b"x-spillway-window", str(budget.window).encode()))
+                headers.append((b"x-spillway-fill", b"%.4f" % budget.fill(self.prompt.estimate.tokens)))
+            headers.append((b"x-spillway-window", b"%d" % budget.window))
         return headers

@@ -81,7 +81,8 @@ class Preparer:
             expected=expected,
             scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
         )
-        job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
+        if asked.kept is not None:
+            job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
         job.hands_over = asks_to_compact(asked.messages)
         await self._prepare(job, emulate=False)
         if job.hands_over and job.is_due:
@@ -119,7 +120,7 @@ class Preparer:
         # A client's own compaction is of all that it sends.
         known_by = [] if job.hands_over else links[-2::-1]
         checkpoint = await self._store.find(job.scope, known_by) if known_by else None
-        wished = await self._keeper.edit(job, request, system, sent)
+        wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         history = wished if checkpoint is None else [*checkpoint.replacement, *wished[checkpoint.covered :]]
         body = {**request.body, "messages": [*system, *history]}
         job.prompt = Prompt(

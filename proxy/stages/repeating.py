@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from proxy.backends.profile import ModelKey
 from proxy.stages.job import Job
 from proxy.telemetry.events import Repeated, Reused
 from proxy.tokens.estimate import Estimate
@@ -19,48 +19,39 @@ _MOST_MESSAGES = 2000
 """Messages of a prompt from which it is not remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A prompt that was sent, by digests: of the tools and what else it depends on, the system messages, the others in a chain."""
-
-    scope: bytes
-    system: bytes
-    digests: Sequence[bytes]
-    tokens: int
-
-
 class Repeating:
     """Tells of every prompt how it goes on from the one before. For one thread."""
 
     def __init__(self, meter: Meter, *, limit: int = CONVERSATIONS) -> None:
         self._meter = meter
         self._limit = limit
-        self._known: OrderedDict[tuple[str, str, str, bytes], _Sent] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ModelKey, bytes], Estimate] = OrderedDict()
 
     def sent(self, job: Job, *, first: bool) -> None:
         """A prompt is about to be sent; `first`: it was not sent before, in another form, for the same request."""
         if not job.prompt.links:
             return
         # Not the job's scope, to which another system prompt is another conversation.
-        key, now = (job.exchange.tenant, *job.key, job.prompt.links[0]), _sent(job.prompt.estimate)
+        key, now = (job.exchange.tenant, job.key, job.prompt.links[0]), job.prompt.estimate
         before = self._known.get(key)
         if first:
             tokens, why = (0, "first") if before is None else self._compared(job, before, now)
             job.journal.tell(Repeated(tokens, now.tokens, why))
-        if len(now.digests) <= _MOST_MESSAGES:
+        if len(now.ticket.digests) <= _MOST_MESSAGES:
             self._known[key] = now
             self._known.move_to_end(key)
             if len(self._known) > self._limit:
                 self._known.popitem(last=False)
 
-    def _compared(self, job: Job, before: _Sent, now: _Sent) -> tuple[int, str]:
+    def _compared(self, job: Job, before: Estimate, now: Estimate) -> tuple[int, str]:
         """Tokens that are the same, and why no more are; no reason: all of the prompt before are."""
-        if before.scope != now.scope:
+        then, ticket = before.ticket, now.ticket
+        if then.scope != ticket.scope:
             return 0, "tools"
-        if before.system != now.system:
+        if then.system_digest != ticket.system_digest:
             return 0, "system"
-        common = _common(before.digests, now.digests)
-        if common == len(before.digests):
+        common = _common(then.digests, ticket.digests)
+        if common == len(then.digests):
             return min(before.tokens, now.tokens), ""
         prompt = job.prompt
         costs = self._meter.costs(job.key, prompt.messages)
@@ -71,16 +62,13 @@ class Repeating:
 def tell_reused(job: Job, usage: Mapping[str, Any]) -> None:
     """The backend reported this usage for an attempt; what it says of the first one's prompt is told on."""
     details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
     if isinstance(cached, int) and cached >= 0 and job.journal.outcome.reused is None:
         job.journal.tell(Reused(cached))
 
 
-def _sent(estimate: Estimate) -> _Sent:
-    ticket = estimate.ticket
-    return _Sent(ticket.scope, ticket.system_digest, ticket.digests, estimate.tokens)
-
-
 def _common(before: Sequence[bytes], now: Sequence[bytes]) -> int:
     """How many links two chains have in common: behind one that differs all do."""
+    if 0 < len(before) <= len(now) and before[-1] == now[len(before) - 1]:
+        return len(before)
     return bisect_left(range(min(len(before), len(now))), True, key=lambda at: before[at] != now[at])

@@ -31,7 +31,7 @@ class Mended:
     kinds: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Stabilised:
     """What changes without meaning at the front of the prompt was taken out of it, or kept back; each kind is named once."""
 
@@ -108,7 +108,7 @@ class Sent:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Repeated:
     """So many tokens of this prompt are those that the one before it in the conversation began with.
 
@@ -121,7 +121,7 @@ class Repeated:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Reused:
     """The backend said how many tokens of the first attempt's prompt it had read before."""
 

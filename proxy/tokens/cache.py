@@ -103,7 +103,7 @@ class Vectorizer:
     def _read(self, content: Content) -> Vector:
         texts = [self.text(text) for text in content.texts]
         return message_vector(
-            texts[0] if len(texts) == 1 else add(texts, TEXT_SIZE),
+            add(texts, TEXT_SIZE),
             calls=content.calls,
             reasoning=sum(self.text(text)[0] for text in content.reasoning),
             images=len(content.images),
@@ -159,8 +159,7 @@ class Draft:
         if not self.short:
             parts = ((self.system, system), (self.rest, rest))
             self.grown = tuple(found.grown(part, self.limit, each=MESSAGE_BYTES) for found, part in parts)
-        total = system.vectors[0] if len(system.vectors) == 1 else add(system.vectors)
-        return History(system, rest, total)
+        return History(system, rest, add(system.vectors))
 
 
 class HistoryCache:
@@ -185,13 +184,15 @@ class HistoryCache:
 
     def keep(self, draft: Draft) -> None:
         """Remember a finished draft."""
+        if draft.short:
+            return
         with self._lock:
             for found, grown in zip((draft.system, draft.rest), draft.grown, strict=False):
                 self._known.keep(found, grown)
 
 
 def _read(found: Found[Segment], vectorizer: Vectorizer) -> Segment:
-    known, common = found.value or NOTHING, found.common
+    known, common = NOTHING if found.known is None else found.known.value, found.common
     if common == len(found.messages) == len(known.vectors):
         return known
     digests, vectors = list(known.digests[:common]), list(known.vectors[:common])

@@ -72,4 +72,4 @@ def text_vector(vocabulary: Vocabulary, text: str, *, exact: bool) -> Vector:
     if exact:
         return (vocabulary.count(text), *NO_CLASSES)
     parts = [(vocabulary.count(chunk), *byte_classes(clean(chunk).encode())) for chunk in chunks(text)]
-    return parts[0] if len(parts) == 1 else add(parts)
+    return add(parts)
