@@ -127,7 +127,7 @@ class ReasoningItem(_Worded):
         return {**self._shell(), "summary": [], "content": [self._part()] if self._said else []}
 
     def _shell(self) -> dict[str, Any]:
-        return {"id": self.id, "type": "reasoning", "status": self.status, "encrypted_content": None}
+        return {"id": self.id, "type": "reasoning", "status": self.status}
 
     @override
     def _part(self) -> dict[str, Any]:

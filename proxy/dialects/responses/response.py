@@ -32,10 +32,14 @@ _ECHOED: Mapping[str, Any] = {
 }
 """What a response repeats of its request, with what it says where that said nothing."""
 
+_FUNCTION = dict.fromkeys(("description", "parameters", "strict"))
+
 
 def response_of(asked: Mapping[str, Any], **told: Any) -> dict[str, Any]:
     """The object: what `told` says of it, by its own names, and what it repeats of the request's body."""
     echoed = {name: default if asked.get(name) is None else asked[name] for name, default in _ECHOED.items()}
+    if isinstance(echoed["tools"], list):
+        echoed["tools"] = list(map(_tool, echoed["tools"]))
     if into := conversation_in(asked):
         echoed["conversation"] = {"id": into}
     return {
@@ -53,6 +57,12 @@ def response_of(asked: Mapping[str, Any], **told: Any) -> dict[str, Any]:
         "usage": None,
         **told,
     }
+
+
+def _tool(tool: Any) -> Any:
+    """A tool as it is told again: a function with all its fields."""
+    is_function = isinstance(tool, dict) and tool.get("type") == "function"
+    return {**_FUNCTION, **tool} if is_function else tool
 
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
