@@ -25,6 +25,7 @@ SpillwayError
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import override
@@ -36,6 +37,11 @@ class SpillwayError(Exception):
 
 class NotManaged(SpillwayError):
     """A request that no dialect can say otherwise, and that is handed to the backend as it came."""
+
+    def __init__(self, otherwise: Callable[[int], dict[str, Any]] | None = None) -> None:
+        """`otherwise` makes the answer of a backend that has no such requests, at so many seconds since the epoch; None: it has its own."""
+        super().__init__()
+        self.otherwise = otherwise
 
 
 class SettingError(SpillwayError):

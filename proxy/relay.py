@@ -26,7 +26,7 @@ from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.ahead import Ahead
 from proxy.stages.attempt import Attempts
-from proxy.stages.client_stream import ClientStream, KeepingStream, Nobody
+from proxy.stages.client_stream import ClientStream, KeepingStream, Nobody, end_with_error, end_with_nothing
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
@@ -42,6 +42,7 @@ from proxy.stages.remembering import Memory
 from proxy.stages.room import cannot_fit, overflow_text
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
+from proxy.stages.vectors import embed
 from proxy.stages.whole import Whole, answer_whole, as_stream
 from proxy.status import FORMS, Notice
 from proxy.telemetry.events import Received, Routed
@@ -135,6 +136,16 @@ class Relay:
             exchange, "", lambda journal: pass_by_model(exchange, journal, self.router, self.options.max_body)
         )
 
+    async def embed(self, exchange: Exchange) -> None:
+        """Give an Ollama's client vectors.
+
+        Raises:
+            ClientError: the request is malformed, or no backend gives any.
+        """
+        await self._recorded(
+            exchange, "", lambda journal: embed(exchange, journal, self.router, self.options)
+        )
+
     def turned_away(self, exchange: Exchange, error: ClientError) -> None:
         """Write down a request that was not let in."""
         journal = self.journals.open(exchange.id)
@@ -151,8 +162,10 @@ class Relay:
                 return
             try:
                 job = await self._read(exchange, journal, dialect, wire)
-            except NotManaged:
-                await pass_on(exchange, journal, self.router, wire, self.options.max_body)
+            except NotManaged as left:
+                told = left.otherwise
+                otherwise = None if told is None else lambda: dumps(told(int(self.clock())))
+                await pass_on(exchange, journal, self.router, wire, self.options.max_body, otherwise)
                 return
             try:
                 await (self._stream(job) if job.prompt.request.stream else self._whole(job))
@@ -223,14 +236,14 @@ class Relay:
                 return
             await self._make_room(job, client)
             if job.managed.ended:
-                await _end_with_nothing(client, self._identity(job))
+                await end_with_nothing(client, self._identity(job))
                 return
             await self._relayed(job, client)
         except ClientError as error:
             if not job.exchange.started:
                 raise
             job.journal.failed(error.status, error.code or error.type)
-            await _end_with_error(client, error.body())
+            await end_with_error(client, error.body())
         except asyncio.CancelledError:
             stopped = job.exchange.stopped()
             if stopped is None:
@@ -238,7 +251,7 @@ class Relay:
             if not job.exchange.started:
                 raise stopped from None
             job.journal.failed(stopped.status, stopped.code or stopped.type)
-            await _end_with_error(client, stopped.body())
+            await end_with_error(client, stopped.body())
         finally:
             client.stop()
 
@@ -286,7 +299,7 @@ class Relay:
         if not job.exchange.started:
             await job.exchange.reply(status, [*whole.headers, *job.spillway_headers()], whole.body)
         else:
-            await _end_with_error(client, whole.error())
+            await end_with_error(client, whole.error())
 
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")
@@ -325,8 +338,6 @@ class Relay:
         response, raw = await self.attempts.open(job)
         assert raw is not None  # nobody asked for a stream
         whole = await answer_whole(job, response, raw, self.driver)
-        if job.hands_over and whole.pieces and whole.pieces[0].finish == "stop":
-            job.handed_over = whole.pieces[0].text
         if job.asked.keeping is not None and whole.status == 200:
             await self._keep(job, loads(whole.body))
         await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
@@ -379,17 +390,3 @@ def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> En
         return dialect.writer(dialect.read(plain, plain), unique()).error(error.body())
 
     return ending
-
-
-async def _end_with_nothing(client: ClientStream, identity: Identity) -> None:
-    """An answer in which no model says anything: what the client is told beside that is all of it."""
-    await client.close_notice()
-    await client.write(client.writer.own(Piece(choice=True), identity) + client.writer.end())
-    await client.end()
-
-
-async def _end_with_error(client: ClientStream, body: dict[str, Any]) -> None:
-    """An error after the status code: inside the stream, which then ends in good order."""
-    await client.close_notice()
-    await client.write(client.writer.error(body))
-    await client.end()

@@ -66,4 +66,4 @@ class Ending:
         if outlet.rewriting or self.supplied:
             return outlet.final(attempt.finish or "stop")
         outlet.finish(out)
-        return b"" if marked else self._writer.end()
+        return b"" if marked else outlet.counted() + self._writer.end()

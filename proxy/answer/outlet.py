@@ -175,8 +175,17 @@ class Outlet:
 
     def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None
+        counted = self.counted() if piece.done else b""
         sent = self._writer.relay(piece, identity, role_said=role_said)
-        return self._remarks() + sent if piece.done else sent
+        return self._remarks() + counted + sent if piece.done else sent
+
+    def counted(self) -> bytes:
+        """Usage as it was counted here, for clients of other dialects, whose answers always have it, where nobody reported any."""
+        answer, writer = self._answer, self._writer
+        reported = any(attempt.usage is not None for attempt in answer.attempts)
+        if writer.native or reported or not self._watch.show_usage or answer.identity is None:
+            return b""
+        return writer.own(Piece(trailer=True, usage=answer.usage()), answer.identity)
 
     def _remarks(self) -> bytes:
         identity = self._answer.identity or NOBODY

@@ -18,7 +18,7 @@ from proxy.api.endpoint import Endpoint
 from proxy.api.own import own_routers
 from proxy.api.paths import SPELLED, canonical
 from proxy.api.surface import Surface
-from proxy.dialects import DIALECTS
+from proxy.dialects import DIALECTS, EMBEDDING
 
 
 class Application(FastAPI):
@@ -58,6 +58,8 @@ class Application(FastAPI):
             for dialect in set(DIALECTS.values())
             for path in dialect.counts
         }
+        refusal = DIALECTS["/api/chat"].refusal
+        managed |= {path: Endpoint(relay.embed, door, refusal=refusal) for path in EMBEDDING}
         otherwise = super().__call__
         self.spelled = {
             spelled: (path, path.encode(), managed.get(path, otherwise))

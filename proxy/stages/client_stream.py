@@ -219,3 +219,17 @@ class KeepingStream(ClientStream):
         self.keep = None
         await keep(final)
         await super().write(data)
+
+
+async def end_with_nothing(client: ClientStream, identity: Identity) -> None:
+    """An answer in which no model says anything: what the client is told beside that is all of it."""
+    await client.close_notice()
+    await client.write(client.writer.own(Piece(choice=True), identity) + client.writer.end())
+    await client.end()
+
+
+async def end_with_error(client: ClientStream, body: dict[str, Any]) -> None:
+    """An error after the status code: inside the stream, which then ends in good order."""
+    await client.close_notice()
+    await client.write(client.writer.error(body))
+    await client.end()

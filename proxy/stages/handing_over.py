@@ -59,11 +59,12 @@ class HandingOver:
 
     def keep(self, job: Job) -> None:
         """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""
-        if 0 < len(job.handed_over) <= _LONGEST and job.prompt.links:
-            spawn(self._keep(job), name="own-compaction")
+        said = None if job.said is None else job.said()
+        if said is not None and said.finish == "stop" and 0 < len(said.text) <= _LONGEST and job.prompt.links:
+            spawn(self._keep(job, said.text), name="own-compaction")
 
-    async def _keep(self, job: Job) -> None:
-        await self._remember(job, job.handed_over, await self._entries(job))
+    async def _keep(self, job: Job, text: str) -> None:
+        await self._remember(job, text, await self._entries(job))
 
     def _told_again(self, job: Job, entries: Sequence[dict[str, str]]) -> str | None:
         """The one that this history goes on from, with what happened since in a few words, if that is little."""

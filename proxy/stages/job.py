@@ -116,8 +116,6 @@ class Job:
     """Of which the ids in its answer are made."""
     hands_over: bool = False
     """Whether the client asks for a compaction of its own."""
-    handed_over: str = ""
-    """What a model wrote for that; empty: it has not, or not to its end."""
     managed: Managed = field(default_factory=Managed)
     """What comes of the client's wishes for its history."""
     restored: Sequence[Message] = ()

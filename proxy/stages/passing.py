@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 import httpx
@@ -119,15 +120,32 @@ async def pass_by_model(exchange: Exchange, journal: Journal, router: Router, li
         await pass_through(exchange, journal, to.route, _body(exchange, to))
 
 
-async def pass_on(exchange: Exchange, journal: Journal, router: Router, wire: bytes, limit: int) -> None:
-    """The same for a request whose body was read.
+async def pass_on(
+    exchange: Exchange,
+    journal: Journal,
+    router: Router,
+    wire: bytes,
+    limit: int,
+    otherwise: Callable[[], bytes] | None = None,
+) -> None:
+    """The same for a request whose body was read; `otherwise` is the answer of a backend that has no such path.
 
     Raises:
         BadRequest, BodyTooLarge: see `address_read`.
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
     to = await address_read(exchange, router, wire, limit)
+    if otherwise is not None and not await has_path(to.route, exchange.path):
+        journal.tell(Routed(to.route.upstream.name, to.route.model))
+        await exchange.reply(200, [(b"content-type", b"application/json")], otherwise())
+        return
     await pass_through(exchange, journal, to.route, _body(exchange, to))
+
+
+async def has_path(route: Route, path: str) -> bool:
+    """Whether a path is one of the backend's own."""
+    backend = await route.upstream.prober.backend()
+    return backend is not None and any(fnmatchcase(path, glob) for glob in backend.native)
 
 
 def _body(exchange: Exchange, to: Addressed) -> bytes | AsyncIterable[bytes]:

@@ -162,8 +162,6 @@ class StreamDriver:
         session, journal = run.session, run.job.journal
         answer = session.answer
         journal.answered(answer.usage(), delivered=session.delivered)
-        if run.job.hands_over and answer.attempt.finish == "stop":
-            run.job.handed_over = answer.text
         if session.failed or answer.attempt.errored:
             journal.failed(0, "upstream_failed")
         else:

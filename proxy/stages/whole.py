@@ -86,7 +86,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         # Complete as it is, as most answers are.
         job.said = lambda: came.pieces[0]
         _learn(job, came, None, driver)
-        return _made(job, whole, came, None, None)
+        return _made(job, whole, came, None, None, driver)
     pieces = list(came.pieces)
     if came.finish is None and pieces:
         pieces[0] = _ended(pieces[0])
@@ -103,14 +103,14 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
             driver.ledger.add(job, each.stats)
     if run is None or stopped is None:
         _learn(job, came, run, driver)
-        return _made(job, whole, came, pieces, None)
+        return _made(job, whole, came, pieces, None, driver)
     await driver.go_on(run, stopped)
     driver.over(run)
     answer = run.session.answer
     finish = answer.attempt.finish or "length"
     said: dict[str, Any] = {"text": answer.text, "thought": answer.reasoning, "calls": answer.calls.whole}
     pieces[0] = replace(pieces[0], finish=finish, bare=True, **said)
-    return _made(job, whole, came, pieces, run)
+    return _made(job, whole, came, pieces, run, driver)
 
 
 def _told_otherwise(job: Job, came: WholeAnswer) -> WholeAnswer:
@@ -206,20 +206,26 @@ def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
 
 
 def _made(
-    job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece] | None, run: Run | None
+    job: Job,
+    whole: Whole,
+    came: WholeAnswer,
+    pieces: Sequence[Piece] | None,
+    run: Run | None,
+    driver: StreamDriver,
 ) -> Whole:
     """The response with what the choices say now (None: what they said); as it came where nothing is changed or told.
 
     What was done to the prompt is told in the usage.
     """
     usage = came.usage if run is None else run.session.answer.usage()
-    told = job.told()
+    writer, told = job.writer(), job.told()
+    if usage is None and not writer.native and came.pieces:
+        usage = _counted(job, came.pieces[0], driver)
     if usage is not None and told is not None:
         usage = {**usage, "spillway": told}
-    writer = job.writer()
     same = usage is came.usage and (pieces is None or all(map(is_, pieces, came.pieces)))
     if same and writer.native and not job.prompt.request.stream:
-        return replace(whole, pieces=came.pieces) if job.hands_over else whole
+        return whole
     made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
     if made.pieces:
         job.said = lambda: made.pieces[0]
@@ -227,6 +233,13 @@ def _made(
         return made
     kind = b"" if writer.native else _JSON
     return _with_body(made, writer.whole(came, made.pieces, usage), kind=kind)
+
+
+def _counted(job: Job, piece: Piece, driver: StreamDriver) -> dict[str, Any]:
+    """Usage as it is estimated here, for clients of other dialects, whose answers always have it."""
+    said = "".join((piece.thought, piece.text, *(call.name + call.arguments for call in piece.calls)))
+    prompt, completion = job.prompt.estimate.tokens, driver.counting.meter.count_text(job.key, said)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:

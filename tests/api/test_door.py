@@ -135,7 +135,7 @@ def test_old_probes_need_not_say_whom_they_call() -> None:
         ("POST", "/v1/chat/completions"),
         ("POST", "/spillway/explain"),
         ("GET", "/v1/models"),
-        ("POST", "/api/embed"),
+        ("POST", "/api/me"),
         ("OPTIONS", "/v1/chat/completions"),
         ("OPTIONS", "/api/tags"),
     ],

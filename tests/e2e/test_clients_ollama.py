@@ -17,7 +17,9 @@ from tests.fakes import (
     LlamaCppFake,
     LmStudioFake,
     OllamaFake,
+    qa,
     scripted,
+    summariser,
     walk,
     words,
 )
@@ -203,3 +205,89 @@ def test_a_spillway_behind_is_not_taken_for_an_ollama() -> None:
         assert backend["kind"] != "ollama"
         (model,) = outer.client.get("/v1/models").json()["data"]
         assert model["spillway"]["window"] == 2048
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_model_is_loaded_and_let_go_of_where_nobody_has_a_word_for_it(streamed: bool, sdk: Sdk) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        for keep_alive, reason in (
+            (None, "load"),
+            ("5m", "load"),
+            (-1, "load"),
+            (0, "unload"),
+            ("0", "unload"),
+        ):
+            asked: Any = {"model": MODEL, "keep_alive": keep_alive, "stream": streamed}
+            said: list[Any] = [client.generate(**asked), client.chat(**asked)]
+            for each in said:
+                (last,) = each if streamed else [each]
+                assert (last.done, last.done_reason, last.model) == (True, reason, MODEL)
+                assert last.created_at
+        assert fake.chats() == []
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_chat_goes_on_past_the_window_and_forgets_nothing(streamed: bool, sdk: Sdk) -> None:
+    """What Ollama's own path forgets without a word."""
+    brain = summariser(qa(filler=60))
+    with LlamaCppFake([FakeModel(MODEL, window=2048)], brain=brain) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        messages: list[Any] = [{"role": "user", "content": "Remember: the code of alpha is X-17."}]
+        for turn in range(25):
+            said = chat(client, streamed=streamed, messages=messages)
+            assert said.done_reason == "stop"
+            assert said.prompt_eval_count is not None
+            assert said.prompt_eval_count < 2048
+            more = f"Turn {turn}: " + "this is what I have to say. " * 12
+            messages += [said.message.model_dump(exclude_none=True), {"role": "user", "content": more}]
+        messages[-1] = {"role": "user", "content": "What is the code of alpha?"}
+        last = chat(client, streamed=streamed, messages=messages)
+        assert (last.message.content or "").startswith("The code of alpha is X-17.")
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+def test_options_formats_and_thinking_are_told_in_the_backends_words(sdk: Sdk) -> None:
+    with LlamaCppFake(brain=scripted(["{}"] * 4)) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        messages = [{"role": "user", "content": "go"}]
+        options = {
+            "temperature": 0.1,
+            "top_k": 4,
+            "seed": 7,
+            "stop": ["\n"],
+            "num_predict": 9,
+            "num_ctx": 512,
+        }
+        client.chat(MODEL, messages, options=options, format="json", keep_alive="5m", think=False)
+        sent = fake.chats()[-1].json
+        assert {name: sent[name] for name in ("temperature", "top_k", "seed", "stop", "max_tokens")} == {
+            "temperature": 0.1,
+            "top_k": 4,
+            "seed": 7,
+            "stop": ["\n"],
+            "max_tokens": 9,
+        }
+        assert sent["response_format"] == {"type": "json_object"}
+        assert sent["reasoning_effort"] == "none"
+        assert sent.keys().isdisjoint({"num_ctx", "keep_alive", "format", "think", "options"})
+        client.chat(MODEL, messages, think="high")
+        assert fake.chats()[-1].json["reasoning_effort"] == "high"
+        client.chat(MODEL, messages, think=True)
+        assert "reasoning_effort" not in fake.chats()[-1].json
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "lmstudio", "openrouter", "generic", "ollama"])
+def test_vectors(kind: str, sdk: Sdk) -> None:
+    with FAKES[kind]([FakeModel(MODEL, embedding=True)]) as fake, running_proxy(fake) as proxy:
+        client = sdk(proxy)
+        several = client.embed(MODEL, ["one", "two"])
+        assert len(several.embeddings) == 2
+        assert several.embeddings[0] != several.embeddings[1]
+        assert client.embed(MODEL, "one").embeddings == several.embeddings[:1]
+        assert client.embeddings(MODEL, "one").embedding == several.embeddings[0]
+        if kind != "ollama":
+            paths = {request.path for request in fake.requests if "embed" in request.path}
+            assert {path.removeprefix("/api") for path in paths} == {"/v1/embeddings"}
+            with pytest.raises(ollama.ResponseError, match="must be a text"):
+                client._request(ollama.EmbedResponse, "POST", "/api/embed", json={"model": MODEL})

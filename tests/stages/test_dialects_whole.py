@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from typing import Any
 
 import httpx
@@ -99,3 +100,25 @@ def test_a_refusal_after_the_stream_was_opened_is_told_in_it(path: str) -> None:
     last = [line.removeprefix("data: ") for line in said.splitlines() if "no more" in line][-1]
     told = json.loads(last)
     assert message_in(told.get("response", told)) == "no more"
+
+
+@every
+@both
+def test_usage_that_the_backend_does_not_report_is_estimated(path: str, *, streamed: bool) -> None:
+    """Clients count with it: none at all would be a prompt of no tokens, in which there is room for ever."""
+    begun = {"id": "x", "created": 1, "model": "m"}
+    chunks: list[dict[str, Any]] = [
+        {**begun, "choices": [{"index": 0, "delta": {"role": "assistant", "content": "One two three."}}]},
+        {**begun, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    ]
+    for mark in (b"data: [DONE]\n\n", b""):
+        frames = b"".join(b"data: " + dumps(chunk) + b"\n\n" for chunk in chunks) + mark
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+        told = asked(path, head + frames if streamed else answering(ANSWER), streamed=streamed)
+        counts = [
+            int(number)
+            for name in ("input_tokens", "output_tokens", "prompt_eval_count", "eval_count")
+            for number in re.findall(rf'"{name}":(\d+)', told.text.split("content_block_stop")[-1])
+        ]
+        assert len(counts) >= 2
+        assert min(counts) > 0

@@ -6,6 +6,7 @@ Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_ty
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from proxy.dialects.bodies import given, model_in, object_in, request_of, text
@@ -45,7 +46,7 @@ def read_chat(raw: bytes) -> Request:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     if not messages:
-        raise NotManaged
+        raise _loading(asked, {"message": {"role": "assistant", "content": ""}})
     body = {"messages": _conversation(messages), **_tools(asked.get("tools"))}
     return _request(asked, body)
 
@@ -58,11 +59,33 @@ def read_generate(raw: bytes) -> Request:
         NotManaged: it only loads or unloads a model, or asks for what chat completions cannot do.
     """
     asked = object_in(raw)
-    if not text(asked, "prompt") or any(map(asked.get, _ONLY_OLLAMA)):
+    if any(map(asked.get, _ONLY_OLLAMA)):
         raise NotManaged
+    if not text(asked, "prompt"):
+        raise _loading(asked, {"response": ""})
     lead = [{"role": "system", "content": asked["system"]}] if text(asked, "system") else []
     question = _with_pictures({"role": "user", "content": asked["prompt"]}, asked.get("images"))
     return _request(asked, {"messages": [*lead, question]})
+
+
+def _loading(asked: Mapping[str, Any], said: Mapping[str, Any]) -> NotManaged:
+    """A request that says nothing has the model loaded, or let go of: a backend that does that by itself does all that it can."""
+    kept, model = asked.get("keep_alive"), model_in(asked)
+    reason = "unload" if kept in (0, "0", "0s", "0m") and kept is not False else "load"
+    return NotManaged(
+        lambda created: {
+            "model": model,
+            "created_at": moment(created),
+            **said,
+            "done": True,
+            "done_reason": reason,
+        }
+    )
+
+
+def moment(seconds: int) -> str:
+    """A point in time as Ollama writes it; since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _request(asked: Mapping[str, Any], body: dict[str, Any]) -> Request:

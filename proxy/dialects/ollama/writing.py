@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering, arguments_of
+from proxy.dialects.ollama.request import moment
 from proxy.dialects.translating import Translator
 from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
 from proxy.wire.jsontext import dumps
@@ -110,8 +110,7 @@ class ChatLines(Translator):
         return dumps(self._object({**said, "done": False, **fields})) + b"\n"
 
     def _object(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        created = datetime.fromtimestamp(self._created, UTC).isoformat().replace("+00:00", "Z")
-        return {"model": self._model, "created_at": created, **fields}
+        return {"model": self._model, "created_at": moment(self._created), **fields}
 
 
 class GenerateLines(ChatLines):

@@ -1,0 +1,53 @@
+"""Vectors for Ollama's clients, from backends that are no Ollama."""
+
+from __future__ import annotations
+
+from proxy.dialects.ollama.embedding import UPSTREAM_PATH, answered, asked, failed
+from proxy.errors import UpstreamInvalid, UpstreamUnavailable
+from proxy.exchange import Exchange
+from proxy.net.headers import decodable, said_otherwise
+from proxy.net.inflate import Undecodable
+from proxy.net.responses import body_of, error_of, plain_body
+from proxy.options import Options
+from proxy.stages.naming import address_read
+from proxy.stages.passing import failure, has_path, pass_on
+from proxy.stages.routing import Router
+from proxy.telemetry.events import FirstByte, Routed, Sent
+from proxy.telemetry.journal import Journal
+
+_JSON = (b"content-type", b"application/json")
+
+
+async def embed(exchange: Exchange, journal: Journal, router: Router, options: Options) -> None:
+    """Have texts embedded by whatever backend has the model; an Ollama is asked as the client asked.
+
+    Raises:
+        BadRequest, BodyTooLarge: see `address_read`.
+        UpstreamUnavailable: the backend can't be reached, or gives no vectors.
+    """
+    wire = await exchange.body(options.max_body)
+    with exchange.watched():
+        route = (await address_read(exchange, router, wire, options.max_body)).route
+        if await has_path(route, exchange.path):
+            await pass_on(exchange, journal, router, wire, options.max_body)
+            return
+        body = asked(exchange.decoded(wire, options.max_body), exchange.path, route.model)
+        journal.tell(Routed(route.upstream.name, route.model))
+        journal.tell(Sent("vectors"))
+        headers = decodable(said_otherwise(exchange.headers))
+        try:
+            response = await route.upstream.send(
+                "POST", UPSTREAM_PATH, headers, body, drop=frozenset({b"content-encoding"})
+            )
+            journal.tell(FirstByte())
+            if response.status_code != 200:
+                await exchange.reply(response.status_code, [_JSON], failed(await error_of(response)))
+                return
+            came = await body_of(response, options.max_answer)
+            plain = plain_body(response, came, options.max_answer)
+        except UpstreamUnavailable as error:
+            journal.tell(failure(error))
+            raise
+        except Undecodable as error:
+            raise UpstreamInvalid(f"The backend's answer can't be decoded: {error}.") from None
+        await exchange.reply(200, [_JSON], answered(plain or came, exchange.path, route.model))
