@@ -33,6 +33,7 @@ from proxy.settings import BackendSetting, Settings, is_near, proxy_for
 from proxy.stages.ahead import Ahead
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
+from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
@@ -210,6 +211,7 @@ def _relay(
         counting=counting,
         driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=CallLedger()),
         journals=journals,
+        completer=Completer(counting=counting, router=router, options=options),
         memory=Memory(Documents(store, clock), sealer, store, options.max_body),
         clock=clock,
     )

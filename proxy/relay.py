@@ -21,13 +21,13 @@ from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
-from proxy.neutral.request import Request
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.ahead import Ahead
 from proxy.stages.attempt import Attempts
 from proxy.stages.client_stream import ClientStream, KeepingStream, Nobody, end_with_error, end_with_nothing
 from proxy.stages.compacting import Compactor
+from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.handing_over import HandingOver
@@ -36,7 +36,6 @@ from proxy.stages.managing import Keeper, wished_goal
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
-from proxy.stages.reading import check, read
 from proxy.stages.recalling import Recaller
 from proxy.stages.remembering import Memory
 from proxy.stages.room import cannot_fit, overflow_text
@@ -71,6 +70,7 @@ class Relay:
     driver: StreamDriver
     journals: Journals
     memory: Memory
+    completer: Completer
     clock: Callable[[], float]
     """Seconds since the epoch."""
 
@@ -86,6 +86,14 @@ class Relay:
             ClientError: it can't be served; nothing was sent yet.
         """
         return self._recorded(exchange, dialect.name, partial(self._answer, exchange, dialect))
+
+    async def complete(self, exchange: Exchange) -> None:
+        """Answer a request to go on with a text.
+
+        Raises:
+            ClientError: it can't be served; nothing was sent yet.
+        """
+        await self._recorded(exchange, "completions", partial(self.completer.answer, exchange))
 
     async def explain(self, exchange: Exchange) -> None:
         """Tell what would happen to a request for chat completions, without asking a model.
@@ -117,7 +125,9 @@ class Relay:
             if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
                 await pass_through(exchange, self.journals.silent(), *alone)
                 return
-            request = await self._request(exchange, wire, lambda body, _: dialect.read_to_count(body))
+            request = await self.memory.read(
+                exchange, wire, lambda body, _: dialect.read_to_count(body), self.options
+            )
             route = await self.router.route(request.model)
             body, cleared = await self.keeper.prompt(exchange.tenant, request, route)
             tokens = await self.counting.exactly(route, body)
@@ -180,20 +190,12 @@ class Relay:
 
     async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, recall, count."""
-        request = await self._request(exchange, wire, dialect.read)
+        request = await self.memory.read(exchange, wire, dialect.read, self.options)
         if dialect is not CHAT:
             exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
         route = await self.router.route(request.model)
         journal.tell(Routed(route.upstream.name, route.model))
         return await self.preparer.prepare(exchange, journal, dialect, request, route)
-
-    async def _request(
-        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request]
-    ) -> Request:
-        """The request in a body, with what it goes on from."""
-        request = await self.memory.read_on(exchange, await read(exchange, wire, reads, self.options))
-        check(request, self.options)
-        return request
 
     async def _keep(self, job: Job, answer: dict[str, Any]) -> None:
         """Keep an answer, if it is to be."""

@@ -19,6 +19,7 @@ from proxy.api.own import own_routers
 from proxy.api.paths import SPELLED, canonical
 from proxy.api.surface import Surface
 from proxy.dialects import DIALECTS, EMBEDDING
+from proxy.dialects.completions import PATH
 
 
 class Application(FastAPI):
@@ -61,6 +62,7 @@ class Application(FastAPI):
         refusal = DIALECTS["/api/chat"].refusal
         managed |= {path: Endpoint(relay.embed, door, refusal=refusal) for path in EMBEDDING}
         otherwise = super().__call__
+        managed[PATH] = Endpoint(relay.complete, door, turned_away=relay.turned_away)
         self.spelled = {
             spelled: (path, path.encode(), managed.get(path, otherwise))
             for spelled, path in canonical(managed).items()

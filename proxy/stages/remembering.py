@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +14,8 @@ from proxy.net.apart import apart
 from proxy.neutral.kept import Alone, Fetch, Keep, Keeping, Unseal
 from proxy.neutral.request import Request
 from proxy.neutral.weight import is_heavy
+from proxy.options import Options
+from proxy.stages.reading import check, read
 from proxy.stages.sealing import Sealer
 
 T = TypeVar("T")
@@ -57,20 +59,24 @@ class Memory:
         self._store = store
         self._limit = limit
 
-    async def read_on(self, exchange: Exchange, request: Request) -> Request:
-        """The request with what it names that is kept elsewhere; as it is if it names nothing.
+    async def read(
+        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], options: Options
+    ) -> Request:
+        """The request in a body, with what it names that is kept elsewhere. `reads`: see `proxy.stages.reading`.
 
         Raises:
-            BadRequest, NotFound: there is no such thing.
-            BodyTooLarge: it is more than is taken.
+            BadRequest, NotFound: it is malformed, or there is no such thing.
+            BodyTooLarge, Overloaded: it is more than is taken.
             StoreUnavailable: it can't be looked up now.
         """
-        if request.reading is None:
-            return request
-        return await self.ask(exchange.tenant, request.reading())
+        request = await read(exchange, wire, reads, options)
+        if request.reading is not None:
+            request = await self.ask(exchange.tenant, request.reading())
+        check(request, options)
+        return request
 
     async def ask(self, owner: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:
-        """What a flow comes to; raises what it raises, and as `read_on`."""
+        """What a flow comes to; raises what it raises, and as `read`."""
         reply: Any = None
         left, heavy = self._limit, False
         while True:
