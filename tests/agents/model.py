@@ -19,8 +19,8 @@ _OWN_COMPACTION = (
 )
 """How agents ask for one themselves."""
 
-LINES = 1500
-"""That each call gives, some 6 kB."""
+LINES = 700
+"""That each call gives, some 3 kB, as the results of agents are on average."""
 
 Arguments = Callable[[str], Mapping[str, Any]]
 SHELLS: Mapping[str, Arguments] = {
@@ -38,7 +38,7 @@ SHELLS: Mapping[str, Arguments] = {
 
 
 class Counter:
-    """Calls the shell `steps` times, for fifteen hundred lines each, then says that it is done."""
+    """Calls the shell `steps` times, for some lines each, then says that it is done."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
