@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from proxy.dialects import CHAT
-from proxy.errors import BadRequest, ClientError, ContextOverflow, NotManaged, UpstreamInvalid
+from proxy.errors import BadRequest, ClientError, NotManaged, UpstreamInvalid
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
@@ -38,7 +38,7 @@ from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
 from proxy.stages.recalling import Recaller
 from proxy.stages.remembering import Memory
-from proxy.stages.room import cannot_fit, overflow_text
+from proxy.stages.room import cannot_fit, too_long
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.vectors import embed
@@ -380,8 +380,7 @@ class Relay:
         if cannot_fit(job, budget.window):
             await self.counting.make_sure(job)
         if cannot_fit(job, budget.window):
-            text, tokens = overflow_text(job, before), job.prompt.estimate.tokens
-            raise ContextOverflow(text, param="messages", tokens=tokens, window=budget.window)
+            raise too_long(job, self.counting.meter, before)
 
 
 def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> Ending:

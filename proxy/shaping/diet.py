@@ -7,7 +7,7 @@ titles go. What a call is made of (names, types, required fields, enums, default
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 SHARE = 1 / 4
@@ -51,6 +51,15 @@ def diet(tools: Sequence[Any]) -> Sequence[Any]:
     return slim if slim != list(tools) else tools
 
 
+def named_only(tools: Sequence[Any], used: Collection[str]) -> Sequence[Any]:
+    """The tools, of which those that are not `used` tell nothing but how they are called: names, types, what is required.
+
+    So a call of one is as good as ever. Applying it again changes nothing; the same object if nothing is gained.
+    """
+    bare = [_bare(tool, used) for tool in tools]
+    return bare if bare != list(tools) else tools
+
+
 def first_sentence(text: str) -> str:
     """The first sentence of a text: up to a full stop before a new sentence, or to the end of the paragraph.
 
@@ -67,6 +76,16 @@ def _tool(tool: Any) -> Any:
     if isinstance(tool.get("function"), Mapping):
         return {**tool, "function": _function(tool["function"])}
     return _function(tool) if "name" in tool else tool
+
+
+def _bare(tool: Any, used: Collection[str]) -> Any:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or function.get("name") in used:
+        return tool
+    bare = {name: value for name, value in function.items() if name != "description"}
+    if isinstance(function.get("parameters"), Mapping):
+        bare["parameters"] = _schema(function["parameters"], 0)
+    return {**tool, "function": bare}
 
 
 def _function(function: Mapping[str, Any]) -> dict[str, Any]:

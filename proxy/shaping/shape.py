@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from proxy.neutral.request import Request, leading_system
+from proxy.history.turns import calls_of
+from proxy.neutral.request import Message, Request, leading_system
 from proxy.options import Options
-from proxy.shaping.diet import diet, diet_from
+from proxy.shaping.diet import diet, diet_from, named_only
 from proxy.wire.jsontext import dumps, loads
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
 """Fields with tools and with the choice among them: today's, and those they replaced in 2023."""
+ENOUGH_CALLS = 8
+"""Tool calls after which a tool that was not called is not one that the session lives by."""
 _REMEMBERED = 256 * 1024
 """Bytes of tool definitions up to which the result is remembered."""
 
@@ -35,6 +38,22 @@ def shape(request: Request, options: Options, window: int | None) -> Request:
     request = request.changed(**fields) if fields else request
     cap = None if request.capped else options.answer_cap_for(window)
     return request if cap is None else request.bounded(cap)
+
+
+def narrowed(request: Request, covered: Sequence[Message], options: Options, window: int) -> dict[str, Any]:
+    """Options in which tools that were not called in a long `covered` history go without words; none if it stays as it is.
+
+    Only where the diet does not suffice. `window` in tokens.
+    """
+    tools, choice = request.body.get("tools"), request.body.get("tool_choice")
+    if options.policy == "standard" or not isinstance(tools, list) or len(dumps(tools)) <= diet_from(window):
+        return {}
+    called = [tool_name(call) for message in covered for call in calls_of(message)]
+    if len(called) < ENOUGH_CALLS:
+        return {}
+    used = {*called, tool_name(choice)} if isinstance(choice, Mapping) else set(called)
+    bare = named_only(tools, used)
+    return {} if bare is tools else {"tools": bare}
 
 
 def tool_name(tool: Any) -> str:

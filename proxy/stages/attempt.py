@@ -28,6 +28,7 @@ from proxy.stages.passing import failure
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.repeating import Repeating
+from proxy.stages.room import too_long
 from proxy.telemetry.events import Refused, Sent
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
@@ -77,6 +78,7 @@ class Attempts:
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, or broke off.
+            ContextOverflow: it refused the prompt as too long, and nothing is left that could be shortened.
         """
         bound_first(job)
         why = "first"
@@ -91,6 +93,12 @@ class Attempts:
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
+                if (
+                    refusal.overflow is not None
+                    and refusal.overflow is not POOL_FULL
+                    and job.budget is not None
+                ):
+                    raise too_long(job, self._meter)
                 return response, body
             why = done.value
 

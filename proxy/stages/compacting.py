@@ -24,6 +24,7 @@ from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
 from proxy.shortening.summary import instruction
 from proxy.stages.job import Job, Prompt
+from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, NotWritten, Summaries, drive
@@ -124,6 +125,8 @@ class Compactor:
             return None
         job.prompt.checkpoint = made
         job.prompt.history = done.messages
+        prompt = job.prompt
+        prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, made)
         job.prompt.untouched = False
         before, job.prompt.recalled = _of_history(job.prompt), NOTHING
         job.prompt.estimate = await self._meter.measure(job.key, job.body())

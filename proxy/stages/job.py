@@ -262,8 +262,9 @@ class Job:
         }
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
-        if cache := self._cache():
-            told["cache"] = cache
+        if outcome.repeated is not None:
+            # How much of it was used again stands in the usage beside it.
+            told["repeated_tokens"] = outcome.repeated
         if (fill := outcome.fill) is not None:
             told |= {"fill": round(fill, 4), "window": outcome.window}
         return told

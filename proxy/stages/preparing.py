@@ -26,6 +26,7 @@ from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Expected, Job, Prompt
 from proxy.stages.managing import Keeper
+from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Mended, Stabilised
@@ -122,7 +123,8 @@ class Preparer:
         checkpoint = await self._store.find(job.scope, known_by) if known_by else None
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         history = wished if checkpoint is None else [*checkpoint.replacement, *wished[checkpoint.covered :]]
-        body = {**request.body, "messages": [*system, *history]}
+        fields = narrowing(job, request, offer, sent, checkpoint)
+        body = {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
             request=request,
             offer=offer,
@@ -139,6 +141,7 @@ class Preparer:
             and stable.same
             and not job.restored,
             kept_back=stable.kinds,
+            fields=fields,
         )
         job.measured()
         if checkpoint is not None:

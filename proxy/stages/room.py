@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from proxy.errors import ContextOverflow
+from proxy.history.turns import newest_user
 from proxy.stages.job import Job
+from proxy.tokens.meter import Meter
+
+_HELP = (
+    "Load the model with a larger window, or send less: a shorter system prompt, or fewer tools (SPILLWAY_TOOLS_ALLOWED, "
+    "or the client's own choice: `--tools` of Claude Code, `--core-tools` of Qwen Code)."
+)
 
 
 def cannot_fit(job: Job, window: int) -> bool:
@@ -15,13 +23,29 @@ def cannot_fit(job: Job, window: int) -> bool:
     return job.prompt.estimate.tokens >= window * doubt
 
 
-def overflow_text(job: Job, before: int) -> str:
-    """What a client is told whose prompt can't be sent; it had so many tokens `before` it was shortened."""
-    budget = job.budget
-    window = budget.window if budget is not None else 0
-    return (
-        f"This conversation needs about {job.prompt.estimate.tokens} tokens after everything was shortened "
-        f"({before} before), but the context window of {job.route.model} is {window} tokens. What remains are "
-        "the system prompt, the tools and the newest turn: shorten one of them, send fewer tools, or load the "
-        "model with a larger window."
+def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverflow:
+    """The error for a prompt that can't be sent, with what takes how much of it, and what would help.
+
+    `before` are the tokens that it had before it was shortened; None: it was not, or the backend refused it even so.
+    """
+    prompt, budget = job.prompt, job.budget
+    window = 0 if budget is None else budget.window
+    costs = meter.costs(job.key, prompt.messages)
+    lead, tokens = len(prompt.system), prompt.estimate.tokens
+    newest = lead + (newest_user(prompt.history) or 0)
+    tools = job.body().get("tools") or []
+    parts = {
+        "the system prompt": sum(costs[:lead]),
+        f"{len(tools)} tools": tokens - sum(costs) if tools else 0.0,
+        "the history before the newest turn": sum(costs[lead:newest]),
+        "the newest turn": sum(costs[newest:]),
+    }
+    told = ", ".join(f"{round(cost)} for {name}" for name, cost in parts.items() if cost >= 1)
+    shortened = "" if before is None else f" after everything was shortened ({before} before)"
+    return ContextOverflow(
+        f"This conversation needs about {tokens} tokens{shortened}, but the context window of {job.route.model} is "
+        f"{window} tokens: {told}. {_HELP}",
+        param="messages",
+        tokens=tokens,
+        window=window,
     )
