@@ -44,7 +44,7 @@ from proxy.stages.streaming import StreamDriver
 from proxy.stages.vectors import embed
 from proxy.stages.whole import Whole, answer_whole, as_stream
 from proxy.status import FORMS, Notice
-from proxy.telemetry.events import Received, Routed
+from proxy.telemetry.events import LeftOut, Received, Routed
 from proxy.telemetry.journal import Journal, Journals
 from proxy.telemetry.outcome import CLIENT_LEFT
 from proxy.wire.jsontext import check_plain, dumps, loads
@@ -195,6 +195,8 @@ class Relay:
             exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
         route = await self.router.route(request.model)
         journal.tell(Routed(route.upstream.name, route.model))
+        if request.left_out:
+            journal.tell(LeftOut(request.left_out))
         return await self.preparer.prepare(exchange, journal, dialect, request, route)
 
     async def _keep(self, job: Job, answer: dict[str, Any]) -> None:

@@ -45,6 +45,8 @@ class Request:
     """Whether the answer has to follow a format, into which nothing may be written."""
     continues: bool = False
     """Whether the model is to go on with the last message, which the client began for it."""
+    left_out: tuple[str, ...] = ()
+    """What the client asks for that nobody here does, by its names for that, and that it can do without."""
     edits: Sequence[Edit] = ()
     """What the client wishes left out of its history, in this order."""
     compaction: CompactionWish | None = None

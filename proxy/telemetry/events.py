@@ -25,6 +25,13 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The client asks for what nobody here does, and goes on without it; each kind is named once."""
+
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Mended:
     """The history was one that a backend would have refused; each kind of fault is named once."""
 
@@ -216,6 +223,7 @@ Event: TypeAlias = (
     Received
     | Routed
     | Mended
+    | LeftOut
     | Stabilised
     | Measured
     | Compacting

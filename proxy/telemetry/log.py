@@ -34,7 +34,17 @@ class RequestLog:
     """Writes what requests tell to the log; what would repeat itself is said once for each model."""
 
     types: tuple[type, ...] = (
-        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.Ahead, e.WindowLearned, e.WindowDisproved),
+        *(
+            e.Finished,
+            e.Failed,
+            e.Refused,
+            e.Cut,
+            e.Mended,
+            e.LeftOut,
+            e.Ahead,
+            e.WindowLearned,
+            e.WindowDisproved,
+        ),
     )
 
     def __init__(self) -> None:
@@ -61,12 +71,8 @@ class RequestLog:
                 _log.warning("%s %s", _where(outcome), _of_window(event))
             case e.Ahead():
                 _log.info("%s", ahead_line(outcome, event))
-            case e.Mended(kinds):
-                for kind in kinds:
-                    if self._first("mended", outcome, kind):
-                        _log.warning(
-                            "%s: a client sends histories that need repair: %s", _where(outcome), kind
-                        )
+            case e.Mended() | e.LeftOut():
+                self._told_once(outcome, event)
             case _:
                 pass
 
@@ -77,6 +83,16 @@ class RequestLog:
         unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
         if unknown and self._first("window", outcome):
             _unknown_window(outcome)
+
+    def _told_once(self, outcome: Outcome, event: e.Mended | e.LeftOut) -> None:
+        """Each kind once for each model: clients ask alike every time."""
+        for kind in event.kinds:
+            if not self._first(type(event).__name__, outcome, kind):
+                continue
+            if isinstance(event, e.Mended):
+                _log.warning("%s: a client sends histories that need repair: %s", _where(outcome), kind)
+            else:
+                _log.info("%s: a client asks for %s, which is left out", _where(outcome), kind)
 
     def _first(self, what: str, outcome: Outcome, detail: str = "") -> bool:
         key = (what, outcome.backend, outcome.model, detail)

@@ -19,7 +19,14 @@ from proxy.dialects.bodies import (
     text,
     told_and_shown,
 )
-from proxy.dialects.messages.managing import COMPACTION, compaction_in, edits_in, since_compaction
+from proxy.dialects.messages.managing import (
+    COMPACTION,
+    compaction_in,
+    edits_in,
+    since_compaction,
+    unknown_edits,
+)
+from proxy.dialects.messages.tools import added_in, is_answered, tools_in
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
@@ -28,11 +35,11 @@ _Block = Mapping[str, Any]
 
 _SAME = ("temperature", "top_p", "top_k")
 """Options that chat completions has by the same name (`top_k`: llama.cpp, vLLM, Ollama, LM Studio, OpenRouter)."""
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_ANSWERED_BY_ANTHROPIC = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_")
-"""Tools that no client runs: Anthropic's servers do, while they answer."""
 _NOT_SAID_AGAIN = frozenset(
-    {"redacted_thinking", "server_tool_use", "container_upload", "fallback", COMPACTION}
+    {
+        *("redacted_thinking", "server_tool_use", "container_upload", "fallback", COMPACTION),
+        *("tool_addition", "tool_removal"),
+    }
 )
 """A compaction among them, because the newest one that says anything was read before."""
 _BREAK = "\n\n"
@@ -49,13 +56,20 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
+    if isinstance(thread := asked.get("thread"), dict) and text(thread, "type") == "continue":
+        raise BadRequest(
+            "`thread` goes on with messages that Anthropic's servers keep, which are not here: send all of them in "
+            "`messages`.",
+            param="thread",
+        )
     kept, messages = since_compaction(messages)
     body["messages"] = [*_system(asked.get("system")), *_conversation(messages)]
     if bounded and not is_count(asked.get("max_tokens")):
         raise BadRequest("`max_tokens` must be a positive number of tokens.", param="max_tokens")
     if stops := asked.get("stop_sequences"):
         body["stop"] = stops
-    body |= _tools(asked)
+    tools = _tools(asked, messages)
+    body |= tools_in(asked, tools)
     return request_of(
         body,
         stream=asked.get("stream") is True,
@@ -65,6 +79,7 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         edits=edits_in(asked),
         compaction=compaction_in(asked),
         kept=kept,
+        left_out=_left_out(asked, tools),
         form=asked,
     )
 
@@ -94,6 +109,8 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             said: list[Message] = [{"role": role, "content": content}]
         else:
             said = _ROLES[role](_blocks(content, f"{where}.content"), where)
+        if role == "system" and not said[0]["content"]:
+            continue
         if role == "system" and made:
             reminders.append(said[0]["content"])
         else:
@@ -178,7 +195,8 @@ def _from_assistant(blocks: Sequence[_Block], where: str) -> list[Message]:
 
 def _from_system(blocks: Sequence[_Block], where: str) -> list[Message]:
     del where
-    return [{"role": "system", "content": _BREAK.join(text(block, "text") for block in blocks)}]
+    said = filter(None, (text(block, "text") for block in blocks))
+    return [{"role": "system", "content": _BREAK.join(said)}]
 
 
 _ROLES: dict[str, Callable[[Sequence[_Block], str], list[Message]]] = {
@@ -274,49 +292,17 @@ def _unknown(kind: Any, where: str) -> BadRequest:
 # -- options
 
 
-def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
-    offered = _blocks(asked.get("tools"), "tools")
-    if asked.get("mcp_servers"):
-        raise BadRequest(
-            "`mcp_servers` are called by Anthropic's servers, which are not here: have the client call them, and offer "
-            "their tools in `tools`.",
-            param="mcp_servers",
-        )
-    tools = [_function(tool) for tool in offered if not _is_answered(tool)]
-    if not tools:
-        if offered:
-            names = ", ".join(text(tool, "name") for tool in offered)
-            raise BadRequest(
-                f"The tools {names} run on Anthropic's servers, which are not here: offer tools that the client runs.",
-                param="tools",
-            )
-        return {}
-    made: dict[str, Any] = {"tools": tools}
-    choice = asked.get("tool_choice")
-    if isinstance(choice, dict):
-        kind = text(choice, "type")
-        if kind == "tool":
-            made["tool_choice"] = {"type": "function", "function": {"name": text(choice, "name")}}
-        elif kind in _CHOICES:
-            made["tool_choice"] = _CHOICES[kind]
-        if choice.get("disable_parallel_tool_use") is True:
-            made["parallel_tool_calls"] = False
-    return made
+def _tools(asked: Mapping[str, Any], messages: Sequence[Any]) -> list[_Block]:
+    """Those offered at the beginning, and those that were added since."""
+    contents = (message.get("content") for message in messages if isinstance(message, dict))
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    return [*_blocks(asked.get("tools"), "tools"), *added_in(b for b in blocks if isinstance(b, dict))]
 
 
-def _function(tool: _Block) -> dict[str, Any]:
-    schema = tool.get("input_schema")
-    function: dict[str, Any] = {"name": text(tool, "name")}
-    if description := text(tool, "description"):
-        function["description"] = description
-    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
-    if tool.get("strict") is True:
-        function["strict"] = True
-    return {"type": "function", "function": function}
-
-
-def _is_answered(tool: _Block) -> bool:
-    return text(tool, "type").startswith(_ANSWERED_BY_ANTHROPIC)
+def _left_out(asked: Mapping[str, Any], tools: Sequence[_Block]) -> tuple[str, ...]:
+    """What the client asks for that nobody here does, and that it can do without."""
+    kinds = [text(tool, "type") for tool in tools if is_answered(tool)]
+    return tuple(dict.fromkeys((*kinds, *unknown_edits(asked))))
 
 
 def _format(asked: Mapping[str, Any]) -> dict[str, Any] | None:

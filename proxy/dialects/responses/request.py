@@ -102,6 +102,7 @@ def _made(
         structure=_format(asked.get("text")),
         form=asked,
         compaction=wish,
+        left_out=_left_out(asked),
         keeping=partial(stored.keeping, asked, own) if kept else None,
     )
 
@@ -130,6 +131,12 @@ def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
     if (wanted := choice(asked.get("tool_choice"), found)) is not None:
         made["tool_choice"] = wanted
     return made
+
+
+def _left_out(asked: Mapping[str, Any]) -> tuple[str, ...]:
+    """Kinds of tools that OpenAI's servers run, and that the client can do without."""
+    kinds = (text(tool, "type") for tool in parts_of(asked.get("tools")) if not offered([tool]))
+    return tuple(dict.fromkeys(kinds))
 
 
 def _format(wanted: Any) -> dict[str, Any] | None:

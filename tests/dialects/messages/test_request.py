@@ -239,3 +239,54 @@ def test_a_reminder_in_the_middle_is_said_with_what_is_before_it() -> None:
         "role": "user",
         "content": said,
     }
+
+
+def functions(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
+    found = asked(tools=list(tools), **more).body["tools"]
+    return {tool["function"]["name"]: tool["function"] for tool in found}
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        ("bash_20250124", {"command", "restart"}),
+        ("text_editor_20250728", {"command", "path", "old_str", "new_str", "insert_text"}),
+        ("memory_20250818", {"command", "path", "file_text", "old_path", "new_path"}),
+        ("computer_20251124", {"action", "coordinate", "text"}),
+    ],
+)
+def test_tools_that_anthropic_defines_are_told_with_their_parameters(kind: str, parameters: set[str]) -> None:
+    told = functions({"type": kind, "name": "it"})["it"]
+    assert parameters <= told["parameters"]["properties"].keys()
+    assert set(told["parameters"]["required"]) <= told["parameters"]["properties"].keys()
+    assert told["description"]
+    own = {"type": "object", "properties": {"x": {}}}
+    assert functions({"type": kind, "name": "it", "input_schema": own})["it"]["parameters"] == own
+
+
+def test_tools_may_be_added_on_the_way() -> None:
+    added = {"type": "tool_definition", "definition": {"name": "late", "input_schema": {"type": "object"}}}
+    changes = [
+        {"type": "tool_addition", "tool": added},
+        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "first"}},
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "first"}},
+    ]
+    messages = [*HELLO, {"role": "system", "content": changes}]
+    request = asked(messages, tools=[{"name": "first", "input_schema": {"type": "object"}}])
+    assert [tool["function"]["name"] for tool in request.body["tools"]] == ["first", "late"]
+    assert request.messages == HELLO
+    assert (
+        asked([{"role": "user", "content": changes}, *HELLO]).body["tools"][0]["function"]["name"] == "late"
+    )
+
+
+def test_what_only_anthropics_servers_do_is_left_out_and_said_or_refused() -> None:
+    own = {"name": "own", "input_schema": {"type": "object"}}
+    request = asked(
+        tools=[own, {"type": "web_search_20260209", "name": "web_search"}],
+        context_management={"edits": [{"type": "clear_pictures_2027"}]},
+    )
+    assert request.left_out == ("web_search_20260209", "clear_pictures_2027")
+    assert asked(tools=[own]).left_out == ()
+    assert "send all of them" in refused(thread={"type": "continue", "previous_message_id": "msg_1"}).message
+    assert asked(thread={"type": "create"}).messages == HELLO

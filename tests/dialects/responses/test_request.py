@@ -233,3 +233,10 @@ def test_anything_is_read_or_refused(items: Any, fields: dict[str, Any]) -> None
     except BadRequest:
         return
     assert all(isinstance(message["role"], str) for message in request.messages)
+
+
+def test_tools_of_openais_servers_are_left_out_and_said() -> None:
+    request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "file_search", "vector_store_ids": []}])
+    assert request.left_out == ("web_search", "file_search")
+    assert [tool["function"]["name"] for tool in request.body["tools"]] == ["f"]
+    assert asked(tools=[FUNCTION]).left_out == ()
