@@ -91,6 +91,7 @@ bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and sim
 	$(PY) -m benchmarks.memory
 	$(PY) -m benchmarks.agents
 	$(PY) -m benchmarks.hostile
+	$(PY) -m benchmarks.waiting
 
 e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; fetches 1 GB)
 	$(PY) -m tests.agents $(ARGS)

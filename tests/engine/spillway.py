@@ -69,7 +69,8 @@ class SharedSpillway(Protocol):
 def _environment(settings: dict[str, Any]) -> dict[str, str]:
     inherited = dict(os.environ)  # noqa: TID251 - handed to a child process, not read
     env = {name: value for name, value in inherited.items() if not name.startswith(PREFIX)}
-    settings = {"store": "memory://", **settings}
+    # What is done in the background would make a difference from run to run.
+    settings = {"store": "memory://", "ahead": "off", **settings}
     for name, value in settings.items():
         env[PREFIX + name.upper()] = value if isinstance(value, str) else json.dumps(value)
     return env

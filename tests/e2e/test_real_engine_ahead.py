@@ -1,0 +1,69 @@
+"""No waiting, with the real engine: the turn after the trigger begins with its own request, and nearly all of its prompt is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_real_engine_memory import TALK
+from tests.engine.fixtures import WINDOW
+from tests.engine.server import Engine
+from tests.engine.spillway import StartSpillway
+from tests.engine.tap import tapped
+from tests.fakes.waiting import wait_until
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+
+DONE = re.compile(r"compacted ahead: (\w+)")
+SHORT: dict[str, Any] = {
+    "max_tokens": 12,
+    "temperature": 0,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+LONGEST = 300.0
+"""Seconds that a summary may take on a machine that has much else to do."""
+
+
+def history(engine: Engine) -> list[dict[str, Any]]:
+    """A chat that ends in a question, and fills the window nearly to the trigger."""
+    messages: list[dict[str, Any]] = []
+    number = 0
+    while True:
+        talk = " ".join(TALK[(number + step) % len(TALK)] for step in range(2))
+        asked = {"role": "user", "content": f"{number}. {talk} The number of this is {number * 37}."}
+        reply = engine.post("/v1/chat/completions/input_tokens", {"messages": [*messages, asked]})
+        if reply.json()["input_tokens"] > 0.79 * WINDOW:
+            return messages[:-1]
+        messages += [asked, {"role": "assistant", "content": f"Noted, {number}."}]
+        number += 1
+
+
+@pytest.mark.parametrize("name", ["echo_engine", "instruct_engine"])
+def test_the_turn_after_the_trigger_waits_for_nothing(
+    name: str, request: pytest.FixtureRequest, spillway: StartSpillway
+) -> None:
+    engine: Engine = request.getfixturevalue(name)
+    with tapped(engine.url) as tap:
+        proxy = spillway([tap.url], ahead="auto")
+        messages = history(engine)
+        answer = proxy.chat(messages, model=engine.model, **SHORT)
+        assert (answer.status, answer.action) == (200, "forwarded"), answer.raw
+        wait_until(lambda: DONE.search(proxy.log), LONGEST)
+        assert DONE.findall(proxy.log) == ["done"], proxy.log
+        before = len(tap.chats())
+        messages += [
+            {"role": "assistant", "content": answer.text},
+            {"role": "user", "content": "Thank you. What did we talk about first?"},
+        ]
+        following = proxy.chat(messages, model=engine.model, **SHORT)
+        assert following.action == "forwarded"
+        (sent,) = tap.chats()[before:]
+        assert len(json.loads(sent.asked)["messages"]) < len(messages)
+        told = following.usage or {}
+        # All but what is recalled and said in the newest message comes from the cache.
+        recalled = told["spillway"].get("recalled", {}).get("tokens", 0)
+        assert told["prompt_tokens"] - following.cached <= recalled + 60, told

@@ -1,0 +1,109 @@
+"""Compaction ahead of time where others share the store, and where the store is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import Gate, LlamaCppFake, qa, summariser
+from tests.fakes.waiting import wait_until
+from tests.proxying import read_stream, running_proxy
+from tests.stages.talk import MODEL, Talk, holding, summaries, user, wait_ahead
+from tests.store.support import RedisServer, need_redis, redis_server
+
+__all__ = ["redis_server"]
+
+pytestmark = pytest.mark.slow
+LATER = 15.0
+
+
+def test_what_one_replica_did_ahead_another_finds(redis_server: RedisServer) -> None:
+    with (
+        LlamaCppFake([MODEL], summariser(qa())) as fake,
+        running_proxy(fake, store=redis_server.url, ahead="on") as one,
+        running_proxy(fake, store=redis_server.url, ahead="on") as two,
+    ):
+        talk = Talk(one)
+        talk.ask()
+        wait_ahead(one, done=1)
+        talk.proxy = two
+        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert len(summaries(fake)) == 1
+
+
+def test_what_one_replica_is_at_another_waits_for(redis_server: RedisServer) -> None:
+    gate, came = Gate(), list[bytes]()
+    with (
+        LlamaCppFake([MODEL], holding(gate)) as fake,
+        running_proxy(fake, store=redis_server.url, ahead="on") as one,
+        running_proxy(fake, store=redis_server.url, ahead="on", grace=0.0) as two,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        talk = Talk(one, "thing")
+        talk.ask()
+        gate.wait_reached(LATER)
+        talk.proxy = two
+        talk.messages.append(user(7))
+        following = pool.submit(talk.read, came)
+        wait_until(lambda: b"Compacting" in b"".join(came), LATER)
+        gate.open()
+        following.result(LATER)
+        seen = read_stream(b"".join(came))
+        assert "Context compacted" in seen.events[-1]["data"]["description"]
+        assert len(summaries(fake)) == 1
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that the test may kill."""
+    need_redis()
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_who_waits_gets_it_though_the_store_is_lost(doomed: RedisServer) -> None:
+    gate, came = Gate(), list[bytes]()
+    with (
+        LlamaCppFake([MODEL], holding(gate)) as fake,
+        running_proxy(fake, store=doomed.url, ahead="on", grace=0.0) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        talk = Talk(proxy)
+        talk.ask()
+        gate.wait_reached(LATER)
+        doomed.kill()
+        talk.messages.append(user(7))
+        following = pool.submit(talk.read, came)
+        wait_until(lambda: b"Compacting" in b"".join(came), LATER)
+        gate.open()
+        following.result(LATER)
+        assert "Context compacted" in read_stream(b"".join(came)).events[-1]["data"]["description"]
+        assert len(summaries(fake)) == 1
+
+
+def test_without_the_store_it_serves_the_process_that_did_it(doomed: RedisServer) -> None:
+    with (
+        LlamaCppFake([MODEL], summariser(qa())) as fake,
+        running_proxy(fake, store=doomed.url, ahead="on") as proxy,
+    ):
+        doomed.kill()
+        talk = Talk(proxy)
+        talk.ask()
+        wait_ahead(proxy, done=1)
+        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert (len(summaries(fake)), fake.invalid_histories) == (1, [])
+
+
+def test_a_server_that_stops_gives_its_claim_back(redis_server: RedisServer) -> None:
+    gate = Gate()
+    with LlamaCppFake([MODEL], holding(gate)) as fake, redis_server.client() as client:
+        with running_proxy(fake, store=redis_server.url, ahead="on") as proxy:
+            Talk(proxy, "matter").ask()
+            gate.wait_reached(LATER)
+            assert list(client.scan_iter("*cl:*"))
+        assert not list(client.scan_iter("*cl:*"))
