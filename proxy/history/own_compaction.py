@@ -23,7 +23,7 @@ _ASKS = re.compile(
     re.IGNORECASE,
 )
 """What is asked for."""
-_WORDS = ("summar", "compact", "snapshot", "prompt for continuing")
+_LOOK = re.compile("summar|compact|snapshot|prompt for continuing", re.IGNORECASE)
 """One of which is in every such request, for a quick look."""
 _WITH_SYSTEM = 2
 _HANDS_OVER = re.compile(
@@ -59,11 +59,14 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
     if not messages or messages[-1].get("role") != "user":
         return False
     asked = text_of(messages[-1])
-    if not _may_ask(asked[-_ASKED_IN:]) and len(messages) > _WITH_SYSTEM:
+    may = _may_ask(asked[-_ASKED_IN:])
+    if not may and len(messages) > _WITH_SYSTEM:
         return False
-    if _asks(asked[-_ASKED_IN:]):
+    if may and _asks(asked[-_ASKED_IN:]):
         return True
     system = [text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES]
+    if not system:
+        return False
     begins = len(asked) <= _SHORT and _HANDS_OVER.search(asked) is not None
     transcript = len(messages) <= _WITH_SYSTEM and len(asked) > _SHORT
     return (begins or transcript) and _asks("\n".join(system))
@@ -120,8 +123,7 @@ def unfolded(messages: Sequence[Message]) -> list[Message]:
 
 
 def _may_ask(text: str) -> bool:
-    text = text.lower()
-    return any(word in text for word in _WORDS)
+    return _LOOK.search(text) is not None
 
 
 def _asks(text: str) -> bool:

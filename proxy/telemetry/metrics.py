@@ -94,21 +94,21 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
-        self._inc(self._requests, outcome, outcome.action, str(outcome.status))
+        where = self._where(outcome)
+        self._pending[self._requests, (*where, outcome.action, str(outcome.status))] += 1
         if outcome.recalled:
             self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
-        self._cache(outcome)
+        if outcome.repeated is not None:
+            self._cache(outcome, where)
         if (fill := outcome.fill) is not None:
-            self._fills.append((self._where(outcome), fill))
+            self._fills.append((where, fill))
             if len(self._fills) >= _MOST_PENDING:
                 self._hand_on()
 
-    def _cache(self, outcome: Outcome) -> None:
-        if outcome.repeated is None:
-            return
+    def _cache(self, outcome: Outcome, where: tuple[str, str]) -> None:
         prompts, repeated, reused, breaks = self._caches
-        self._inc(prompts, outcome, by=outcome.tokens_after or 0)
-        self._inc(repeated, outcome, by=outcome.repeated)
+        self._pending[prompts, where] += outcome.tokens_after or 0
+        self._pending[repeated, where] += outcome.repeated or 0
         if outcome.reused:
             self._inc(reused, outcome, by=outcome.reused)
         if outcome.unlike:
