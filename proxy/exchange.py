@@ -330,9 +330,9 @@ class _Watched:
         self._exchange = exchange
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
+        task, exchange = asyncio.current_task(), self._exchange
         assert task is not None
-        self._end = self._exchange.watch(task)
+        self._end = exchange.watch(task)
 
     def __exit__(self, *_: object) -> None:
         self._end()

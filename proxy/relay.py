@@ -351,8 +351,8 @@ class Relay:
     async def _make_room(self, job: Job, client: ClientStream | None) -> None:
         """Compact before sending, if the client wishes that; and if the prompt is due or might not fit, and it was not done ahead."""
         await self.ahead.meet(job)
-        if job.budget is not None:
-            await self._make_room_in(job, job.budget, client)
+        if (budget := job.budget) is not None:
+            await self._make_room_in(job, budget, client)
         wish = job.asked.compaction
         if wish is not None and (wish.now or job.compacted):
             words = await self.compactor.described(job) if wish.worded and not job.compacted else ""

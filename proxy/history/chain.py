@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from proxy.history.cachemarks import all_unmarked
-from proxy.history.prefixes import LEAST, Found, Known, Prefixes, unknown
+from proxy.history.prefixes import Found, Known, Prefixes
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
 
@@ -42,13 +42,12 @@ class Chains:
 
     def find(self, messages: Sequence[Message]) -> Found[list[bytes]]:
         """What is known of a history."""
-        return self._known.longest((), messages) if len(messages) >= LEAST else unknown(messages)
+        return self._known.longest((), messages)
 
     def go_on(self, found: Found[list[bytes]]) -> Linked:
         """Its chain, and what is to be kept of it. May take long; usable from another thread."""
         links = chain(found.messages, (found.value or [])[: found.common])
-        long = len(links) >= LEAST
-        return links, found.grown(links, self._known.limit) if long else None
+        return links, found.grown(links, self._known.limit)
 
     def keep(self, found: Found[list[bytes]], linked: Linked) -> list[bytes]:
         """Remember a chain, and return it."""

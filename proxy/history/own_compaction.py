@@ -59,7 +59,7 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
     if not messages or messages[-1].get("role") != "user":
         return False
     asked = text_of(messages[-1])
-    may = _may_ask(asked[-_ASKED_IN:])
+    may = _LOOK.search(asked, max(0, len(asked) - _ASKED_IN)) is not None
     if not may and len(messages) > _WITH_SYSTEM:
         return False
     if may and _asks(asked[-_ASKED_IN:]):
@@ -120,10 +120,6 @@ def unfolded(messages: Sequence[Message]) -> list[Message]:
         pieces.append(text[at:end])
         at = end
     return [*before, *({**newest, "content": piece} for piece in (*pieces, text[asks:]) if piece)]
-
-
-def _may_ask(text: str) -> bool:
-    return _LOOK.search(text) is not None
 
 
 def _asks(text: str) -> bool:

@@ -89,11 +89,6 @@ class Found(Generic[T]):
         return Known([*self.shared, *new], value, odd, size)
 
 
-def unknown(messages: Sequence[Any]) -> Found[Any]:
-    """A history of which nothing is known."""
-    return Found((), messages, None, 0)
-
-
 class Prefixes(Generic[T]):
     """Values by histories, bounded in bytes; the least recently used go first. What is kept must not be changed in place.
 

@@ -55,7 +55,7 @@ def upstream_headers(
     holds one of Spillway's own keys never does. `drop` names further headers, in lower case.
     """
     pairs = list(headers)
-    named = _named_by_connection(pairs)
+    named = _named_in([value for name, value in pairs if name == b"connection"])
     kept: list[Header] = []
     for name, value in pairs:
         if name in _NOT_UPSTREAM or name in named or name in drop or name.startswith(_OWN_PREFIX):
@@ -105,20 +105,20 @@ def said_otherwise(headers: Sequence[Header]) -> list[Header]:
 
 def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
     """A backend's headers as the client may see them: all but what concerns the upstream connection."""
-    pairs = [(name.lower(), value) for name, value in headers]
-    named = _named_by_connection(pairs)
-    return [
-        (name, value)
-        for name, value in pairs
-        if name not in HOP_BY_HOP
-        and name not in named
-        and name not in drop
-        and not name.startswith(_NOT_DOWNSTREAM)
-    ]
+    kept: list[Header] = []
+    told: list[bytes] = []
+    for raw, value in headers:
+        name = raw.lower()
+        if name == b"connection":
+            told.append(value)
+        elif name not in HOP_BY_HOP and name not in drop and not name.startswith(_NOT_DOWNSTREAM):
+            kept.append((name, value))
+    named = _named_in(told) if told else _NONE
+    return [pair for pair in kept if pair[0] not in named] if named else kept
 
 
-def _named_by_connection(pairs: Sequence[Header]) -> frozenset[bytes]:
-    told = [value for name, value in pairs if name == b"connection"]
+def _named_in(told: Sequence[bytes]) -> frozenset[bytes]:
+    """The headers that fields named Connection name."""
     return frozenset(part.strip().lower() for value in told for part in value.split(b",")) if told else _NONE
 
 

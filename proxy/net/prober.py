@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import is_
 from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
@@ -205,6 +204,8 @@ class Prober:
         Another one than the last time is another model behind the same name (an alias, a router, a server that swaps
         models): what was learned of the one before is doubted, and the backend asked again before the next request.
         """
+        if self._named.get(model) == name:
+            return
         last = self._named.pop(model, name)
         _bound(self._named)
         self._named[model] = name
@@ -229,12 +230,17 @@ class Prober:
         """Note that this way to continue an answer was refused for a model; it holds for as long as for tools."""
         self._lessons.refused_continuation(model, how, origin)
 
+    @property
+    def knows_little(self) -> bool:
+        """Whether nothing could be told so far: it may be a backend that wants a key, and the clients have it."""
+        return self.known_backend is None or not self._list
+
     def lend_key(self, authorization: str) -> None:
         """Probe with a client's Authorization header, which this backend has just accepted, if that was missing.
 
-        Only where nothing could be told so far: a backend that wants a key, and the clients have it.
+        Only where it knows little.
         """
-        if authorization != self._lent and (self.known_backend is None or not self._list):
+        if authorization != self._lent and self.knows_little:
             self._lent = authorization
             self._runner.lend("authorization", authorization)
             self.forget()
@@ -376,17 +382,13 @@ class Prober:
         lessons = self._lessons.told(model)
         told = (*probed, fact, lessons)
         last = self._merges.get(model)
-        if last is not None and _same(last.told, told):
+        if last is not None and last.told == told:  # what is the same object is not looked into
             return last.profile
         corrected = ModelProfile(window=fact)
         profile = merge_profiles(*probed, corrected, lessons or ModelProfile(), self._overrides(model))
         _bound(self._merges)
         self._merges[model] = _Merged(told, profile)
         return profile
-
-
-def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def _bound(remembered: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ class Upstream:
                 f"Backend {self.name} at {self.url} cannot be reached ({type(error).__name__}). "
                 "Is it running? `spillway check` shows what answers."
             ) from None
-        if response.status_code == 200 and self._authorization is None:
+        if response.status_code == 200 and self._authorization is None and self.prober.knows_little:
             self._lend_key(kept)
         if not 200 <= response.status_code < 600:
             await response.aclose()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_not
 
-from proxy.history.prefixes import LEAST, Found, Known, Prefixes, unknown
+from proxy.history.prefixes import Found, Known, Prefixes
 from proxy.neutral.request import Message, leading_system
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import Halt, RepairRules, mend, repair
@@ -36,6 +36,13 @@ class Tidy:
         return self.found.new
 
 
+def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Message], Sequence[str]]:
+    """A history cleaned and mended, the same list if nothing was done, and what was mended; nothing is remembered of it."""
+    clean = clean_history(messages)
+    done, kinds = repair(clean, rules)
+    return (done if kinds or any(map(is_not, messages, clean)) else messages), kinds
+
+
 class Tidier:
     """Cleans and mends histories. `limit`: bytes that are remembered, about.
 
@@ -50,8 +57,6 @@ class Tidier:
 
         Messages that are known are put into the list as the objects that came before: what is compared later is the same.
         """
-        if len(messages) < LEAST:
-            return Tidy(messages, rules, unknown(messages))
         lead = leading_system(messages)
         found = self._known.longest(rules, messages[lead:])
         messages[lead : lead + found.common] = found.shared
@@ -60,12 +65,6 @@ class Tidier:
     def go_on(self, tidy: Tidy) -> None:
         """Clean and mend it."""
         messages, common, seen = tidy.messages, tidy.found.common, tidy.found.value
-        if len(messages) < LEAST:
-            clean = clean_history(messages)
-            done, tidy.kinds = repair(clean, tidy.rules)
-            if tidy.kinds or any(map(is_not, messages, clean)):
-                tidy.messages = done
-            return
         lead = len(messages) - len(tidy.found.messages)
         rest = messages[lead:]
         clean, begun = clean_history(rest[common:]), None

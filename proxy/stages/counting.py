@@ -74,9 +74,8 @@ class Counting:
         The backend counts, for a moment, where the decision hangs on the estimate's error. The first request with
         other tools than before is counted exactly in the background.
         """
-        budget, estimate = job.budget, job.prompt.estimate
-        if job.is_due:
-            budget = await self._read_window(job)
+        estimate = job.prompt.estimate
+        budget = await self._read_window(job) if job.is_due else job.budget
         if budget is None or estimate.source == "backend":
             return
         doubt = estimate.upper - estimate.tokens

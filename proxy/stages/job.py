@@ -9,6 +9,7 @@ from typing import Any
 
 from proxy.backends.profile import Fact, ModelKey, ModelProfile
 from proxy.backends.remedy import Spent
+from proxy.dialects import CHAT
 from proxy.emulation import Offer
 from proxy.exchange import Exchange, unique
 from proxy.history.checkpoint import Checkpoint
@@ -130,6 +131,11 @@ class Job:
     """Held by the one such job that may go on."""
     _budget: tuple[Fact[int] | None, ContextBudget | None] = (None, None)
     """The budget, and the window that it is for: it is asked for again and again."""
+
+    @property
+    def native(self) -> bool:
+        """Whether the client is answered in the backend's own dialect."""
+        return self.dialect is CHAT
 
     def writer(self) -> Writer:
         """Of the answer, in the client's dialect."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
-from proxy.history.chain import Chains
+from proxy.history.chain import Chains, chain
 from proxy.history.checkpoint import Checkpoints
 from proxy.history.own_compaction import asks_to_compact, unfolded
+from proxy.history.prefixes import LEAST
 from proxy.history.stable import Fronts
 from proxy.history.volatile import lasting_digest
 from proxy.net.apart import apart
@@ -20,7 +21,7 @@ from proxy.options import Options
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import shape
 from proxy.shaping.stabilise import stabilised
-from proxy.shaping.tidy import Tidier
+from proxy.shaping.tidy import Tidier, tidied
 from proxy.shortening.continuation import asked_to_go_on
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
@@ -111,10 +112,7 @@ class Preparer:
         sent: Sequence[Message] = messages[lead:]
         if job.restored:
             sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
-        known = self._chains.find(sent)
-        heavy = not _is_small(job.asked) and is_heavy(known.new)
-        go_on = self._chains.go_on
-        links = self._chains.keep(known, await apart(True, go_on, known) if heavy else go_on(known))
+        links = chain(sent) if _is_short(job.asked) else await self._chain(job.asked, sent)
         stable = self._fronts.keep(job.scope, links, system, sent, job.options.stabilise)
         system, sent = stable.system, stable.sent
         # The newest message is never covered, not even where the same loop has been run before.
@@ -161,29 +159,49 @@ class Preparer:
         offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
-        tidy = self._tidier.find(request.messages, rules if offer is None else RepairRules())
-        if not small and is_heavy(tidy.new):
-            await apart(True, self._tidier.go_on, tidy)
+        own = rules if offer is None else RepairRules()
+        if _is_short(asked):
+            messages, kinds = tidied(request.messages, own)
         else:
-            self._tidier.go_on(tidy)
-        self._tidier.keep(tidy)
-        _tell(job.journal, tidy.kinds)
+            messages, kinds = await self._tidied(request.messages, own, small=small)
+        _tell(job.journal, kinds)
         if offer is None:
-            return request, None, tidy.messages
-        heavy = heavy or (not small and is_heavy(tidy.messages, HEAVY_TEXT))
-        request, messages, kinds = await apart(heavy, _as_text, request, offer, tidy.messages, rules)
+            return request, None, messages
+        heavy = heavy or (not small and is_heavy(messages, HEAVY_TEXT))
+        request, messages, kinds = await apart(heavy, _as_text, request, offer, messages, rules)
         _tell(job.journal, kinds)
         return request, offer, messages
+
+    async def _tidied(
+        self, messages: list[Message], rules: RepairRules, *, small: bool
+    ) -> tuple[Sequence[Message], Sequence[str]]:
+        """The same as `tidied`, of which those seen lately are only gone on with."""
+        tidy = self._tidier.find(messages, rules)
+        await apart(not small and is_heavy(tidy.new), self._tidier.go_on, tidy)
+        self._tidier.keep(tidy)
+        return tidy.messages, tidy.kinds
+
+    async def _chain(self, asked: Request, sent: Sequence[Message]) -> Sequence[bytes]:
+        """The same as `chain`, of which those seen lately are only gone on with."""
+        known = self._chains.find(sent)
+        heavy = not _is_small(asked) and is_heavy(known.new)
+        return self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
 
 
 def _lasting(asked: Request) -> str:
     """A digest of the client's own system prompt: what was summarised under another is not for this one."""
-    return lasting_digest(asked.messages[: leading_system(asked.messages)])
+    lead = leading_system(asked.messages)
+    return lasting_digest(asked.messages[:lead]) if lead else ""
 
 
 def _is_small(request: Request) -> bool:
     """Whether all of it can't be much, which need not be looked at then."""
     return request.raw is not None and len(request.raw) <= _SMALL
+
+
+def _is_short(request: Request) -> bool:
+    """Whether it is gone through faster than it is found again."""
+    return _is_small(request) and len(request.messages) < LEAST
 
 
 def _as_text(

@@ -119,7 +119,7 @@ def _told_otherwise(job: Job, came: WholeAnswer) -> WholeAnswer:
     Raises:
         UpstreamInvalid: there is none in it, which would look like one that says nothing.
     """
-    if job.writer().native:
+    if job.native:
         return came
     if not came.pieces:
         raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
@@ -224,15 +224,15 @@ def _made(
     if usage is not None and told is not None:
         usage = {**usage, "spillway": told}
     same = usage is came.usage and (pieces is None or all(map(is_, pieces, came.pieces)))
-    if same and writer.native and not job.prompt.request.stream:
+    if same and job.native and not job.prompt.request.stream:
         return whole
     made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
     if made.pieces:
         job.said = lambda: made.pieces[0]
-    if same and writer.native:
+    if same and job.native:
         return made
-    kind = b"" if writer.native else _JSON
-    return _with_body(made, writer.whole(came, made.pieces, usage), kind=kind)
+    kind = b"" if job.native else _JSON
+    return _with_body(made, job.writer().whole(came, made.pieces, usage), kind=kind)
 
 
 def _counted(job: Job, piece: Piece, driver: StreamDriver) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _refused(job: Job, response: httpx.Response, whole: Whole) -> Whole:
 
     One that came as 200 is an error of its own status for clients that are told of it in other words than the backend's.
     """
-    if whole.status < 400 and not job.writer().native:
+    if whole.status < 400 and not job.native:
         told = job.dialect.refused(dumps(whole.error()))
         return _with_body(replace(whole, status=whole.error_status), told, kind=_JSON)
     plain = _error_body(response, whole.body)

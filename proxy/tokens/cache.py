@@ -13,7 +13,7 @@ from proxy.counting.anchors import link
 from proxy.counting.content import Content, read_message
 from proxy.counting.features import NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
 from proxy.counting.images import ImageRule
-from proxy.history.prefixes import LEAST, Found, Known, Prefixes, unknown
+from proxy.history.prefixes import LEAST, Found, Known, Prefixes
 from proxy.neutral.record import record
 from proxy.neutral.weight import is_heavy
 from proxy.tokens.vocabulary import Vocabulary, text_vector
@@ -136,14 +136,24 @@ class History:
         return self.system.digests[-1] if self.system.digests else b""
 
 
+def is_long(messages: Sequence[Any]) -> bool:
+    """Whether a conversation is found again faster than it is read."""
+    return len(messages) >= LEAST or is_heavy(messages, SHORT)
+
+
+def history_of(vectorizer: Vectorizer, messages: Sequence[Any]) -> History:
+    """A conversation measured, of which nothing is known."""
+    system, rest = _halves(messages)
+    before = _read(vectorizer, system) if system else NOTHING
+    return History(before, _read(vectorizer, rest), add(before.vectors))
+
+
 @dataclass(slots=True)
 class Draft:
     """What is to be done to measure a conversation: what is known of its two parts, and later what they have grown to."""
 
     system: Found[Segment]
     rest: Found[Segment]
-    short: bool
-    """Whether it is read faster than it would be found again."""
     limit: int
     """Bytes of a history that may be remembered."""
     grown: tuple[Known[Segment] | None, ...] = ()
@@ -155,10 +165,12 @@ class Draft:
 
     def finish(self, vectorizer: Vectorizer) -> History:
         """Read what is new. May take long: about 5 MB of text per second. Usable from a thread."""
-        system, rest = _read(self.system, vectorizer), _read(self.rest, vectorizer)
-        if not self.short:
-            parts = ((self.system, system), (self.rest, rest))
-            self.grown = tuple(found.grown(part, self.limit, each=MESSAGE_BYTES) for found, part in parts)
+        found = (self.system, self.rest)
+        system, rest = (
+            _read(vectorizer, part.messages, part.value or NOTHING, part.common) for part in found
+        )
+        parts = ((self.system, system), (self.rest, rest))
+        self.grown = tuple(part.grown(segment, self.limit, each=MESSAGE_BYTES) for part, segment in parts)
         return History(system, rest, add(system.vectors))
 
 
@@ -171,37 +183,40 @@ class HistoryCache:
 
     def draft(self, vectorizer: Vectorizer, messages: Sequence[Any]) -> Draft:
         """Find what is known of `messages`."""
-        lead = 0
-        while lead < len(messages) and _is_system(messages[lead]):
-            lead += 1
-        system, rest = messages[:lead], messages[lead:]
-        if len(messages) < LEAST and not is_heavy(messages, SHORT):
-            return Draft(unknown(system), unknown(rest), short=True, limit=0)
+        system, rest = _halves(messages)
         known, id_ = self._known, vectorizer.id
         with self._lock:
             found = known.longest((id_, "system"), system), known.longest((id_, "rest"), rest)
-        return Draft(*found, short=False, limit=known.limit)
+        return Draft(*found, limit=known.limit)
 
     def keep(self, draft: Draft) -> None:
         """Remember a finished draft."""
-        if draft.short:
-            return
         with self._lock:
-            for found, grown in zip((draft.system, draft.rest), draft.grown, strict=False):
+            for found, grown in zip((draft.system, draft.rest), draft.grown, strict=True):
                 self._known.keep(found, grown)
 
 
-def _read(found: Found[Segment], vectorizer: Vectorizer) -> Segment:
-    known, common = NOTHING if found.known is None else found.known.value, found.common
-    if common == len(found.messages) == len(known.vectors):
+def _read(
+    vectorizer: Vectorizer, messages: Sequence[Any], known: Segment = NOTHING, common: int = 0
+) -> Segment:
+    """Messages counted, of which the first `common` are known."""
+    if common == len(messages) == len(known.vectors):
         return known
     digests, vectors = list(known.digests[:common]), list(known.vectors[:common])
     previous = digests[-1] if digests else b""
-    for message in found.new:
+    for message in messages[common:]:
         previous = link(previous, message)
         digests.append(previous)
         vectors.append(vectorizer.message(message))
     return Segment(vectors, digests)
+
+
+def _halves(messages: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The leading system messages, and the others."""
+    lead = 0
+    while lead < len(messages) and _is_system(messages[lead]):
+        lead += 1
+    return messages[:lead], messages[lead:]
 
 
 def _is_system(message: Any) -> bool:

@@ -56,14 +56,16 @@ class ExtrasCache:
     scope: bytes
     _known: OrderedDict[tuple[str, bytes], Extras] = field(default_factory=OrderedDict)
 
+    def without(self, body: Mapping[str, Any]) -> Extras | None:
+        """Of a body that has none; None: it may have some."""
+        return Extras(self.scope, _NOTHING) if body.keys().isdisjoint(EXTRAS) else None
+
     def draft(self, vectorizer: Vectorizer, body: Mapping[str, Any]) -> ExtrasDraft:
         """Find what is known of the extras of `body`.
 
         Raises:
             BadRequest: nested too deeply.
         """
-        if body.keys().isdisjoint(EXTRAS):
-            return ExtrasDraft({}, b"", 0, Extras(self.scope, _NOTHING))
         chosen = {name: body[name] for name in EXTRAS if body.get(name) is not None}
         if not chosen:
             return ExtrasDraft(chosen, b"", 0, Extras(self.scope, _NOTHING))

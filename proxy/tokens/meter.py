@@ -18,7 +18,7 @@ from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
 from proxy.neutral.record import record
 from proxy.neutral.weight import is_heavy
-from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer
+from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer, history_of, is_long
 from proxy.tokens.estimate import Estimate, EstimateSource, MeterKey, Ticket
 from proxy.tokens.extras import Extras, ExtrasDraft
 from proxy.tokens.library import Library
@@ -68,9 +68,11 @@ class Meter:
             raise BadRequest("messages must be a list", param="messages")
         model = self._models.get(key)
         vectorizer = model.vectorizer or await self._models.vectorizer(model)
+        if (none := model.extras.without(body)) is not None and not is_long(messages):
+            return self._estimate(model, vectorizer, none, history_of(vectorizer, messages))
         draft = self._histories.draft(vectorizer, messages)
         extras_draft = model.extras.draft(vectorizer, body)
-        if extras_draft.size > INLINE or (not draft.short and is_heavy(draft.new, INLINE)):
+        if extras_draft.size > INLINE or is_heavy(draft.new, INLINE):
             extras, history = await asyncio.to_thread(_read, model, vectorizer, draft, extras_draft)
         else:
             extras, history = _read(model, vectorizer, draft, extras_draft)

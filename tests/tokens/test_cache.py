@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proxy.counting.anchors import link
 from proxy.counting.features import BASE, CALLS, IMAGES, MESSAGES, REASONING, Vector
 from proxy.counting.images import by_area
-from proxy.tokens.cache import SHORT, History, HistoryCache, TextCache, Vectorizer
+from proxy.tokens.cache import SHORT, History, HistoryCache, TextCache, Vectorizer, history_of, is_long
 
 
 class Words:
@@ -109,15 +109,10 @@ def test_another_system_message_leaves_the_rest_known() -> None:
     assert first.system_digest != second.system_digest
 
 
-def test_a_short_history_is_not_searched_for_but_a_large_one_is() -> None:
-    vectorizer, _ = make()
-    cache = HistoryCache(10**6)
-    large = [user("large " * SHORT), user("end")]
-    for messages in ([user("a"), user("b")], large):
-        measure(cache, vectorizer, messages)
-    assert cache.draft(vectorizer, [user("a"), user("b")]).short
-    again = cache.draft(vectorizer, large)
-    assert (again.short, again.new) == (False, [])
+def test_a_conversation_of_few_words_is_read_and_a_long_or_a_large_one_is_searched_for() -> None:
+    assert not is_long([user("a"), user("b")])
+    assert is_long([user("large " * SHORT), user("end")])
+    assert is_long(turns(20))
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, True), (1, 1.0)])
@@ -167,6 +162,7 @@ def test_memory_changes_nothing(conversations: list[list[dict[str, Any]]]) -> No
         assert (known.rest.digests, known.system_digest) == (fresh.rest.digests, fresh.system_digest)
         vectors: list[Vector] = [vectorizer.message(message) for message in messages]
         assert told == vectors
+        assert history_of(vectorizer, messages) == fresh
 
 
 def test_digests_chain() -> None:
