@@ -374,9 +374,8 @@ class Relay:
         if gained:
             self.counting.mended(job)
             self.counting.ask_soon(job)
-        await audience.tell(
-            Notice(done=True, before=before, after=job.prompt.estimate.tokens, failed=not gained)
-        )
+        after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
+        await audience.tell(Notice(done=True, before=before, after=after, failed=not gained, extract=extract))
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if cannot_fit(job, budget.window):

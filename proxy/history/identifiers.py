@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # One after the other at each place of a text: of a path its file name is no identifier of its own. Every
 # repetition is bounded, so that no text takes longer than a constant for each of its characters.
@@ -22,11 +22,15 @@ def identifiers(texts: Iterable[str], *, limit: int) -> list[str]:
     """The newest distinct identifiers in the order of their appearance, at most `limit` characters together."""
     found: dict[str, None] = {}
     for text in texts:
-        for match in _PATTERN.finditer(text[:_LONGEST_TEXT]):
-            name = match.group().rstrip(".,:;")
+        for name in found_in(text):
             found.pop(name, None)
             found[name] = None
     return newest_within(found, limit=limit)
+
+
+def found_in(text: str) -> Iterator[str]:
+    """The identifiers of a text, in order, with repetitions."""
+    return (match.group().rstrip(".,:;") for match in _PATTERN.finditer(text[:_LONGEST_TEXT]))
 
 
 def newest_within(found: Iterable[str], *, limit: int) -> list[str]:

@@ -17,7 +17,11 @@ CLOSE = "[End of the summary. The conversation goes on below.]"
 HEADING = "Rules in the user's own words:"
 """Stands before the user's rules at a block's end."""
 NAMES = "Identifiers: "
-"""Stands before the last line of a block."""
+"""Begins the line of a block with paths, numbers and names."""
+EXTRACT = "An extract, made by code:"
+"""Begins a block that no model wrote."""
+SAID, MORE_SAID, BETWEEN = "The user said:", "The user said, too: ", " | "
+"""Stand before and between what the user said, word for word, in an extract and behind a summary that left it out."""
 FENCE = "<<<conversation>>>"
 FENCE_END = "<<<end of conversation>>>"
 SHORTENED = "[The beginning of this answer, shortened:]"
@@ -73,6 +77,38 @@ def carried_rules(message: Message) -> list[str]:
         whole = len(rules) < len(lines) and lines[len(rules)].startswith((NAMES, CLOSE))
         carried += (rule.removeprefix(_RULE) for rule in (rules if whole else rules[:-1]))
     return carried
+
+
+def carried_statements(message: Message) -> list[str]:
+    """What the user said, as code put it into a message that is a summary."""
+    if not is_summary(message):
+        return []
+    carried = section(message, SAID)
+    for line in message["content"].split("\n"):
+        if line.startswith(MORE_SAID):
+            carried += line.removeprefix(MORE_SAID).split(BETWEEN)
+    return carried
+
+
+def section(message: Message, heading: str) -> list[str]:
+    """The items under a heading in the extracts that a summary holds."""
+    lines = str(message["content"]).split("\n")
+    at = [number for number, line in enumerate(lines) if line == heading]
+    return [
+        line.removeprefix(_RULE)
+        for number in at
+        for line in takewhile(lambda line: line.startswith(_RULE), lines[number + 1 :])
+    ]
+
+
+def listed(heading: str, items: list[str]) -> str:
+    """Items under a heading; `section` reads them back."""
+    return "\n".join((heading, *(f"{_RULE}{item}" for item in items)))
+
+
+def is_extract(message: Message) -> bool:
+    """Whether a summary holds a block that no model wrote."""
+    return is_summary(message) and f"{OPEN}\n{EXTRACT}\n" in message["content"]
 
 
 def is_instruction(message: Message) -> bool:

@@ -11,6 +11,8 @@ from proxy.history.marks import is_summary
 from proxy.neutral.request import Message
 from proxy.shortening import summary
 from proxy.shortening.ladder import Cost, Reduction
+from proxy.shortening.source import NOTHING, Source
+from proxy.shortening.transcript import transcripts
 
 T = TypeVar("T")
 
@@ -43,51 +45,58 @@ class Summariser:
 
 @dataclass(frozen=True, slots=True)
 class SummaryAsk:
-    """Ask a model for a summary. `append`: with the live request's system messages and tools."""
+    """Ask a model for a summary. `append`: with the live request's system messages and tools.
+
+    Whoever answers sends the text as it was found fit to be used against `source`, empty if it was not.
+    """
 
     messages: list[Message]
     append: bool
     max_tokens: int
+    source: Source = NOTHING
 
 
-def asked(reduction: Reduction, by: Summariser, start: int) -> Generator[SummaryAsk, str, str]:
+def asked(
+    reduction: Reduction, by: Summariser, start: int, source: Source
+) -> Generator[SummaryAsk, str, str]:
     """A summary of what lies between the floor and `start`, asked for once more in the other form; empty if neither served."""
-    ask = _appended(reduction, by, start)
+    if by.wish:
+        source = source.form  # a client may want something else than what was said
+    ask = _appended(reduction, by, start, source)
     if ask is not None and (text := (yield ask)):
         return text
-    # What was read in this form already is shorter the second time: a model that got lost may follow that.
-    for share in (1.0,) if ask is not None else (1.0, _SHORTER):
-        if text := (yield from _read(reduction, by, start, share)):
-            return text
+    pieces = _fitting(reduction, by, start, 1.0)
+    if pieces and (text := (yield from _read_on(pieces, by, source))):
+        return text
+    if ask is None and len(pieces) == 1:
+        # What was read in this form already is shorter the second time: a model that got lost may follow that.
+        return (yield from _read_on(_fitting(reduction, by, start, _SHORTER), by, source))
     return ""
 
 
-def _appended(reduction: Reduction, by: Summariser, start: int) -> SummaryAsk | None:
+def _appended(reduction: Reduction, by: Summariser, start: int, source: Source) -> SummaryAsk | None:
     """Ask at the end of the live prompt, which the backend has cached; None if there is no room, or no such cache."""
     if not by.same_model:
         return None
     live = _live(reduction, start)
     frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
     what = "since the summary near its beginning" if frozen else "so far"
-    ask: Message = {"role": "user", "content": summary.instruction(tokens=by.tokens, what=what, wish=by.wish)}
-    left = int(
-        by.window * 0.98 * by.trust
-        - by.overhead
-        - sum(reduction.costs[: len(live)])
-        - sum(reduction.cost([ask]))
-    )
+    text = summary.instruction(tokens=by.tokens, what=what, wish=by.wish, language=source.language)
+    ask: Message = {"role": "user", "content": text}
+    taken = by.overhead + sum(reduction.costs[: len(live)]) + sum(reduction.cost([ask]))
+    left = int(by.window * 0.98 * by.trust - taken)
     # A shorter summary out of the backend's cache is worth more than a long one for which it reads everything again.
     if left < by.tokens // 2:
         return None
-    return SummaryAsk(at_its_end(live, ask), append=True, max_tokens=min(by.tokens, left))
+    return SummaryAsk(at_its_end(live, ask), append=True, max_tokens=min(by.tokens, left), source=source)
 
 
-def _read(reduction: Reduction, by: Summariser, start: int, share: float) -> Generator[SummaryAsk, str, str]:
-    """Ask about a transcript that takes at most a share of the room there is, in pieces where it must be."""
+def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> list[str]:
+    """A transcript that takes at most a share of the room there is, in as few pieces as can be; none if that is too many."""
     shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x", wish=by.wish)]))
     room = (by.window * 0.98 - shell - by.tokens) * by.trust * share
     best: list[str] = []
-    for text in summary.transcripts(reduction.messages[reduction.floor : start]):
+    for text in transcripts(reduction.messages[reduction.floor : start]):
         pieces = list(islice(_pieces(text, max(64.0, room), reduction.cost), 2))
         if len(pieces) > 1:
             # Each is read with the summary of those before it.
@@ -97,19 +106,22 @@ def _read(reduction: Reduction, by: Summariser, start: int, share: float) -> Gen
             best = pieces
         if len(best) == 1:
             break
-    return (yield from _read_on(best, by)) if len(best) <= _MOST_PIECES else ""
+    return best if len(best) <= _MOST_PIECES else []
 
 
-def _read_on(pieces: Sequence[str], by: Summariser) -> Generator[SummaryAsk, str, str]:
+def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator[SummaryAsk, str, str]:
     """A summary of all pieces, each read with the summary of those before it; empty if one is not read at last.
 
-    Of several one that failed is read in two halves: it may have been more than the model can take.
+    Of several one that failed is read in two halves: it may have been more than the model can take. Only the last summary
+    has to tell what is in all of them.
     """
     known, left = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
     while left:
         piece, divides = left.pop()
-        message = summary.fenced(piece, tokens=by.tokens, before=known, wish=by.wish)
-        answer = yield SummaryAsk([message], append=False, max_tokens=by.tokens)
+        message = summary.fenced(
+            piece, tokens=by.tokens, before=known, wish=by.wish, language=source.language
+        )
+        answer = yield SummaryAsk([message], False, by.tokens, source.form if left else source)
         if answer:
             known = answer
         elif divides:

@@ -1,6 +1,6 @@
 """Shortening a history down the ladder: a pure flow that yields requests for summaries and receives texts.
 
-Order: rungs without a model, then a summary of what lies between head and tail, then a digest made by code
+Order: rungs without a model, then a summary of what lies between head and tail, then an extract made by code
 when the summary fails twice, then trimming. The result is a prefix rewrite: `covered` messages at the front
 of the history are replaced, the rest stays as it is.
 """
@@ -13,14 +13,22 @@ from itertools import accumulate
 from typing import Literal, TypeAlias, get_args
 
 from proxy.history.marks import is_summary
+from proxy.history.sentences import last_end
 from proxy.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
 from proxy.neutral.request import Message
 from proxy.shortening import summary
 from proxy.shortening.asking import Summariser, SummaryAsk, asked, bounded
+from proxy.shortening.extract import extract
 from proxy.shortening.ladder import RUNGS, Reduction
 from proxy.shortening.ladder.trim import cut_middles, drop_oldest
+from proxy.shortening.source import Source, source_of
 
 Kind = Literal["pruned", "compacted", "trimmed"]
+Told = Literal["", "written", "extract"]
+
+_TOLD: dict[str, Told] = {"summarise": "written", "extract": "extract"}
+_MOST_TOO_LONG = 1.25
+"""Of the tokens asked for, what a summary may have by the estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,8 @@ class Compaction:
     after: float
     """Predicted tokens of the whole history."""
     rungs: tuple[str, ...]
+    summary: Told = ""
+    """Who told what was taken out: a model (`written`), code (`extract`), or nobody."""
 
 
 CompactionFlow: TypeAlias = Generator[SummaryAsk, str, Compaction]
@@ -153,20 +163,42 @@ def _summarise(
     ):
         return None, ()
     zone = reduction.messages[reduction.floor : start]
-    rung, text = "summarise", (yield from asked(reduction, by, start))
+    source = source_of(zone)
+    rung, text = "summarise", (yield from asked(reduction, by, start, source))
     if not text:
-        rung, text = "digest", summary.digest(zone, limit=by.tokens * 3)
+        rung, text = "extract", _extract(zone, source, reduction, by)
     kept = replace(
         reduction,
         messages=[*reduction.messages[:start], *pruned.messages[start:]],
         leans={index: end for index, end in pruned.leans.items() if index >= start},
     )
-    compacted = _with_summary(kept, start, summary.block(text, zone, limit=by.tokens))
+    compacted = _with_summary(
+        kept, start, summary.block(_within(text, reduction, by), zone, limit=by.tokens, source=source)
+    )
     return (
         (compacted, (rung,))
         if compacted.total < reduction.total - reduction.limits.minimum_gain
         else (None, ())
     )
+
+
+def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, by: Summariser) -> str:
+    """What code makes of it, in about as many tokens as a summary."""
+    limit = by.tokens * 4
+    text = extract(zone, source, limit=limit)
+    if (tokens := sum(reduction.cost([{"role": "assistant", "content": text}]))) > by.tokens:
+        text = extract(zone, source, limit=int(limit * by.tokens / tokens))
+    return text
+
+
+def _within(text: str, reduction: Reduction, by: Summariser) -> str:
+    """A summary without what it has above the length that was asked for: not every backend keeps that."""
+    while (
+        tokens := sum(reduction.cost([{"role": "assistant", "content": text}]))
+    ) > _MOST_TOO_LONG * by.tokens:
+        shorter = text[: int(len(text) * by.tokens / tokens)]
+        text = shorter[: last_end(shorter)].rstrip() or shorter
+    return text
 
 
 def _merge_if_due(reduction: Reduction, by: Summariser) -> Reduction:
@@ -218,4 +250,5 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...
         before=old.total,
         after=new.total,
         rungs=rungs,
+        summary=next((_TOLD[rung] for rung in rungs if rung in _TOLD), ""),
     )

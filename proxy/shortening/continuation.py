@@ -14,6 +14,8 @@ from proxy.neutral.request import Message, Request, text_of
 from proxy.shortening import summary
 from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.ladder import Cost
+from proxy.shortening.source import of_text
+from proxy.shortening.transcript import unlabelled
 
 _QUOTED = 300
 _GO_ON = (
@@ -141,13 +143,12 @@ def shorten_said(
     new = text[said.upto : start]
     if new:
         budget = max(48, int(room * 0.4))
-        read = summary.unlabelled(_fitting(new, by, cost))
+        read = unlabelled(_fitting(new, by, cost))
         ask = summary.fenced(read, tokens=budget, before=said.summary)
-        answer = yield SummaryAsk([ask], append=False, max_tokens=budget)
+        answer = yield SummaryAsk([ask], append=False, max_tokens=budget, source=of_text(new))
         known = said.summary or text[:200].strip()
         lost = f"{known.removesuffix(_LOST)}{_LOST}"
-        digest = summary.plain(answer if summary.acceptable(answer) else lost)
-        said.summary, said.upto = digest, start
+        said.summary, said.upto = summary.plain(answer or lost), start
     tag = open_thought(text)
     return (f"<{tag}>" if tag else "") + _LEFT_OUT.format(said.summary) + text[start:]
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from proxy.history.marks import CLOSE, OPEN, is_summary
 from proxy.neutral.request import Message
-from proxy.shortening.summary import block, digest
+from proxy.shortening.extract import told_by_code
+from proxy.shortening.summary import block
 
 _SHORT = 6_000
 """Characters in which is told what is no summary yet."""
@@ -19,7 +20,7 @@ def in_words(history: Sequence[Message]) -> str:
     blocks = [
         message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)
     ]
-    rest = digest([message for message in history if not is_summary(message)], limit=_SHORT)
+    rest = told_by_code([message for message in history if not is_summary(message)], limit=_SHORT)
     return "\n\n".join(filter(None, (*(each.strip() for each in blocks), rest))) or "Nothing was said yet."
 
 

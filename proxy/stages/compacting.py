@@ -120,7 +120,7 @@ class Compactor:
         job.journal.tell(Compacting(_of_history(job.prompt)))
         done, made = await self._shared(job, budget, goal, limit)
         seconds = job.journal.clock() - since
-        job.journal.tell(Compacted(done.kind, round(done.before), round(done.after), seconds))
+        job.journal.tell(Compacted(done.kind, round(done.before), round(done.after), seconds, done.summary))
         if made is None:
             return None
         job.prompt.checkpoint = made

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from proxy.emulation import protocol
+from proxy.history.marks import is_extract, is_summary
+from proxy.neutral.request import Message
 from proxy.recall.recalled import NOTHING
 from proxy.shortening.policy import limits_for
 from proxy.stages.compacting import Compactor
@@ -63,6 +66,7 @@ async def _rehearsed(
     return {
         "action": done.kind,
         "rungs": list(done.rungs),
+        "summary": done.summary or None,
         "before": round(done.before),
         "after": round(done.after),
         "recalled": _recalled(job),
@@ -126,5 +130,13 @@ def _checkpoint(job: Job) -> dict[str, Any] | None:
         "replaced_by_messages": len(found.replacement),
         "tokens_before": found.tokens_before,
         "tokens_after": found.tokens_after,
+        "summary": _told(found.replacement),
         "created": found.created,
     }
+
+
+def _told(replacement: Sequence[Message]) -> str | None:
+    """Who told what was taken out, so far as anything did: a model, or code."""
+    if not any(map(is_summary, replacement)):
+        return None
+    return "extract" if any(map(is_extract, replacement)) else "written"

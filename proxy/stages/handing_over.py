@@ -15,8 +15,8 @@ from proxy.history.own_compaction import SINCE, grown, holds, marks_of
 from proxy.net.tasks import spawn
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.request import Message
+from proxy.shortening.extract import told_by_code
 from proxy.shortening.policy import limits_for
-from proxy.shortening.summary import digest
 from proxy.stages.job import Job
 from proxy.store.documents import Documents
 from proxy.telemetry.events import HandedOver
@@ -80,7 +80,7 @@ class HandingOver:
             window = _UNKNOWN_WINDOW if job.budget is None else job.budget.window
             if won > max(limits_for(job.options.policy, window).minimum_gain, written):
                 return None
-            since = digest(new, limit=_SHORT)
+            since = told_by_code(new, limit=_SHORT)
             return grown(entry["text"], since) if since else entry["text"]
         return None
 

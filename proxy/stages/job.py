@@ -266,6 +266,8 @@ class Job:
             "action": outcome.action,
             "saved_tokens": self.prompt.saved,
         }
+        if outcome.summary:
+            told["summary"] = outcome.summary
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
         if outcome.repeated is not None:

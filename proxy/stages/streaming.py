@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -147,10 +147,14 @@ class StreamDriver:
                 await to.tell(Notice(done=False))
                 if run.session.answer.identity is None and to.identity is not None:
                     run.session.adopt(to.identity)
+            done = run.job.journal.outcome
+            compactions = done.compactions
             async with to.telling(lambda: run.job.progress.written):
                 response = None if last else await self._next(run, stopped)
             after = run.estimates[-1].tokens
-            await to.tell(_outcome(before, after, response, begun=run.session.answer.begun))
+            extract = done.compactions > compactions and done.summary == "extract"
+            notice = _outcome(before, after, response, begun=run.session.answer.begun)
+            await to.tell(replace(notice, extract=extract))
             if response is None:
                 run.job.journal.tell(events.OutOfRoom())
                 stopped = await self._carry_out(run, ResumeFailed())

@@ -20,7 +20,8 @@ from proxy.net.credentials import is_credential
 from proxy.net.inflate import readable
 from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
-from proxy.shortening.summary import acceptable
+from proxy.shortening.loops import LoopWatch
+from proxy.shortening.verification import Written, checked
 from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
@@ -40,6 +41,9 @@ _CHARACTERS = 4
 """Of a token, about: for the account of summaries of which the backend reports nothing."""
 BYTES_PER_TOKEN = 4096
 """Bytes of stream that a summary may take, and more for each token asked for: one comes in 100 to 500."""
+TOO_LONG = 2
+"""Times the tokens asked for, after which an answer is left: its backend does not keep the bound."""
+FAILED = Written(failed=True)
 
 Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
 """Whoever answers a request for a summary; empty when that failed."""
@@ -90,26 +94,26 @@ class Summaries:
         job = self._job
         if job.unsummarised >= IN_VAIN:
             return ""
-        text = await self._in_time(ask)
-        fit = acceptable(text or "")
-        if text is None:
-            job.unsummarised = IN_VAIN
+        written = await self._in_time(ask)
+        found = checked(written or FAILED, ask.source, tokens=ask.max_tokens)
+        if found.text:
+            job.unsummarised = 0
         else:
-            job.unsummarised = 0 if fit else job.unsummarised + 1
-        job.journal.tell(Summarised(ok=fit))
+            job.unsummarised = IN_VAIN if written is None or written.endless else job.unsummarised + 1
+        job.journal.tell(Summarised(found.verdict))
         if self._lost and job.expected is not None:
             raise NotWritten
-        return (text or "") if fit else ""
+        return found.text
 
-    async def _in_time(self, ask: SummaryAsk) -> str | None:
-        """The text, empty when that failed; None if the model is not to be asked again."""
+    async def _in_time(self, ask: SummaryAsk) -> Written | None:
+        """What came; None if the model is not to be asked again."""
         if self._until is None:
             self._until = asyncio.get_running_loop().time() + self._job.options.summary_timeout
         route = await self._route()
         try:
             async with asyncio.timeout_at(self._until):
                 while (came := await self._asked(route, ask)) is not None:
-                    if isinstance(came, str):
+                    if isinstance(came, Written):
                         return came
                     await asyncio.sleep(came)
         except TimeoutError:
@@ -117,8 +121,8 @@ class Summaries:
             _log.warning("summary by %s given up after %g s", route.model, self._job.options.summary_timeout)
         return None
 
-    async def _asked(self, route: Route, ask: SummaryAsk) -> str | float | None:
-        """Ask once: the text, empty when that failed; or seconds to wait before asking again; None: not to be asked again."""
+    async def _asked(self, route: Route, ask: SummaryAsk) -> Written | float | None:
+        """Ask once: what came; or seconds to wait before asking again; None: not to be asked again."""
         job = self._job
         self._lost = True
         try:
@@ -126,38 +130,37 @@ class Summaries:
         except UpstreamUnavailable as error:
             job.journal.tell(failure(error))
             _log.warning("summary by %s failed: %s", route.model, error.code)
-            return ""
+            return FAILED
         try:
             if response.status_code != 200:
                 _log.warning("summary by %s failed: status %d", route.model, response.status_code)
                 return self._rest(response)
-            limit = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN
-            answer = await _joined(response, limit, job.progress)
-            text = None if answer is None else self._text(ask, answer)
+            reading = _Reading(response, ask.max_tokens, job.progress)
+            written = await reading.read()
+            self._charge(ask, reading.answer)
         except httpx.TransportError as error:
             job.journal.tell(BackendFailed(type(error).__name__))
             _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
-            return ""
+            return FAILED
         else:
             self._lost = False
-            return text
+            return written
         finally:
             await response.aclose()
 
-    def _text(self, ask: SummaryAsk, answer: Answer) -> str:
-        """What was said, which is put on the account of whoever is told of it; empty if it is none."""
+    def _charge(self, ask: SummaryAsk, answer: Answer) -> None:
+        """Put it on the account of whoever is told of it."""
         told = answer.attempt.usage or {}
         read = whole_number(told.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
         wrote = whole_number(told.get("completion_tokens")) or len(answer.text) // _CHARACTERS
         before = self._job.managed.spent
         self._job.managed.spent = before[0] + read, before[1] + wrote
-        return "" if answer.attempt.errored or answer.attempt.calling else answer.text
 
-    def _rest(self, response: httpx.Response) -> str | float | None:
+    def _rest(self, response: httpx.Response) -> Written | float | None:
         """How long a backend that refused wants to be left alone, if it says so in seconds, and it is not for long."""
         told = str(response.headers.get("retry-after", "")).strip()
         if response.status_code != 429 and not told:
-            return ""
+            return FAILED
         seconds = float(told) if told.isdecimal() else math.inf
         if seconds > LONGEST_REST or self._rested:
             return None
@@ -188,25 +191,51 @@ def own_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     return [(b"content-type", b"application/json"), *(own if same else ())]
 
 
-async def _joined(response: httpx.Response, limit: int, progress: Progress) -> Answer | None:
-    """A streamed answer, in which nothing is said if it can't be read; None if it has more than `limit` bytes."""
-    plain, size, before = readable(response), 0, progress.written
-    answer, splitter = Answer(0, len), sse.FrameSplitter(limit)
-    if plain is None:
-        return answer
-    assert isinstance(plain.stream, httpx.AsyncByteStream)
-    async for data in plain.stream:
-        size += len(data)
-        if size > limit:
-            _log.warning("a summary was given up after %d bytes", limit)
-            return None
-        _take(splitter.feed(data), answer)
-        progress.written = before + answer.completion_tokens
-    _take(splitter.flush(), answer)
-    return answer
+class _Reading:
+    """The streamed answer to a request for a summary, for which so many tokens were asked."""
+
+    def __init__(self, response: httpx.Response, tokens: int, progress: Progress) -> None:
+        self.answer = Answer(0, _roughly)
+        self._response = response
+        self._tokens = tokens
+        self._progress = progress
+        self._watches = (LoopWatch(), LoopWatch())
+
+    async def read(self) -> Written | None:
+        """What it says; None if it has too many bytes.
+
+        Who returns closes the connection, so that a model that loops, or does not end, is stopped there.
+        """
+        plain, size, before = readable(self._response), 0, self._progress.written
+        limit = SMALLEST_BOUND + self._tokens * BYTES_PER_TOKEN
+        if plain is None:
+            return FAILED
+        answer, splitter = self.answer, sse.FrameSplitter(limit)
+        assert isinstance(plain.stream, httpx.AsyncByteStream)
+        async for data in plain.stream:
+            size += len(data)
+            if size > limit:
+                _log.warning("a summary was given up after %d bytes", limit)
+                return None
+            self._take(splitter.feed(data))
+            self._progress.written = before + answer.completion_tokens
+            if any(watch.looped for watch in self._watches):
+                return Written(answer.text, looped=True)
+            if answer.completion_tokens > self._tokens * TOO_LONG:
+                return Written(answer.text, cut=True, endless=True)
+        self._take(splitter.flush())
+        if answer.attempt.errored or answer.attempt.calling:
+            return FAILED
+        return Written(answer.text, cut=answer.attempt.finish == "length")
+
+    def _take(self, block: bytes) -> None:
+        for piece in map(UPSTREAM.read, sse.frames(block)):
+            self.answer.add(piece)
+            self.answer.attempt.errored |= piece.error is not None
+            for watch, text in zip(self._watches, (piece.text, piece.thought), strict=True):
+                watch.feed(text)
 
 
-def _take(block: bytes, answer: Answer) -> None:
-    for piece in map(UPSTREAM.read, sse.frames(block)):
-        answer.add(piece)
-        answer.attempt.errored |= piece.error is not None
+def _roughly(text: str) -> int:
+    """Tokens of a text that came in one piece, at least."""
+    return len(text) // 6

@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from proxy.neutral.piece import Piece
 
+_COMPACTED = "✅ Context compacted, continuing…"
+_EXTRACT = "✅ Context compacted, kept an extract, continuing…"
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -22,6 +25,8 @@ class Notice:
     """The answer ends here for want of room."""
     cut: bool = False
     """The backend was found to have cut the prompt in silence; told beside the answer, never in its text."""
+    extract: bool = False
+    """What was taken out is told by an extract made by code, because no summary was fit to be used."""
     recalled: int = 0
     """Passages of the covered history that stood in front of the newest message; told beside the answer, too."""
     written: int = 0
@@ -43,9 +48,10 @@ class Notice:
             return "⚠️ No room is left to go on with this answer, it ends here"
         if self.failed:
             return "⚠️ Compacting did not help, continuing as it is"
+        told = _EXTRACT if self.extract else _COMPACTED
         if self.before is None or self.after is None:
-            return "✅ Context compacted, continuing…"
-        return f"✅ Context compacted, continuing… ({_short(self.before)} → {_short(self.after)} tokens)"
+            return told
+        return f"{told} ({_short(self.before)} → {_short(self.after)} tokens)"
 
     @property
     def _beside(self) -> str:
@@ -63,7 +69,8 @@ _TEXTS = (
     "⚙ Compacting conversation history…",
     "⚠ Compacting did not help, continuing as it is",
     "⚠ No room is left to go on with this answer, it ends here",
-    "✅ Context compacted, continuing…",
+    _EXTRACT,
+    _COMPACTED,
 )
 _FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
 _SELECTOR = "\ufe0f"
@@ -117,9 +124,9 @@ def _begun(tail: str) -> bool:
     if len(tail) < _SHORTEST:
         return False
     lines = [f"> *{text}*" for text in _TEXTS]
-    told = lines[-1].removesuffix("*")
-    return any(line.startswith(tail) for line in lines) or (
-        tail.startswith(told) and _REST.fullmatch(tail.removeprefix(told)) is not None
+    told = [f"> *{text}" for text in (_EXTRACT, _COMPACTED)]
+    return any(line.startswith(tail) for line in lines) or any(
+        tail.startswith(text) and _REST.fullmatch(tail.removeprefix(text)) is not None for text in told
     )
 
 

@@ -63,19 +63,28 @@ class Compacting:
 
 @dataclass(frozen=True, slots=True)
 class Summarised:
-    """A model was asked for a summary. `ok`: it was fit to be used."""
+    """A model was asked for a summary. `verdict`: what was found about it (`proxy.shortening.verification`)."""
 
-    ok: bool
+    verdict: str
+
+    @property
+    def used(self) -> bool:
+        """Whether it was fit to be used."""
+        return self.verdict in ("kept", "mended")
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The history was shortened, or could not be: then `after` equals `before`."""
+    """The history was shortened, or could not be: then `after` equals `before`.
+
+    `summary`: what stands for what was taken out: `written` by a model, an `extract` made by code, or empty for neither.
+    """
 
     kind: str
     before: int
     after: int
     seconds: float
+    summary: str = ""
 
     @property
     def gained(self) -> bool:

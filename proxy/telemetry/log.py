@@ -115,6 +115,7 @@ def line(outcome: Outcome) -> str:
         parts.append(f"{outcome.tokens_after} tokens")
     for count, what in (
         (outcome.summaries, "summaries"),
+        (outcome.unfit, "of them not fit to be used"),
         (outcome.recalled, "passages recalled"),
         (outcome.refusals, "refusals"),
         (outcome.pauses, "pauses"),
@@ -124,6 +125,8 @@ def line(outcome: Outcome) -> str:
             parts.append(f"{count} {what}")
     if outcome.repeated is not None:
         parts.append(_cache(outcome))
+    if outcome.summary == "extract":
+        parts.append("kept an extract")
     if outcome.unfinished:
         parts.append("ended for want of room")
     first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "

@@ -32,7 +32,10 @@ class Metrics:
         self._saved = self._counter("saved_tokens", "Prompt tokens taken out of histories.")
         self._compactions = self._counter("compactions", "Histories shortened, by kind of reduction.", "kind")
         self._summaries = self._counter(
-            "summaries", "Summaries asked for, by whether they could be used.", "ok"
+            "summaries", "Summaries asked for, by what was found about them.", "verdict"
+        )
+        self._extracts = self._counter(
+            "extracts", "Extracts made by code where no summary was fit to be used."
         )
         self._ahead = self._counter("ahead", "Compactions ahead of time, by what became of them.", "became")
         self._recalled = self._counter("recalled_tokens", "Tokens of covered history put back into prompts.")
@@ -61,7 +64,7 @@ class Metrics:
         self._fills: list[tuple[tuple[str, str], float]] = []
         self._counted: dict[type, Callable[[Outcome, Any], None]] = {
             e.Compacted: self._compacted,
-            e.Summarised: lambda o, event: self._inc(self._summaries, o, str(event.ok).lower()),
+            e.Summarised: lambda o, event: self._inc(self._summaries, o, event.verdict),
             e.Ahead: lambda o, event: self._inc(self._ahead, o, event.became),
             e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
             e.Resumed: lambda o, event: self._inc(self._resumes, o, event.how),
@@ -130,6 +133,8 @@ class Metrics:
         if event.gained:
             self._inc(self._compactions, outcome, event.kind)
             self._inc(self._saved, outcome, by=event.before - event.after)
+            if event.summary == "extract":
+                self._inc(self._extracts, outcome)
 
     def _mended(self, outcome: Outcome, event: e.Mended) -> None:
         for kind in event.kinds:

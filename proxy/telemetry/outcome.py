@@ -52,6 +52,11 @@ class Outcome:
     compactions: int = 0
     compaction_seconds: float = 0.0
     summaries: int = 0
+    """Requests for them."""
+    unfit: int = 0
+    """How many of them were not fit to be used."""
+    summary: str = ""
+    """What stands for the covered part since its newest reduction: `written` by a model, an `extract` by code; empty: neither."""
     recalled: int = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
     recalled_tokens: int = 0
@@ -112,7 +117,7 @@ def _compacting(outcome: Outcome, _: e.Compacting, __: float) -> None:
 
 def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
     if event.gained:
-        outcome.kind = event.kind
+        outcome.kind, outcome.summary = event.kind, event.summary
         outcome.compactions += 1
     outcome.action = outcome.kind or FORWARDED
     outcome.compaction_seconds += event.seconds
@@ -149,8 +154,9 @@ def _reused(outcome: Outcome, event: e.Reused, _: float) -> None:
         outcome.unlike = BACKEND
 
 
-def _summarised(outcome: Outcome, _: e.Summarised, __: float) -> None:
+def _summarised(outcome: Outcome, event: e.Summarised, _: float) -> None:
     outcome.summaries += 1
+    outcome.unfit += not event.used
 
 
 def _refused(outcome: Outcome, _: e.Refused, __: float) -> None:

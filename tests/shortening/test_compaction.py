@@ -229,10 +229,10 @@ def test_a_failed_summary_is_asked_for_once_more_and_then_made_by_code() -> None
     messages = chat(8)
     done, asked = run(reduction_of(messages, total(messages) * 0.5), ["", ""])
     assert [ask.append for ask in asked] == [True, False]
-    assert done.rungs == ("digest",)
+    assert done.rungs == ("extract",)
     assert done.kind == "compacted"
     text = text_of(done.messages[1])
-    assert "The user asked:" in text
+    assert marks.SAID in text
     assert "Question" in text
 
 

@@ -16,6 +16,9 @@ from proxy.neutral.request import Message, text_of
 from proxy.shaping.repair import NOTED, RepairRules, repair
 from proxy.shortening import summary
 from proxy.shortening.compaction import head_end
+from proxy.shortening.extract import extract
+from proxy.shortening.source import source_of
+from proxy.shortening.transcript import transcript
 from tests.histories import (
     FORMS,
     assistant,
@@ -148,12 +151,12 @@ def test_transcripts_and_digests_tell_the_same_in_every_form(form: str) -> None:
         assistant("Done."),
     ]
     same = FORMS[form](messages)
-    assert summary.transcript(same) == summary.transcript(messages)
+    assert transcript(same) == transcript(messages)
     assert (
-        summary.digest(same, limit=900)
-        == summary.digest(messages, limit=900)
+        extract(same, source_of(same), limit=900)
+        == extract(messages, source_of(messages), limit=900)
         == (
-            "The user asked:\n- Fix the bug\nThe assistant said:\n- Let me look.\n- Done.\nTools called:\n"
+            "An extract, made by code:\nThe user said:\n- Fix the bug\nThe assistant said:\n- Let me look.\n- Done.\nTools called:\n"
             '- read_file({"path":"a.py"})\n- ls({"p":1})\n- read_file({"path":"a.py"})'
         )
     )

@@ -21,10 +21,13 @@ from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import RepairRules, repair
 from proxy.shortening.asking import MOST_ASKS, Summariser
 from proxy.shortening.compaction import compact
+from proxy.shortening.extract import extract
 from proxy.shortening.ladder import RUNGS, Cost, Reduction, Rung
 from proxy.shortening.ladder.trim import cut_middles, drop_oldest
 from proxy.shortening.policy import LOCAL
-from proxy.shortening.summary import block, digest, transcript
+from proxy.shortening.source import source_of
+from proxy.shortening.summary import block
+from proxy.shortening.transcript import transcript
 from tests.histories import assistant, call, reduction_of, tool, user
 
 pytestmark = pytest.mark.slow
@@ -121,7 +124,7 @@ WORK: dict[str, Callable[[Sequence[Message]], object]] = {
     "cut points": cut_points,
     "constraints": lambda messages: constraints(messages, limit=900),
     "transcript": transcript,
-    "digest": lambda messages: digest(messages, limit=900),
+    "extract": lambda messages: extract(messages, source_of(messages), limit=900),
     "block": lambda messages: block("said", messages, limit=900),
     "read": lambda messages: [read_message(message) for message in messages],
     **{rung.name: partial(shortened, rung) for rung in RUNGS},

@@ -8,16 +8,11 @@ from proxy.history import marks
 from proxy.history.marks import is_summary
 from proxy.neutral.request import Message, text_of
 from proxy.shortening import summary
-from proxy.shortening.summary import (
-    acceptable,
-    block,
-    digest,
-    fenced,
-    instruction,
-    is_bridge,
-    transcript,
-)
-from tests.histories import assistant, call, histories, tool, user
+from proxy.shortening.extract import extract
+from proxy.shortening.source import source_of
+from proxy.shortening.summary import block, fenced, instruction, is_bridge
+from proxy.shortening.transcript import transcript
+from tests.histories import assistant, call, tool, user
 
 SAYS = "The user wants a blue house; the roof is missing."
 
@@ -26,22 +21,6 @@ def test_an_instruction_names_its_length_and_what_it_is_about() -> None:
     assert "at most 120 words" in instruction(tokens=200)
     assert "at most 40 words" in instruction(tokens=5)
     assert "conversation since yesterday so that" in instruction(tokens=5, what="since yesterday")
-
-
-@pytest.mark.parametrize(
-    "text", [SAYS, "  " + SAYS, "用户想要一座蓝色的房子,屋顶还没有完成,下一步是选择材料。", "I cannot " * 50]
-)
-def test_a_summary_that_says_something(text: str) -> None:
-    assert acceptable(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "   \n", "OK.", "I'm sorry, but I can't help with that request.", "Sorry, no summary can be made of this.",
-     "**I cannot** summarise this conversation.", "As an AI I have no memory of it at all.", instruction(tokens=50)],
-)  # fmt: skip
-def test_what_is_no_summary(text: str) -> None:
-    assert not acceptable(text)
 
 
 def test_a_block_is_marked_and_recognised() -> None:
@@ -105,39 +84,6 @@ def test_a_fenced_request_goes_on_from_what_is_known() -> None:
     assert "together with the summary before it" in later
 
 
-@given(histories(), st.integers(0, 3000))
-def test_a_digest_fits_and_is_the_same_every_time(messages: list[Message], limit: int) -> None:
-    made = digest(messages, limit=limit)
-    assert made == digest(messages, limit=limit)
-    assert len(made) <= limit + 60
-
-
-def test_a_digest_has_the_newest_of_each_kind() -> None:
-    messages = [
-        m for n in range(50) for m in (user(f"Question {n}"), assistant(f"Answer {n}", tool_calls=[call(n)]))
-    ]
-    made = digest(messages, limit=300)
-    assert made.startswith("The user asked:\n- Question")
-    assert "Question 49" in made
-    assert "Answer 49" in made
-    assert 'read_file({"path":"a.py"})' in made
-    assert "Question 1\n" not in made
-
-
-def test_a_digest_tells_what_an_earlier_summary_said() -> None:
-    earlier = assistant(block(f"{SAYS} The door is green.", [], limit=0))
-    made = digest([earlier, user("Paint the roof.")], limit=900)
-    assert "The door is green." in made
-    assert "Paint the roof." in made
-    assert marks.OPEN not in made
-
-
-def test_a_digest_says_something_even_when_little_fits() -> None:
-    made = digest([user("A very long question, " * 20)], limit=300)
-    assert "A very long question" in made
-    assert digest([assistant("")], limit=300) == ""
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -149,6 +95,6 @@ def test_a_digest_says_something_even_when_little_fits() -> None:
 )
 def test_odd_messages_are_told_as_well_as_can_be(message: Message) -> None:
     transcript([message])
-    digest([message], limit=100)
+    extract([message], source_of([message]), limit=300)
     block(SAYS, [message], limit=100)
     assert text_of(message) == ""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.history.marks import SAID
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, walk
 from tests.proxying import Proxy, read_stream, running_proxy
 
@@ -257,4 +258,4 @@ def test_a_useless_summary_is_replaced_by_one_made_without_a_model(reply: str) -
     with LlamaCppFake([FakeModel("m", 2048)], useless) as fake, running_proxy(fake) as proxy:
         actions, _ = turns(proxy, 14)
         assert "compacted" in actions
-        assert any("The user asked:" in str(request.json["messages"]) for request in fake.chats())
+        assert any(SAID in str(request.json["messages"]) for request in fake.chats())

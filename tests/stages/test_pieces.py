@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import cycle, islice
 from typing import Any
 
 import pytest
 
-from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
+from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, qa
+from tests.fakes.brains import asks_summary
 from tests.fakes.vllm import VllmFake
 from tests.proxying import running_proxy
 
@@ -18,6 +20,15 @@ SENTENCES = (
     "The landlady told us about a path through the dunes that no map shows.",
     "I would like to go there again in autumn, when there are fewer people about.",
 )
+
+
+def brain(question: Question) -> Reply:
+    """Sums up by telling which turns it was shown."""
+    if not asks_summary(question):
+        return Reply(text="Noted.")
+    turns = re.findall(r"Turn (\d+)|\b(\d+)(?=[,.])", question.last_user)
+    told = dict.fromkeys("".join(turn) for turn in turns)
+    return Reply(text=f"They spoke of a journey to the coast, in turns {', '.join(told)}.")
 
 
 def chat(tokens: int) -> list[dict[str, Any]]:
@@ -38,7 +49,7 @@ def chat(tokens: int) -> list[dict[str, Any]]:
 def test_the_first_request_of_a_chat_is_read_in_few_pieces(window: int, small: int, most: int) -> None:
     with (
         LlamaCppFake([FakeModel("m", window)], qa()) as fake,
-        VllmFake([FakeModel("small", small)], summariser(qa())) as helper,
+        VllmFake([FakeModel("small", small)], brain) as helper,
         running_proxy(fake, helper, summary_model="small") as proxy,
     ):
         answer = proxy.chat({"model": "m", "messages": chat(int(window * 0.95)), "max_tokens": 20})

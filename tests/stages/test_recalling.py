@@ -38,7 +38,8 @@ def talk(count: int) -> list[dict[str, Any]]:
 
 
 def long_chat(ask: str = ASK) -> list[dict[str, Any]]:
-    fact = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "How nice!"}]
+    # What the user says itself is told by the block that stands for it.
+    fact = [{"role": "user", "content": "Tell me of them."}, {"role": "assistant", "content": FACT}]
     return [*talk(14), *fact, *talk(64), {"role": "user", "content": ask}]
 
 
@@ -180,7 +181,7 @@ def test_who_asks_once_more_gets_the_same_again() -> None:
 
 def test_a_small_block_stays_so_that_the_prompt_only_grows() -> None:
     with staged(recall_share=0.06) as (fake, proxy):
-        said = "They are called Pim and Pam, if I remember it rightly. " * 16
+        said = "They are called Pim and Pam, if I remember it rightly. " * 10
         messages = [*long_chat(), {"role": "assistant", "content": said}]
         ask(proxy, messages[:-1])
         for _ in range(2):

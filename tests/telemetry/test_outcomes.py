@@ -98,7 +98,7 @@ def test_a_summary_that_can_not_be_used_counts_as_none() -> None:
             history += [answer.json()["choices"][0]["message"]]
         counted = metric(proxy, "spillway_summaries_total")
         assert counted
-        assert all('ok="false"' in labels for labels in counted)
+        assert all('verdict="refusal"' in labels or 'verdict="empty"' in labels for labels in counted)
 
 
 def test_what_is_not_plain_forwarding_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,51 @@
+"""A text as sentences, in any script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
+_END = re.compile(
+    r"(?:[.!?…]{1,4}[\"'»”’)\]*_]{0,3}(?=\s|$))|[。！？｡]{1,4}[」』”’）]{0,2}|\n"  # noqa: RUF001 - ends of sentences in Chinese and Japanese
+)
+_CLAUSE = re.compile(r"[;:,—–](?=\s)|[，；：、]|\s")  # noqa: RUF001 - the same of clauses
+_NUMBERED = re.compile(r"(?:^|\s)\(?(?:\d{1,3}|[A-Za-z])$")
+"""What stands before a dot that ends no sentence: the number of an item, an initial."""
+
+
+def sentences(text: str, *, longest: int) -> Iterator[str]:
+    """The sentences of a text, without white space around them; one of more than `longest` characters in pieces."""
+    start = 0
+    for end in _ends(text):
+        yield from _pieces(text[start:end].strip(), longest)
+        start = end
+
+
+def last_end(text: str) -> int:
+    """Where the last whole sentence of a text ends; 0 if there is none. The end of a line ends one, the end of the text does not."""
+    last = 0
+    for end in _ends(text):
+        if end < len(text) or not text[-1:].isalnum():
+            last = end if text[:end].rstrip()[-1:] not in {",", ":", ";", "，", "；", "："} else last  # noqa: RUF001
+    return last
+
+
+def _ends(text: str) -> Iterator[int]:
+    for found in _END.finditer(text):
+        if found.group().startswith(".") and _NUMBERED.search(text, max(0, found.start() - 6), found.start()):
+            continue
+        yield found.end()
+    if text and not _END.fullmatch(text[-1]):
+        yield len(text)
+
+
+def _pieces(sentence: str, longest: int) -> Iterator[str]:
+    while len(sentence) > longest:
+        cut = max(
+            (found.end() for found in _CLAUSE.finditer(sentence, longest // 2, longest)), default=longest
+        )
+        yield sentence[:cut].strip()
+        sentence = sentence[cut:].strip()
+    if sentence:
+        yield sentence

@@ -1,0 +1,176 @@
+"""What a summary replaces, as far as it can be checked by code: what the user said in it, and the facts in that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import log
+
+from proxy.history.marks import carried_statements, is_summary
+from proxy.history.sentences import sentences
+from proxy.history.tooltext import own_words
+from proxy.history.turns import is_user
+from proxy.neutral.request import Message, text_of
+from proxy.shortening.facts import Fact, facts_in, is_prose
+from proxy.shortening.language import script_and_language
+from proxy.shortening.transcript import all_text
+
+_LONGEST_TEXT = 20_000
+"""Characters of one message in which facts are looked for: what a user means stands in what people type."""
+_LONGEST = 200
+_MOST_SENTENCES = 4_000
+_OF_A_SENTENCE = 4
+"""Facts of one sentence that count: else a list would outweigh all that was said."""
+_USERS, _DATA = 2.0, 0.25
+_COMMON = 3
+"""Messages from which on a word is no rare one."""
+_LAST_SAID = 3
+_OF_OTHERS = 200_000
+"""Characters of what others said that are looked through, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence of the user's, and its facts."""
+
+    text: str
+    facts: tuple[Fact, ...]
+    message: int
+    """Which message it stands in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A fact, and what it counts here."""
+
+    fact: Fact
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be summarised."""
+
+    statements: tuple[Statement, ...] = ()
+    """What the user said, in order; what was corrected later is left out."""
+    users: tuple[Weighed, ...] = ()
+    """The user's facts, the weightiest first."""
+    all: tuple[Weighed, ...] = ()
+    """The facts of everybody, the user's included, the weightiest first."""
+    languages: tuple[tuple[str, str], ...] = ()
+    """Script and language of what the user said, and of all; those that can be told."""
+    said: tuple[str, ...] = ()
+    """The assistant's newest answers, the last one first."""
+    size: int = 0
+    """Characters of everything."""
+
+    @property
+    def form(self) -> Source:
+        """The same without facts: only the form of a summary is checked."""
+        return replace(self, users=(), all=())
+
+    @property
+    def most_told(self) -> list[Weighed]:
+        """Those of the user's facts that weigh most, and can be told on their own: no data where there are statements."""
+        return _weightiest(self.users)
+
+    @property
+    def most_of_all(self) -> list[Weighed]:
+        """The same of everybody's."""
+        return _weightiest(self.all)
+
+    @property
+    def language(self) -> str:
+        """The language to write in, if it can be told."""
+        return self.languages[0][1] if self.languages else ""
+
+
+NOTHING = Source()
+
+
+def source_of(messages: Sequence[Message]) -> Source:
+    """What there is to summarise in these messages; earlier summaries of Spillway's count for what they tell."""
+    statements = list(_statements(messages))
+    own: dict[str, Weighed] = {}
+    for statement in statements:
+        _add(own, statement.facts, _USERS * (1 if is_prose(statement.text) else _DATA))
+    known: dict[str, int] = {}
+    everybody = dict(own)
+    texts = [all_text(message)[:_LONGEST_TEXT] for message in messages]
+    for message, text in zip(messages, texts, strict=True):
+        if not is_user(message):
+            found = {f.key: f for s in _of(text) for f in list(facts_in(s))[:_OF_A_SENTENCE] if f.hard}
+            for key in found:
+                known[key] = known.get(key, 0) + 1
+            _add(everybody, found.values(), 1.0)
+    users = " ".join(statement.text for statement in statements)
+    languages = (script_and_language(users), script_and_language(" ".join((users, *_assistants(messages)))))
+    return Source(
+        statements=tuple(statements),
+        users=_sorted(own.values()),
+        all=_sorted(
+            replace(each, weight=each.weight * (1 + log(known.get(key, 1))))
+            for key, each in everybody.items()
+        ),
+        languages=tuple(dict.fromkeys(language for language in languages if language[0])),
+        said=tuple(_assistants(messages))[-_LAST_SAID:][::-1],
+        size=sum(map(len, texts)),
+    )
+
+
+def of_text(text: str) -> Source:
+    """A text by nobody in particular as something to be summarised: only the form of its summary is checked."""
+    language = script_and_language(text)
+    return Source(languages=(language,) if language[0] else (), size=len(text))
+
+
+def _weightiest(weighed: Sequence[Weighed]) -> list[Weighed]:
+    hard = [each for each in weighed if each.fact.hard]
+    return [each for each in hard if each.weight >= hard[0].weight * _DATA * 1.5]
+
+
+def _statements(messages: Sequence[Message]) -> Iterator[Statement]:
+    spoken: list[tuple[int, str]] = []
+    for index, message in enumerate(messages):
+        if is_summary(message):
+            spoken += ((index, line) for line in carried_statements(message))
+        elif is_user(message):
+            spoken += ((index, sentence) for sentence in _of(own_words(message)[:_LONGEST_TEXT]))
+    spoken = spoken[-_MOST_SENTENCES:]
+    found = [(index, text, list(facts_in(text))) for index, text in spoken]
+    often = _often(found)
+    for index, text, facts in found:
+        kept = [fact for fact in facts if fact.hard or often.get(fact.key, 0) <= _COMMON]
+        yield Statement(text, tuple(dict.fromkeys(kept)), index)
+
+
+def _often(found: Iterable[tuple[int, str, list[Fact]]]) -> dict[str, int]:
+    """In how many messages each fact is."""
+    seen: dict[str, set[int]] = {}
+    for index, _, facts in found:
+        for fact in facts:
+            seen.setdefault(fact.key, set()).add(index)
+    return {key: len(where) for key, where in seen.items()}
+
+
+def _add(known: dict[str, Weighed], facts: Iterable[Fact], factor: float) -> None:
+    for fact in sorted(facts, key=lambda fact: -fact.weight)[:_OF_A_SENTENCE]:
+        weight = fact.weight * factor
+        if fact.key not in known or known[fact.key].weight < weight:
+            known[fact.key] = Weighed(fact, weight)
+
+
+def _sorted(facts: Iterable[Weighed]) -> tuple[Weighed, ...]:
+    return tuple(sorted(facts, key=lambda each: -each.weight))
+
+
+def _of(text: str) -> Iterator[str]:
+    return sentences(text, longest=_LONGEST)
+
+
+def _assistants(messages: Sequence[Message]) -> list[str]:
+    return [
+        text
+        for message in messages
+        if message.get("role") == "assistant" and not is_summary(message) and (text := text_of(message))
+    ]
