@@ -19,6 +19,8 @@ _RECENT = 4
 """Turns by which the next one is judged."""
 _MOST = 1 / 8
 """Share of the window that is expected of a client or an answer at most, however much came before."""
+_MORE = 1.2
+"""Times the most of its latest turns that a turn may add: a little more is still nothing new, and its cost is estimated."""
 _NEAR = 1 / 2
 """Share of the trigger below which no next turn can be due, but for one that is like none before."""
 _WORTH = 1 / 2
@@ -69,8 +71,9 @@ def is_due_next(
         recalled: tokens that were brought back for its latest turn, and may be for the next one.
         passing: those of `tokens` that are there for this turn alone, which goes on.
     """
-    following = tokens + grown.asked
-    if budget.needs_compaction(following, upper + grown.asked, passing=passing):
+    asked = int(grown.asked * _MORE)
+    following = tokens + asked
+    if budget.needs_compaction(following, upper + asked, passing=passing):
         return True
     # It would be compacted in its answer, or for want of room for what is to be recalled.
     soon = (

@@ -46,8 +46,8 @@ def test_of_a_history_without_turns_nothing_is_known() -> None:
     ("tokens", "upper", "grown", "recalled", "due"),
     [
         (1000, 1010, SMALL, 0, False),
-        (1579, 1585, SMALL, 0, False),
-        (1580, 1585, SMALL, 0, True),  # with what the client will say it reaches the trigger
+        (1575, 1585, SMALL, 0, False),
+        (1576, 1585, SMALL, 0, True),  # with what the client will say it reaches the trigger
         (1400, 1930, SMALL, 0, True),  # it might not fit
         (1560, 1570, Growth(20, 240), 0, True),  # the answer would be paused
         (1200, 1210, Growth(20, 900), 0, False),  # that alone is not worth it yet

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.history.marks import EXTRACT
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.brains import FACT, facts
 from tests.history.test_own_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
@@ -117,25 +118,30 @@ def test_the_whole_history_is_read_in_pieces_if_it_must_be(client: str, streamed
 
 
 def test_it_is_made_of_what_the_client_sent_and_not_of_a_summary() -> None:
-    """Spillway's own summary has lost the codes; the history that the client still has not."""
+    """Spillway's own summary has lost the newest codes; the history that the client still has not."""
     said_vaguely = "They talked about this and that for a while, and nothing of it was of any weight."
     vague = Reply(text=said_vaguely)
     honest = summariser(qa(), compacts)
     lost: list[bool] = [True]
+    # What the user says itself, the block keeps whatever the model leaves out.
+    sides = {"user": "assistant", "assistant": "user"}
+    history = [{"role": "user", "content": "Go on."}, *({**m, "role": sides[m["role"]]} for m in talk(12))][
+        :-1
+    ]
     with (
         fake_with(lambda question: vague if lost and compacts(question) else honest(question)) as fake,
         running_proxy(fake, recall="off") as proxy,
     ):
-        asked = chat(proxy, talk(12), "What is the code of c1?", CODES, streamed=False)
+        asked = chat(proxy, history, "What is the code of c1?", CODES, streamed=False)
         assert asked == "I do not know the code for c1."
         lost.clear()
-        said = chat(proxy, talk(12), CODEX, CODES, streamed=False)
+        said = chat(proxy, history, CODEX, CODES, streamed=False)
         assert facts([{"role": "assistant", "content": said}])["c1"] == "K-1"
         # What Spillway sends otherwise is as it was, and no part of it was made anew.
         before = len(fake.chats())
-        chat(proxy, talk(12), "What is the code of c1?", CODES, streamed=False)
+        chat(proxy, history, "What is the code of c1?", CODES, streamed=False)
         assert len(fake.chats()) == before + 1
-        assert said_vaguely in fake.chats()[-1].content.decode()
+        assert EXTRACT in fake.chats()[-1].content.decode()
 
 
 def test_one_that_fits_is_sent_as_it_is() -> None:
