@@ -31,12 +31,8 @@ class Metrics:
         )
         self._saved = self._counter("saved_tokens", "Prompt tokens taken out of histories.")
         self._compactions = self._counter("compactions", "Histories shortened, by kind of reduction.", "kind")
-        self._summaries = self._counter(
-            "summaries", "Summaries asked for, by what was found about them.", "verdict"
-        )
-        self._extracts = self._counter(
-            "extracts", "Extracts made by code where no summary was fit to be used."
-        )
+        self._summaries = self._counter("summaries", "Summaries, by what was found about them.", "verdict")
+        self._extracts = self._counter("extracts", "Extracts made by code, for want of a summary.")
         self._ahead = self._counter("ahead", "Compactions ahead of time, by what became of them.", "became")
         self._recalled = self._counter("recalled_tokens", "Tokens of covered history put back into prompts.")
         self._pauses = self._counter("pauses", "Answers paused, by reason.", "reason")
