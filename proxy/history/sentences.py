@@ -27,7 +27,7 @@ def last_end(text: str) -> int:
     last = 0
     for end in _ends(text):
         if end < len(text) or not text[-1:].isalnum():
-            last = end if text[:end].rstrip()[-1:] not in {",", ":", ";", "，", "；", "："} else last  # noqa: RUF001
+            last = end if text[:end].rstrip()[-1:] not in {",", ":", ";", "，", "；", "："} else last  # noqa: RUF001 - the same
     return last
 
 

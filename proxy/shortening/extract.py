@@ -120,7 +120,7 @@ def _picked(statements: Sequence[Statement], room: int) -> list[str]:
     def score(number: int) -> float:
         line, statement = lines[number]
         weight = sum(fact.weight * (_AGAIN if fact.key in told else 1.0) for fact in statement.facts)
-        return weight * (_ASKED if line.endswith(("?", "？")) else 1.0) / (len(line) + 20)  # noqa: RUF001
+        return weight * (_ASKED if line.endswith(("?", "？")) else 1.0) / (len(line) + 20)  # noqa: RUF001 - of Chinese and Japanese
 
     prose = any(is_prose(line) for line, _ in lines)
     waiting = [
