@@ -24,6 +24,7 @@ class Translator:
         self.final: dict[str, Any] | None = None
         self._over = False
         self._finish: str | None = None
+        self._stopped = ""
         self._usage: Mapping[str, Any] = {}
         self._managed = Managed()
 
@@ -80,7 +81,7 @@ class Translator:
         """The body that says what the first choice says."""
         came = [*pieces, *whole.pieces, Piece()][0]
         identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
-        self._usage, self._finish = usage or came.usage or {}, came.finish
+        self._usage, self._finish, self._stopped = usage or came.usage or {}, came.finish, came.stopped
         return dumps(self._whole(came, identity))
 
     def _says(self, piece: Piece, identity: Identity) -> bytes:
@@ -88,7 +89,7 @@ class Translator:
         if piece.index or self._over:
             return b""
         self._usage = piece.usage or self._usage
-        self._finish = piece.finish or self._finish
+        self._finish, self._stopped = piece.finish or self._finish, piece.stopped or self._stopped
         return self._said(piece, identity)
 
     # -- as events of a stream; another kind of stream has neither comments nor these

@@ -55,6 +55,8 @@ class Piece:
     thought: str = ""
     calls: tuple[CallPart, ...] = ()
     finish: str | None = None
+    stopped: str = ""
+    """The client's own stop sequence that ended it; empty: none did, or the backend does not tell."""
     role: bool = False
     identity: Identity | None = None
     usage: dict[str, Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -94,3 +95,29 @@ def test_backends_comments_and_other_choices_are_no_part_of_an_answer(dialect: D
     assert writer.own(Piece(event={"type": "status"}), NOBODY) == b"", (
         "nothing but a comment comes after the end"
     )
+
+
+CLAUDE_CODE = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)")
+"""By which version 2.1 knows that it has to compact, and by how much."""
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+def test_a_prompt_that_is_too_long_is_told_as_each_client_knows_it(streamed: bool) -> None:
+    error = ContextOverflow("The context window of m is 900 tokens.", tokens=1200, window=900)
+    told: dict[str, Any] = {}
+    body = json.dumps(ASKED).encode()
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"):
+        dialect = DIALECTS[path]
+        writer = dialect.writer(dialect.read(body, body), "0")
+        wire = writer.error(error.body()) if streamed else json.dumps(dialect.refusal(error)).encode()
+        lines = [line.removeprefix("data: ") for line in wire.decode().split("\n")]
+        told[path] = [json.loads(line) for line in lines if line.startswith("{")][-1]
+    messages = told["/v1/messages"]
+    assert (messages["type"], messages["error"]["type"]) == ("error", "invalid_request_error")
+    found = CLAUDE_CODE.match(messages["error"]["message"])
+    assert found is not None
+    assert found.groups() == ("1200", "900")
+    codex = told["/v1/responses"]["response"] if streamed else told["/v1/responses"]
+    assert codex["error"]["code"] == "context_length_exceeded"
+    assert told["/v1/chat/completions"]["error"]["code"] == "context_length_exceeded"
+    assert "context window of m is 900 tokens" in told["/api/chat"]["error"]

@@ -136,6 +136,7 @@ def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
         piece.index = index if isinstance(index, int) else -1
     if finish and isinstance(finish, str):
         piece.finish = finish
+        piece.stopped = text_of(choice, "stop_reason")  # vLLM's
     delta = choice.get("delta")
     if isinstance(delta, dict):
         piece.text, piece.thought = text_of(delta, "content"), thought_of(delta)
@@ -196,7 +197,9 @@ def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
         said["tool_calls"] = [
             {**call, "index": index} for index, call in enumerate(calls) if isinstance(call, dict)
         ]
-    rest = {name: choice.get(name) for name in ("index", "finish_reason")}
+    rest: dict[str, Any] = {
+        name: choice[name] for name in ("index", "finish_reason", "stop_reason") if name in choice
+    }
     return {**rest, "delta": said}
 
 

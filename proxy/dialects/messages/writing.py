@@ -93,8 +93,11 @@ class MessagesWriter(Translator):
     def _ended(self) -> bytes:
         out = [self._open(NOBODY), *self._compaction(), *self._said_later(), self._close()]
         out += map(self._whole_call, self._calls.rest())
-        reason = {"stop_reason": self._reason(self._finish, called=self._calls.any), "stop_sequence": None}
-        told = {"delta": reason, "usage": self._used(), **self._applied()}
+        told = {
+            "delta": self._reason(self._finish, called=self._calls.any),
+            "usage": self._used(),
+            **self._applied(),
+        }
         out.append(event_of("message_delta", told))
         return b"".join((*out, event_of("message_stop", {})))
 
@@ -110,9 +113,9 @@ class MessagesWriter(Translator):
             {**self._call_block(call, index), "input": arguments_of(call.arguments)}
             for index, call in enumerate(came.calls)
         ]
+        message = {**self._message(identity, self._usage), "content": content}
         reason = self._reason(came.finish, called=bool(came.calls))
-        message = {**self._message(identity, self._usage), "content": content, "stop_reason": reason}
-        return {**message, "usage": self._used(), **self._applied()}
+        return {**message, **reason, "usage": self._used(), **self._applied()}
 
     # -- events
 
@@ -158,11 +161,16 @@ class MessagesWriter(Translator):
     def _applied(self) -> dict[str, Any]:
         return {"context_management": applied(self._managed)} if self._edits else {}
 
-    def _reason(self, finish: str | None, *, called: bool) -> str:
-        if self._managed.ended:
-            return COMPACTION
+    def _reason(self, finish: str | None, *, called: bool) -> dict[str, Any]:
+        """Why the answer ends, and the sequence that ended it, where the backend tells that."""
         reason = _REASONS.get(finish or "", "end_turn")
-        return "tool_use" if called and reason == "end_turn" else reason
+        if self._managed.ended:
+            reason = COMPACTION
+        elif called and reason == "end_turn":
+            reason = "tool_use"
+        elif self._stopped and reason == "end_turn":
+            return {"stop_reason": "stop_sequence", "stop_sequence": self._stopped}
+        return {"stop_reason": reason, "stop_sequence": None}
 
     def _said_later(self) -> list[bytes]:
         later, self._later = self._later, []

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.dialects import UPSTREAM
 from proxy.dialects.messages.writing import MessagesWriter, told, usage_of
 from proxy.neutral.piece import CallPart, Identity, Piece
+from proxy.wire import sse
 from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")
@@ -136,3 +138,19 @@ def test_counts_that_make_no_sense_are_none() -> None:
         {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 9}, "completion_tokens": "x"}
     )
     assert (told["input_tokens"], told["cache_read_input_tokens"], told["output_tokens"]) == (0, 3, 0)
+
+
+def test_a_stop_sequence_is_told_where_the_backend_tells_it() -> None:
+    choice = {"index": 0, "finish_reason": "stop", "stop_reason": "END"}
+    head = {"id": "chatcmpl-1", "created": 7, "model": "m"}
+    ended = UPSTREAM.read(sse.encode({**head, "choices": [{**choice, "delta": {}}]}))
+    message = message_of(written(chunk({"content": "Hi."}), ended))
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
+    body = {**head, "choices": [{**choice, "message": {"role": "assistant", "content": "Hi."}}]}
+    whole = UPSTREAM.whole(json.dumps(body).encode())
+    assert whole is not None
+    told = json.loads(MessagesWriter("msg_1", "asked").whole(whole, (), None))
+    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "END")
+    token = UPSTREAM.read(sse.encode({**head, "choices": [{**choice, "delta": {}, "stop_reason": 128001}]}))
+    message = message_of(written(chunk({"content": "Hi."}), token))
+    assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
