@@ -47,6 +47,7 @@ from proxy.stages.repeating import Repeating
 from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
 from proxy.stages.sealing import Sealer
+from proxy.stages.searching import Searcher
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
 from proxy.store.documents import Documents
@@ -198,6 +199,7 @@ def _relay(
     )
     resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
     ahead = Ahead(preparer=preparer, compactor=compactor, meter=meter, journals=journals, near=near)
+    searcher = Searcher(recaller=recaller, attempts=attempts, meter=meter)
     return Relay(
         options=options,
         router=router,
@@ -209,7 +211,9 @@ def _relay(
         recaller=recaller,
         attempts=attempts,
         counting=counting,
-        driver=StreamDriver(attempts=attempts, resumer=resumer, counting=counting, ledger=CallLedger()),
+        driver=StreamDriver(
+            attempts=attempts, resumer=resumer, counting=counting, ledger=CallLedger(), searcher=searcher
+        ),
         journals=journals,
         completer=Completer(counting=counting, router=router, options=options),
         memory=Memory(Documents(store, clock), sealer, store, options.max_body),

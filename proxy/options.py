@@ -39,7 +39,7 @@ class Options:
     virtual_window: int = 200_000
     stabilise: tuple[str, ...] = KINDS
     """Kinds of what changes without meaning at the front of prompts that are neutralised."""
-    recall: Literal["auto", "off"] = "auto"
+    recall: Literal["auto", "tool", "off"] = "auto"
     recall_share: float = 0.3
     recall_model: str | None = None
     ahead: Literal["auto", "on", "off"] = "auto"
@@ -83,7 +83,7 @@ class Options:
     @property
     def recalls(self) -> bool:
         """Whether what a checkpoint covers is brought back where it is needed."""
-        return self.recall == "auto"
+        return self.recall != "off"
 
     @property
     def helpers(self) -> frozenset[tuple[str, str]]:

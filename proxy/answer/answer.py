@@ -47,6 +47,8 @@ class Attempt:
     counted: bool = False
     """Whether the backend counts while it generates."""
     errored: bool = False
+    searching: bool = False
+    """Whether it calls Spillway's own tool, so that the client sees none of its calls."""
 
     @property
     def used(self) -> int:
@@ -80,7 +82,9 @@ class Answer:
         self.count = count
         self._text = _Pieces()
         self._reasoning = _Pieces()
-        self._mark: tuple[int, int, int, CallCollector] | None = None
+        self._mark: tuple[int, int, int, bool, CallCollector] | None = None
+        self.placed = 0
+        """Characters of the text that stand in the prompt: what was said before the newest search."""
         self.calls = CallCollector()
         self.thinking = False
         """Whether the last that was said was reasoning."""
@@ -100,6 +104,11 @@ class Answer:
     def text(self) -> str:
         """All content so far."""
         return self._text.joined()
+
+    @property
+    def unplaced(self) -> str:
+        """What of it the prompt does not have."""
+        return self.text[self.placed :]
 
     @property
     def reasoning(self) -> str:
@@ -134,7 +143,7 @@ class Answer:
     @property
     def resumes(self) -> int:
         """How many times it was gone on with; an attempt that added nothing to it is none."""
-        return sum(1 for a in self.attempts[:-1] if a.spoke and not a.restarted and not a.cleared)
+        return sum(1 for a in self.attempts[:-1] if a.spoke and not (a.restarted or a.cleared or a.searching))
 
     def vain(self, gain: int) -> int:
         """How many attempts in a row, the running one included, have each given the client less than `gain` tokens.
@@ -144,7 +153,7 @@ class Answer:
         count = 0
         for number in range(len(self.attempts) - 1, -1, -1):
             attempt = self.attempts[number]
-            if attempt.cleared:
+            if attempt.cleared or attempt.searching:
                 continue
             first = number == 0 and attempt.spoke and not attempt.in_vain
             # What is withheld is not given yet; if it is taken back, nothing was gained by it.
@@ -157,7 +166,7 @@ class Answer:
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
         tokens = self.attempt.completion_tokens
-        self._mark = (self._text.size, self._reasoning.size, tokens, deepcopy(self.calls))
+        self._mark = (self._text.size, self._reasoning.size, tokens, self.role_said, deepcopy(self.calls))
 
     @property
     def held(self) -> int:
@@ -168,7 +177,7 @@ class Answer:
         """Take back what was said since the mark, which nobody has seen; the text that was taken back."""
         if self._mark is None:
             return ""
-        said, thought, tokens, self.calls = self._mark
+        said, thought, tokens, self.role_said, self.calls = self._mark
         text = self.text
         back = text[said:]
         self._text.replace(text[:said])

@@ -7,6 +7,9 @@ from proxy.answer.outlet import Outlet
 from proxy.answer.watch import Watch
 from proxy.neutral.dialect import Writer
 
+_EARLY = "The backend ended the answer early."
+_NOTHING = "The backend ended its answer without having said anything."
+
 
 class Ending:
     """Judges the end of an attempt that nothing comes after.
@@ -28,6 +31,11 @@ class Ending:
         """Whether nothing has told yet why the running attempt ends."""
         attempt = self._answer.attempts[-1]
         return attempt.finish is None and not attempt.errored
+
+    @property
+    def why(self) -> str:
+        """What to tell of an answer that the backend ended without a reason."""
+        return _EARLY if self._answer.begun else _NOTHING
 
     def marked(self, out: list[bytes]) -> None:
         """An end mark came behind the finish reason: what waits goes out, if it is not the window's doing."""
@@ -57,7 +65,8 @@ class Ending:
     def complete(self, out: list[bytes], *, marked: bool) -> bytes:
         """What is left to send of an attempt that has ended, in good order or with an error that was passed on."""
         attempt, outlet = self._answer.attempt, self._outlet
-        if attempt.withheld and attempt.finish == "length" and self._watch.tokens_left(self._answer) != 0:
+        unseen = attempt.searching or self._watch.tokens_left(self._answer) != 0
+        if attempt.withheld and attempt.finish == "length" and unseen:
             outlet.take_back()  # half a call, and no more room for a whole one
             return outlet.final("length")
         outlet.release(out)

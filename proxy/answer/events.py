@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from proxy.backends.overflow import Overflow
+from proxy.neutral.piece import CallPart
 
 
 class State(Enum):
@@ -71,7 +72,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The attempt that was asked for by Correct is open."""
+    """The attempt that was asked for by Correct, or after a Search, is open."""
 
     prompt_tokens: int
     bound: int | None = None
@@ -142,11 +143,18 @@ class Correct:
 
 
 @dataclass(frozen=True, slots=True)
+class Search:
+    """The model called Spillway's own tool: answer its calls, and answer with Corrected or ResumeFailed."""
+
+    calls: tuple[CallPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Everything was sent; close both sides."""
 
 
-Stop: TypeAlias = Pause | Retry | Correct | Finish
+Stop: TypeAlias = Pause | Retry | Correct | Search | Finish
 StreamCommand: TypeAlias = Send | Stop
 Commands: TypeAlias = tuple[StreamCommand, ...]
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from proxy.answer.answer import Answer
 from proxy.answer.calls import CallReader
 from proxy.answer.events import Correct
+from proxy.answer.searching import SearchCalls, own
 from proxy.answer.watch import Watch
 from proxy.neutral.dialect import Reader
-from proxy.neutral.piece import Piece
+from proxy.neutral.piece import CallPart, Piece
 from proxy.wire import sse
 
 
@@ -30,6 +31,7 @@ class Inlet:
         """Get ready for the bytes of another attempt."""
         self.splitter = sse.FrameSplitter()
         self.calls = self._make_calls()
+        self._own = SearchCalls(self._watch.search)
         self.instead: Sequence[Piece] | None = None
         """What to send if nobody corrects the calls in it; None: there is nothing to be corrected."""
 
@@ -41,6 +43,22 @@ class Inlet:
         ready = self.calls.feed(piece)
         self._answer.attempt.unseen = self.calls.unseen
         return ready
+
+    def sorted(self, piece: Piece) -> Piece:
+        """A piece of an attempt that is a search, or without searches, which come too late in it."""
+        attempt = self._answer.attempt
+        attempt.searching |= self._own.begins(piece, attempt)
+        return piece if attempt.searching else self._own.less(piece)
+
+    @property
+    def searched(self) -> bool:
+        """Whether the attempt is a search, and was not cut off in it."""
+        return self._answer.attempt.searching and self._answer.attempt.finish != "length"
+
+    @property
+    def searches(self) -> tuple[CallPart, ...]:
+        """The calls of Spillway's own tool that were made."""
+        return own(self._answer.calls.whole, self._watch.search)
 
     def rest(self) -> list[bytes]:
         """The frames that are left at the end of the body, but for one that was cut off in the middle."""
@@ -58,6 +76,8 @@ class Inlet:
     def corrected(self) -> Correct | Sequence[Piece]:
         """What has to be corrected, or what is to be said because it can't be."""
         wrong = self.calls.correction() if self.calls is not None else None
+        if self._answer.attempt.searching:
+            return ()
         if self.calls is None or wrong is None:
             return ()
         answer, instead = self._answer, self.calls.give_up()

@@ -235,6 +235,7 @@ class Outlet:
         if self._withheld is None:
             return ""
         self._withheld = None
+        self._usage_said = False
         return self._answer.rewind()
 
     def settle(self, out: list[bytes]) -> None:

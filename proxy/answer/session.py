@@ -27,6 +27,7 @@ from proxy.answer.events import (
     Resumed,
     ResumeFailed,
     Retry,
+    Search,
     Send,
     State,
     Stop,
@@ -47,13 +48,8 @@ from proxy.wire import sse
 
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
 
-
-_SILENT = 3
-"""Attempts that are refused inside the stream before they said a word, until the answer is ended."""
 _BETWEEN, _AHEAD = 16, 64
 """Frames between two whose running counts are read while the pause point is not so many tokens ahead."""
-_EARLY = "The backend ended the answer early."
-_NOTHING = "The backend ended its answer without having said anything."
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 
 
@@ -207,17 +203,18 @@ class StreamSession:
             return self._error(piece, out)
         if stop := self._word(piece.text or piece.thought, out):
             return stop
+        piece, attempt = self._inlet.sorted(piece), self.answer.attempt
         if piece.calls and self.watch.endangers(self.answer):
             self._outlet.withhold_call(out)
         if not self._outlet.piece(piece, out):
             return self._restarted(out)
-        if self.answer.attempt.finish not in (None, "length"):
+        if attempt.finish not in (None, "length") and not attempt.searching:
             self._outlet.release(out)
         return self._pause_if_due(out)
 
     def _beside(self, piece: Piece, out: list[bytes]) -> Stop | None:
         """A frame that is none of the answer's own."""
-        if piece.done and self._ending.lacking:
+        if piece.done and (self._ending.lacking or self._inlet.searched):
             self._done_seen = True
             return self._unfinished(out)
         if piece.aside or not self._outlet.rewriting:
@@ -233,8 +230,7 @@ class StreamSession:
         if overflow is not None and self.answer.begun:
             # Slots that share their memory fill up together, and are cleared together.
             attempt.cleared = overflow.shared and attempt.used < self.watch.pause_point
-            silent = not attempt.spoke and sum(not a.spoke for a in self.answer.attempts) < _SILENT
-            if silent or self.watch.may_go_on(self.answer):
+            if self.watch.may_ask_again(self.answer) or self.watch.may_go_on(self.answer):
                 return self._pause("cleared" if attempt.cleared else "window full", out)
             if not attempt.spoke:
                 return self._final("length", out)
@@ -337,12 +333,16 @@ class StreamSession:
         if (stop := self._stop_at_end(out)) is not None:
             return stop
         self.failed = not understood
-        why = _EARLY if self.answer.begun else _NOTHING
+        why = self._ending.why
         ending, outlet = self._ending, self._outlet
         self._last(out, ending.complete(out, marked=self._done_seen) if understood else outlet.failed(why))
         return Finish()
 
-    def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | None:
+    def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | Search | None:
+        if self._inlet.searched:
+            calls, self.state = self._inlet.searches, State.PAUSED
+            self._outlet.take_back()
+            return Search(calls)
         if self._ending.anew(out, marked=self._done_seen):
             return self._restarted(out)
         outlet, attempt = self._outlet, self.answer.attempt
@@ -376,7 +376,7 @@ class StreamSession:
             # Nothing is corrected any more, nor gone on with.
             if isinstance(stop := self._pieces(self._inlet.close(), out), Finish):
                 return sending(out, stop)
-            if not self._ending.lacking:
+            if not (self._ending.lacking or self.answer.attempt.searching):
                 return self._finish(out, self._ending.complete(out, marked=self._done_seen))
         return self._failed(message, out)
 

@@ -23,6 +23,8 @@ _DANGER_SHARE = 4
 """A tool call that begins within so many tokens, or such a part of the window, of the pause point is withheld."""
 _CALL_SLACK = 64
 """A withheld call is given up when less than this part of the window is left."""
+_SILENT = 3
+"""Attempts that are refused inside the stream before they said a word, until the answer is ended."""
 _EMPTY_FILL = 0.9
 """Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4)."""
 
@@ -51,6 +53,8 @@ class Watch:
     """Whether nobody has told the window, so that any end for its length may be its doing, or that of another bound."""
     vain_resumes: int = 3
     """Attempts in a row that may gain nothing until the answer is ended; 0: it is never gone on with."""
+    search: str = ""
+    """Name of Spillway's own tool, whose calls the client never sees; empty: the model has none."""
     ceiling: int = 2**62
     """Completion tokens over all attempts from which on an answer without a bound is not gone on with."""
 
@@ -100,8 +104,10 @@ class Watch:
         )
 
     def endangers(self, answer: Answer) -> bool:
-        """Whether a tool call that begins now might not fit: then it is withheld until it is whole."""
+        """Whether a tool call that begins now might not fit, or is no client's: then it is withheld until it is whole."""
         attempt = answer.attempts[-1]
+        if attempt.searching and not attempt.withheld:
+            return True
         reserve = max(_DANGER, self.window // _DANGER_SHARE)
         managed = self.resumable and self.window > 0 and not self.calls_whole
         return managed and not attempt.calling and attempt.used >= self.pause_point - reserve
@@ -110,7 +116,7 @@ class Watch:
         """Whether whole calls were made and the window is nearly full of what the model says after them."""
         attempt = answer.attempts[-1]
         made = self.calls_whole and attempt.calling and self.resumable and self.window > 0
-        return made and not attempt.finish and attempt.used >= self.pause_point
+        return made and not attempt.searching and not attempt.finish and attempt.used >= self.pause_point
 
     def cut_after_calls(self, answer: Answer) -> bool:
         """Whether the window ended an answer that has made whole calls."""
@@ -162,6 +168,10 @@ class Watch:
     def may_go_on(self, answer: Answer) -> bool:
         """Whether the answer can be resumed where it stands: between words, and with room gained so far."""
         return self._between_words(answer) and self._resumes(answer)
+
+    def may_ask_again(self, answer: Answer) -> bool:
+        """Whether an attempt that was refused inside the stream, before it said a word, may be made once more."""
+        return not answer.attempt.spoke and sum(not each.spoke for each in answer.attempts) < _SILENT
 
     def _between_words(self, answer: Answer) -> bool:
         attempt = answer.attempts[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.emulation.history import as_text
+from proxy.emulation.history import as_text, calls_as_text
 from proxy.emulation.message import EmulatedMessage, emulated_message
 from proxy.emulation.offer import NO_TOOLS, Offer, Tool, offer_of
 from proxy.emulation.protocol import protocol
@@ -23,6 +23,7 @@ __all__ = [
     "Text",
     "Tool",
     "as_text",
+    "calls_as_text",
     "complaint",
     "emulated_message",
     "offer_of",

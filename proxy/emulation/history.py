@@ -31,6 +31,11 @@ def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -
     that is the user's or a result, else the protocol. Messages without calls and results stay the same objects but for
     that, and a history that was rewritten already stays as it is.
     """
+    return _instructed(calls_as_text(messages), offer, system=system)
+
+
+def calls_as_text(messages: Sequence[Message]) -> list[Message]:
+    """The same without the protocol."""
     names: dict[str, _Called] = {}
     done: list[Message] = []
     for message in messages:
@@ -40,7 +45,7 @@ def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -
             done.append(_called(message, names))
         else:
             done.append(message)
-    return _instructed(done, offer, system=system)
+    return done
 
 
 def _instructed(messages: list[Message], offer: Offer, *, system: bool) -> list[Message]:

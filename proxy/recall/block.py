@@ -29,6 +29,11 @@ def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
     return "\n".join((RECALLED, *_lines(messages, in_order), RECALLED_END))
 
 
+def found_text(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
+    """The same passages as what a search has found."""
+    return "\n".join(_lines(messages, sorted(passages, key=lambda passage: (passage.index, passage.start))))
+
+
 def with_block(message: Message, block: str) -> Message:
     """A user message with a block in front of the user's words, which stay as they are."""
     content: Any = message.get("content")

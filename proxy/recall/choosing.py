@@ -46,6 +46,8 @@ class _Bar:
 _ASKED = _Bar(best=3.0, ahead=0.7, least=1.0, roots=4.0)
 _TOLD = _Bar(best=5.5, ahead=2.0, least=2.0, roots=2.0)
 """Who asks nothing mostly needs nothing."""
+_SOUGHT = _Bar(best=0.0, ahead=-1e9, least=0.0, roots=1.0)
+"""Who searches gets the best that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def choose(
     `said` is what each message says, and `ranking` how well that fits the turn. Only what is in messages that the prompt
     has `lost` is recalled, and of that no text which the prompt has all the same.
     """
-    bar = _ASKED if ranking.asked else _TOLD
+    bar = _SOUGHT if ranking.sought else _ASKED if ranking.asked else _TOLD
     order = _worth(ranking, bar, lost)
     if ranking.near is not None:
         order = fused((order, _worth(by_nearness(ranking, ranking.near), bar, lost)))

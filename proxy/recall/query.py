@@ -40,6 +40,8 @@ class Query:
     terms: dict[str, float]
     asks: bool
     """Whether the user asks something."""
+    sought: bool = False
+    """Whether the model searches for it: then the best that there is will do."""
 
 
 def asks_the_same(message: Message, query: Query) -> bool:
@@ -70,6 +72,11 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
     for term, weight in _weighted(" ".join(named), _LEANS).items():
         weights.setdefault(term, weight)
     return Query(dict(list(weights.items())[:_MOST_TERMS]), bool(asked))
+
+
+def sought(text: str) -> Query:
+    """What a model searches for in these words."""
+    return Query(dict(list(_weighted(text, 1.0).items())[:_MOST_TERMS]), asks=True, sought=True)
 
 
 def _leant_on(before: Sequence[Message], own: float) -> dict[str, float]:

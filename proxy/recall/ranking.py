@@ -36,6 +36,8 @@ class Ranking:
     """Whether the user asked something."""
     days: Sequence[date | None]
     """The day on which each message was written, or the last one before it that tells."""
+    sought: bool = False
+    """Whether the model searches for it."""
     near: Sequence[float] | None = None
     """How near each passage is to the query by its vector, where there are vectors."""
 
@@ -55,7 +57,7 @@ def rank(said: Sequence[Said], query: Query, near: Sequence[float] | None = None
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
             own[at] += idf * count * (_K1 + 1) / (count + norm)
             core[at] += idf if weight >= 1 else 0.0
-    return Ranking(_with_context(own), core, places, query.asks, days, near)
+    return Ranking(_with_context(own), core, places, query.asks, days, query.sought, near)
 
 
 def _found(

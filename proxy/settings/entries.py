@@ -26,7 +26,7 @@ from proxy.environment import host_glob, listed, origin_glob
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 Policy = Literal["auto", "standard", "local"]
-Recall = Literal["auto", "off"]
+Recall = Literal["auto", "tool", "off"]
 Stabilised = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
 Ahead = Literal["auto", "on", "off"]
 Key = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]

@@ -93,7 +93,10 @@ class Settings(BaseSettings):
         ge=0,
         description="Tokens of the window that clients are told, where the true one is smaller; 0: the true one.",
     )
-    recall: Recall = Field("auto", description="Bring back what was covered where it is needed: auto, off.")
+    recall: Recall = Field(
+        "auto",
+        description="Bring back what was covered where it is needed: auto, tool (a search for the model too), off.",
+    )
     recall_share: Fraction = Field(0.3, description="Fraction of the window that this may take.")
     recall_model: str | None = Field(
         None, description="Embedding model that finds what was said in other words; default: words alone."

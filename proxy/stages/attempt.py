@@ -103,9 +103,15 @@ class Attempts:
             why = done.value
 
     async def go_on(
-        self, job: Job, ask: ContinuationRequest, said_tokens: int, *, how: Continuation | None
+        self,
+        job: Job,
+        ask: ContinuationRequest,
+        said_tokens: int,
+        *,
+        how: Continuation | None,
+        why: str = "correction",
     ) -> Attempted | Refusal:
-        """Ask for more of an answer of which `said_tokens` are said, in this way; None: to correct something.
+        """Ask for more of an answer of which `said_tokens` are said, in this way; None: for another reason.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached.
@@ -119,7 +125,7 @@ class Attempts:
         if (budget := job.budget) is not None:
             end = budget.window if job.cancels else budget.pause_point
             bound = bounded_answer(job, end - estimate.upper, said_tokens)
-        response = await self._post(job, dumps(body | bound), how.value if how else "correction", stream=True)
+        response = await self._post(job, dumps(body | bound), how.value if how else why, stream=True)
         plain = readable(response) if is_event_stream(response) else None
         if plain is not None:
             return Attempted(plain, estimate, ask, min(bound.values(), default=None))
@@ -215,10 +221,11 @@ class Attempts:
         if not refusal.choice_only and "provider" not in job.prompt.request.body:
             job.route.upstream.prober.learn_tools(job.route.model, refusal.origin)
             job.journal.tell(Refused("tools", refusal.origin))
+        searched = bool(job.prompt.search)
         await self._preparer.prepare_anew(job)
         if job.is_due:
             await self._compactor.compact(job)
-        return job.prompt.offer is not None
+        return job.prompt.offer is not None or (searched and not job.prompt.search)
 
     # -- sending
 

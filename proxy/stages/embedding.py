@@ -19,7 +19,7 @@ from proxy.net.apart import apart
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, plain_body
 from proxy.net.tasks import spawn
-from proxy.recall.dense import Vector, asked_in, nearness, texts_for, vector_of
+from proxy.recall.dense import Vector, nearness, texts_for, vector_of
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import own_headers
@@ -76,10 +76,9 @@ class Embedder:
         self._resting: dict[str, float] = {}
         self._filling: dict[str, asyncio.Task[None]] = {}
 
-    async def near(self, job: Job, newest: int, passages: Sequence[str]) -> list[float] | None:
-        """How near each passage is to the turn that begins with the message at `newest`; None: words have to do."""
+    async def near(self, job: Job, query: str, passages: Sequence[str]) -> list[float] | None:
+        """How near each passage is to a query; None: words have to do."""
         model = job.options.recall_model
-        query = asked_in(job.prompt.sent, newest) if model is not None else ""
         if model is None or not query or not 0 < len(passages) <= MOST_PASSAGES:
             return None
         if self._resting.get(model, 0.0) > job.journal.clock():

@@ -46,6 +46,10 @@ class Prompt:
     links: Sequence[bytes]
     history: Sequence[Message]
     checkpoint: Checkpoint | None
+    search: str = ""
+    """Name of the tool with which the model can search the conversation; empty: it has none."""
+    searched: list[Message] = field(default_factory=list)
+    """The searches of this answer with what they found, behind the history."""
     recalled: Recalled = NOTHING
     """What was brought back of what the checkpoint covers; it is no part of the history."""
     estimate: Estimate
@@ -63,7 +67,7 @@ class Prompt:
     @property
     def messages(self) -> list[Message]:
         """All messages as they will be sent."""
-        return [*self.system, *self.recalled.put(self.history)]
+        return [*self.system, *self.recalled.put(self.history), *self.searched]
 
 
 @dataclass(slots=True)
@@ -206,7 +210,8 @@ class Job:
     @property
     def may_emulate(self) -> bool:
         """Whether there is anything to emulate, and it is not done yet."""
-        return self.prompt.offer is None and self.offers_tools and self.options.emulate_tools
+        emulates = self.offers_tools and self.options.emulate_tools
+        return self.prompt.offer is None and bool(emulates or self.prompt.search)
 
     @property
     def background(self) -> bool:
@@ -214,7 +219,12 @@ class Job:
 
         Open WebUI names the chore in a header where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
         """
-        return self.prompt.request.background_task or bool((self.exchange.header(b"x-task") or "").strip())
+        return self.prompt.request.background_task or self.is_task
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the client says in a header that it is one."""
+        return bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
     def cancels(self) -> bool:
@@ -268,6 +278,8 @@ class Job:
         }
         if outcome.summary:
             told["summary"] = outcome.summary
+        if outcome.searches:
+            told["searches"] = outcome.searches
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
         if outcome.repeated is not None:

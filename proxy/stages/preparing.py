@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
@@ -19,6 +20,7 @@ from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.options import Options
 from proxy.shaping.repair import RepairRules, repair, rules_for
+from proxy.shaping.search import with_search
 from proxy.shaping.shape import shape
 from proxy.shaping.stabilise import stabilised
 from proxy.shaping.tidy import Tidier, tidied
@@ -40,6 +42,15 @@ _SMALL = 16 * 1024
 HEAVY_TOOLS = 4 * HEAVY
 HEAVY_TEXT = 8 * HEAVY
 """Weights from which tools and messages in which tools become text are not gone through on the loop."""
+
+
+class _Form(NamedTuple):
+    """A request as the policy has it, what it offers as text, its messages as backends take them, and the search."""
+
+    request: Request
+    offer: Offer | None
+    messages: Sequence[Message]
+    search: str
 
 
 class Preparer:
@@ -102,7 +113,8 @@ class Preparer:
         await self._prepare(job, emulate=True)
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:
-        request, offer, messages = await self._in_form(job, emulate=emulate)
+        form = await self._in_form(job, emulate=emulate)
+        request, messages = form.request, form.messages
         if request.continues:
             backend = job.route.upstream.prober.known_backend
             ways = job.profile.ways(() if backend is None else backend.continuations)
@@ -121,11 +133,12 @@ class Preparer:
         checkpoint = await self._store.find(job.scope, known_by) if known_by else None
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         history = wished if checkpoint is None else [*checkpoint.replacement, *wished[checkpoint.covered :]]
-        fields = narrowing(job, request, offer, sent, checkpoint)
+        fields = narrowing(job, request, form.offer, sent, checkpoint)
         body = {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
             request=request,
-            offer=offer,
+            offer=form.offer,
+            search=form.search,
             system=system,
             sent=sent,
             links=links,
@@ -145,7 +158,7 @@ class Preparer:
         if checkpoint is not None:
             await self._recaller.recall(job)
 
-    async def _in_form(self, job: Job, *, emulate: bool) -> tuple[Request, Offer | None, Sequence[Message]]:
+    async def _in_form(self, job: Job, *, emulate: bool) -> _Form:
         """The request as the policy has it, what it offers as text, and its messages as backends take them."""
         profile, model = job.profile, job.route.model
         window = profile.window.value if profile.window is not None else None
@@ -154,6 +167,9 @@ class Preparer:
         heavy = not small and is_heavy(tools, HEAVY_TOOLS)
         asked, options = job.asked, job.options
         request = await apart(True, shape, asked, options, window) if heavy else shape(asked, options, window)
+        search = ""
+        if not job.is_task:
+            request, search = with_search(request, options, profile, alone=not emulate)
         backend = job.route.upstream.prober.known_backend
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
@@ -166,11 +182,11 @@ class Preparer:
             messages, kinds = await self._tidied(request.messages, own, small=small)
         _tell(job.journal, kinds)
         if offer is None:
-            return request, None, messages
+            return _Form(request, None, messages, search)
         heavy = heavy or (not small and is_heavy(messages, HEAVY_TEXT))
         request, messages, kinds = await apart(heavy, _as_text, request, offer, messages, rules)
         _tell(job.journal, kinds)
-        return request, offer, messages
+        return _Form(request, offer, messages, search)
 
     async def _tidied(
         self, messages: list[Message], rules: RepairRules, *, small: bool

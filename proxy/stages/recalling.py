@@ -20,8 +20,9 @@ from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
+from proxy.recall.dense import asked_in
 from proxy.recall.passages import NOTHING_SAID, Said, said_in, spoken_text
-from proxy.recall.query import asks_the_same, query_of
+from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, Recalled, stays
 from proxy.shortening.budget import ContextBudget
@@ -159,7 +160,7 @@ class Recaller:
     ) -> Block | None:
         """Choose for the newest turn, and put it into the prompt; None: it needs nothing, or there is no room."""
         wanted = budget.window * job.options.recall_share - _MARKS
-        room = _room(job, budget, reserve) - _MARKS
+        room = room_left(job, budget, reserve) - _MARKS
         found = await self._found(job, turn.sent, wanted)
         fitting = within(found, room)
         cramped = _sum(fitting) < _ENOUGH * _sum(found)
@@ -167,7 +168,7 @@ class Recaller:
             text = block_of(job.prompt.sent, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
             await self._put(job, Recalled({**earlier, turn.placed: block}, block, cramped))
-            if _room(job, budget, reserve) >= 0:
+            if room_left(job, budget, reserve) >= 0:
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]
         await self._put(job, Recalled(earlier, cramped=cramped))
@@ -179,6 +180,21 @@ class Recaller:
         query = query_of(prompt.sent, newest)
         if checkpoint is None or not query.terms or room <= 0:
             return []
+        return await self._ranked(job, checkpoint, query, asked_in(prompt.sent, newest), room)
+
+    async def search(self, job: Job, text: str, room: float) -> list[Passage]:
+        """What of the covered history fits these words best, in so many tokens."""
+        checkpoint, query = job.prompt.checkpoint, sought(text)
+        if checkpoint is None or not query.terms or room <= 0:
+            return []
+        return await self._ranked(job, checkpoint, query, text, room)
+
+    async def _ranked(
+        self, job: Job, checkpoint: Checkpoint, query: Query, words: str, room: float
+    ) -> list[Passage]:
+        """What fits a query best, which says so in these words."""
+        prompt, newest = job.prompt, newest_user(job.prompt.sent)
+        assert newest is not None  # there is a query
         said = list(await self._said_in(prompt.sent))
         for index in range(checkpoint.covered, newest + 1):
             # What was asked is no answer: who asks once more needs the same again.
@@ -188,7 +204,7 @@ class Recaller:
         heavy = many or is_heavy(prompt.sent)
         near = None
         if job.options.recall_model is not None:
-            near = await self._embedder.near(job, newest, _texts(prompt.sent, said))
+            near = await self._embedder.near(job, words, _texts(prompt.sent, said))
         ranked = partial(rank, said, query, near)
         return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
 
@@ -247,7 +263,7 @@ class Recaller:
             self._size -= gone.size
 
 
-def _room(job: Job, budget: ContextBudget, reserve: int) -> int:
+def room_left(job: Job, budget: ContextBudget, reserve: int = 0) -> int:
     """Tokens that the prompt may still take, by its best estimate and by its upper bound."""
     estimate = job.prompt.estimate
     return min(budget.brim - estimate.tokens, budget.limit - estimate.upper) - reserve

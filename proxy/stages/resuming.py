@@ -104,7 +104,7 @@ class Resumer:
         Raises:
             UpstreamUnavailable: the backend can't be reached.
         """
-        written: Message = {"role": "assistant", "content": answer.text + correction.written}
+        written: Message = {"role": "assistant", "content": answer.unplaced + correction.written}
         complaint: Message = {"role": "user", "content": correction.complaint}
         request = ContinuationRequest([*job.prompt.messages, written, complaint], {}, exact=True)
         opened = await self._attempts.go_on(job, request, answer.said_tokens, how=None)
@@ -129,7 +129,7 @@ class Resumer:
         """What was said so far, or thought if nothing was said, in `room` tokens."""
         budget = job.budget
         assert budget is not None
-        text = answer.text
+        text = answer.unplaced
         thought = answer.reasoning if not text and answer.thinking else ""
         by = await self._compactor.summariser(job, budget, 0.0)
         so_far = progress.thought if thought else progress.said

@@ -19,6 +19,7 @@ from proxy.answer.events import (
     Resumed,
     ResumeFailed,
     Retry,
+    Search,
     Send,
     StreamEvent,
     UpstreamEnded,
@@ -35,19 +36,21 @@ from proxy.net.http11 import InvalidResponse
 from proxy.net.inflate import Undecoded
 from proxy.net.tasks import spawn
 from proxy.neutral.piece import Piece
+from proxy.shortening.continuation import Said
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger, make_id
 from proxy.stages.job import Job
 from proxy.stages.resuming import Progress, Resumer
+from proxy.stages.searching import Searcher
 from proxy.status import Notice
 from proxy.telemetry import events
 from proxy.telemetry.events import BackendFailed, FirstByte, Paused
 from proxy.tokens.meter import Estimate
 from proxy.wire.sse import FrameTooLong
 
-Stopped = Pause | Retry | Correct | None
+Stopped = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
 
 
@@ -77,11 +80,13 @@ class StreamDriver:
         resumer: Resumer,
         counting: Counting,
         ledger: CallLedger,
+        searcher: Searcher,
     ) -> None:
         self._attempts = attempts
         self._resumer = resumer
         self.counting = counting
         self.ledger = ledger
+        self._searcher = searcher
 
     def begin(self, job: Job, to: Audience) -> Run:
         """An empty answer to a job, which is its first attempt, and a session that watches for what is allowed."""
@@ -136,8 +141,8 @@ class StreamDriver:
     async def go_on(self, run: Run, stopped: Stopped) -> None:
         """From a pause to the end of the answer; at once if it has ended."""
         while stopped is not None:
-            if isinstance(stopped, Correct):
-                stopped = await self._correct(run, stopped)
+            if isinstance(stopped, Correct | Search):
+                stopped = await self._answered(run, stopped)
                 continue
             to, attempt = run.to, run.session.answer.attempt
             before = attempt.used
@@ -227,19 +232,33 @@ class StreamDriver:
         run.session.handle(Resumed(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, limits=limits))
         return response
 
-    async def _correct(self, run: Run, correction: Correct) -> Stopped:
-        """Have the model write its tool call once more, or deliver what it wrote as text."""
-        job, session = run.job, run.session
-        attempted = None
-        if job.prompt.request.choices == 1 and job.spent.corrects():  # of several none can be had again alone
-            with suppress(UpstreamUnavailable):
-                attempted = await self._resumer.correct(job, session.answer, correction)
-        self.ledger.outcome(job, correction.forms, retried=attempted is not None)
+    async def _answered(self, run: Run, stopped: Correct | Search) -> Stopped:
+        """Answer what the model called for, and go on; where that can't be, deliver what there is."""
+        if isinstance(stopped, Correct):
+            attempted = await self._corrected(run, stopped)
+        else:
+            attempted = await self._searched(run, stopped)
         if attempted is None:
             return await self._carry_out(run, ResumeFailed())
         run.estimates.append(attempted.estimate)
         await self._carry_out(run, Corrected(attempted.estimate.tokens, attempted.bound))
         return await self._pump(run, attempted.response)
+
+    async def _corrected(self, run: Run, correction: Correct) -> Attempted | None:
+        """Have the model write its tool call once more."""
+        job, attempted = run.job, None
+        if job.prompt.request.choices == 1 and job.spent.corrects():  # of several none can be had again alone
+            with suppress(UpstreamUnavailable):
+                attempted = await self._resumer.correct(job, run.session.answer, correction)
+        self.ledger.outcome(job, correction.forms, retried=attempted is not None)
+        return attempted
+
+    async def _searched(self, run: Run, search: Search) -> Attempted | None:
+        """Tell the model what it searched for. What it says from then on is no part of what was said before."""
+        run.progress.said, run.progress.thought = Said(), Said()
+        with suppress(UpstreamUnavailable):
+            return await self._searcher.go_on(run.job, run.session.answer, search)
+        return None
 
     async def _pump(self, run: Run, response: httpx.Response) -> Stopped:
         """Read one attempt until it ends or is to be left."""
@@ -274,7 +293,7 @@ class StreamDriver:
             match command:
                 case Send(data):
                     await run.to.write(data)
-                case Pause() | Retry() | Correct():
+                case Pause() | Retry() | Correct() | Search():
                     return command
                 case Finish():
                     return None
@@ -315,6 +334,7 @@ def _watch(job: Job, remarks: Callable[[], Sequence[Piece]]) -> Watch:
         calls_whole=job.prompt.offer is not None,
         resumable=budget is not None and job.resumable,
         unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
+        search=job.prompt.search,
         vain_resumes=job.options.vain_resumes,
         ceiling=_limits(job).ceiling,
     )

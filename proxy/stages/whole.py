@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from proxy.answer.events import Correct, Pause
+from proxy.answer.events import Correct, Pause, Search
+from proxy.answer.searching import SearchCalls, own
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedMessage, complaint, emulated_message
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
@@ -81,23 +82,17 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     came = _told_otherwise(job, came)
     job.journal.tell(FirstByte())
     driver.read_again(job)
-    offer = job.prompt.offer
-    if offer is None and came.finish not in (None, "length"):
+    calls = bool(job.prompt.search) and any(piece.calls for piece in came.pieces[:1])
+    if job.prompt.offer is None and came.finish not in (None, "length") and not calls:
         # Complete as it is, as most answers are.
         job.said = lambda: came.pieces[0]
         _learn(job, came, None, driver)
         return _made(job, whole, came, None, None, driver)
-    pieces = list(came.pieces)
-    if came.finish is None and pieces:
-        pieces[0] = _ended(pieces[0])
-    read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
-    if read:
-        pieces = [each.piece for each in read]
-        if _cut_after_calls(job, pieces[0]):
-            finish = "function_call" if pieces[0].calls[0].legacy else "tool_calls"
-            pieces[0] = replace(pieces[0], text=read[0].before, finish=finish)
+    pieces, read = _read(job, came)
     run = _unfinished(job, pieces, read, driver)
     stopped = None if run is None else _stopped(run, pieces[0], read[0] if read else None)
+    if pieces and not isinstance(stopped, Search):
+        pieces[0] = SearchCalls(job.prompt.search).less(pieces[0])
     if not isinstance(stopped, Pause):
         for each in read:
             driver.ledger.add(job, each.stats)
@@ -107,10 +102,24 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     await driver.go_on(run, stopped)
     driver.over(run)
     answer = run.session.answer
-    finish = answer.attempt.finish or "length"
+    finish = "length" if answer.attempt.searching else answer.attempt.finish or "length"
     said: dict[str, Any] = {"text": answer.text, "thought": answer.reasoning, "calls": answer.calls.whole}
     pieces[0] = replace(pieces[0], finish=finish, bare=True, **said)
     return _made(job, whole, came, pieces, run, driver)
+
+
+def _read(job: Job, came: WholeAnswer) -> tuple[list[Piece], list[EmulatedMessage]]:
+    """The choices of an answer, and what was read in them where calls are written as text."""
+    pieces, offer = list(came.pieces), job.prompt.offer
+    if came.finish is None and pieces:
+        pieces[0] = _ended(pieces[0])
+    read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
+    if read:
+        pieces = [each.piece for each in read]
+        if _cut_after_calls(job, pieces[0]):
+            finish = "function_call" if pieces[0].calls[0].legacy else "tool_calls"
+            pieces[0] = replace(pieces[0], text=read[0].before, finish=finish)
+    return pieces, read
 
 
 def _told_otherwise(job: Job, came: WholeAnswer) -> WholeAnswer:
@@ -180,7 +189,10 @@ def _unfinished(
     job: Job, pieces: Sequence[Piece], read: Sequence[EmulatedMessage], driver: StreamDriver
 ) -> Run | None:
     """What it takes to go on with an answer that may not be complete; None if it is, as most are."""
-    whole = not pieces or (pieces[0].finish != "length" and not (read and read[0].malformed))
+    short = bool(pieces) and (
+        pieces[0].finish == "length" or bool(own(pieces[0].calls[:1], job.prompt.search))
+    )
+    whole = not pieces or not (short or (read and read[0].malformed))
     if whole or job.prompt.request.choices > 1:
         return None
     return driver.begin(job, Nobody(job.writer()))
@@ -191,6 +203,14 @@ def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
     session, answer = run.session, run.session.answer
     wrong = read if read is not None and read.malformed else None
     short = piece.finish == "length"
+    calls = () if short else own(piece.calls[:1], session.watch.search)
+    if calls:
+        # The client's calls in the same message are left for the model to make once more.
+        answer.add(replace(piece, calls=(), finish=None))
+        answer.attempt.searching = True
+        answer.attempt.dropped += sum(answer.count(call.name + call.arguments) for call in piece.calls)
+        session.pause_to_correct([replace(piece.blank(), finish="length")])
+        return Search(own(piece.calls, session.watch.search))
     said = piece if wrong is None else replace(piece, text=wrong.before)
     if wrong is None or short:
         # A tool call in it is half of one, or the last of several: it is left out, and asked for again.

@@ -101,6 +101,13 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Searched:
+    """The model searched the conversation, and got so many passages."""
+
+    passages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """What became of a compaction that nobody waited for.
 
@@ -241,6 +248,7 @@ Event: TypeAlias = (
     | Recalled
     | Ahead
     | HandedOver
+    | Searched
     | Sent
     | Repeated
     | Reused

@@ -117,6 +117,7 @@ def line(outcome: Outcome) -> str:
         (outcome.summaries, "summaries"),
         (outcome.unfit, "of them not fit to be used"),
         (outcome.recalled, "passages recalled"),
+        (outcome.searches, "searches"),
         (outcome.refusals, "refusals"),
         (outcome.pauses, "pauses"),
         (outcome.resumes, "resumes"),

@@ -33,8 +33,7 @@ class Metrics:
         self._compactions = self._counter("compactions", "Histories shortened, by kind of reduction.", "kind")
         self._summaries = self._counter("summaries", "Summaries, by what was found about them.", "verdict")
         self._extracts = self._counter("extracts", "Extracts made by code, for want of a summary.")
-        self._ahead = self._counter("ahead", "Compactions ahead of time, by what became of them.", "became")
-        self._recalled = self._counter("recalled_tokens", "Tokens of covered history put back into prompts.")
+        self._ahead, self._recalled, self._searches = self._memory_counters()
         self._pauses = self._counter("pauses", "Answers paused, by reason.", "reason")
         self._resumes = self._counter("resumes", "Answers resumed, by way of continuation.", "continuation")
         self._repairs = self._counter("repairs", "Histories mended for backends to take them.", "kind")
@@ -62,6 +61,7 @@ class Metrics:
             e.Compacted: self._compacted,
             e.Summarised: lambda o, event: self._inc(self._summaries, o, event.verdict),
             e.Ahead: lambda o, event: self._inc(self._ahead, o, event.became),
+            e.Searched: lambda o, _: self._inc(self._searches, o),
             e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
             e.Resumed: lambda o, event: self._inc(self._resumes, o, event.how),
             e.Mended: self._mended,
@@ -73,6 +73,13 @@ class Metrics:
             e.Finished: self._ended,
             e.Failed: self._ended,
         }
+
+    def _memory_counters(self) -> tuple[Counter, Counter, Counter]:
+        return (
+            self._counter("ahead", "Compactions ahead of time, by what became of them.", "became"),
+            self._counter("recalled_tokens", "Tokens of covered history put back into prompts."),
+            self._counter("searches", "Searches of conversations by models."),
+        )
 
     def __call__(self, told: Told) -> None:
         """Count an event, which must be of one of `types`."""

@@ -66,6 +66,8 @@ class Outcome:
     """Tokens of the prompt that the backend had read before; None: it does not tell."""
     unlike: str = ""
     """Why no more were repeated, see `Repeated`, or reused (`backend`); empty: there was no more of it."""
+    searches: int = 0
+    """Searches of the conversation that the model made."""
     refusals: int = 0
     pauses: int = 0
     resumes: int = 0
@@ -131,6 +133,10 @@ def _handed_over(outcome: Outcome, _: e.HandedOver, __: float) -> None:
     outcome.action = REPEATED
 
 
+def _searched(outcome: Outcome, _: e.Searched, __: float) -> None:
+    outcome.searches += 1
+
+
 def _out_of_room(outcome: Outcome, _: e.OutOfRoom, __: float) -> None:
     outcome.unfinished = True
 
@@ -179,6 +185,7 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.Compacted: _compacted,
     e.Recalled: _recalled,
     e.HandedOver: _handed_over,
+    e.Searched: _searched,
     e.OutOfRoom: _out_of_room,
     e.FirstByte: _first_byte,
     e.Sent: _sent,

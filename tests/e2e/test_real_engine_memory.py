@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.recall.tool import NOTHING_FOUND
 from tests.engine.fixtures import WINDOW, StartEngine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
@@ -92,6 +93,26 @@ def test_the_engine_gives_vectors(echo_engine: Engine, engine: StartEngine, spil
     assert 1 <= len(more) <= 3
     assert not set(more) & set(texts)
     assert "embeddings by" not in proxy.log
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_engine_searches(echo_engine: Engine, spillway: StartSpillway, stream: bool) -> None:
+    """The echo model says what it is told: first the call of the tool, then what that has found."""
+    with tapped(echo_engine.url) as tap:
+        proxy = spillway([tap.url], recall="tool")
+        # In a form that only who reads the JSON understands: by its words nothing is recalled.
+        query = "".join(f"\\u{ord(letter):04x}" for letter in "clocks")
+        call = f'{{"name": "search_conversation", "arguments": {{"query": "{query}"}}}}'
+        asked = [*history(), {"role": "user", "content": f"<tool_call>\n{call}\n</tool_call>"}]
+        answer = proxy.chat(asked, model="echo", stream=stream)
+        assert answer.status == 200, answer.raw
+        assert answer.reasons == ["stop"]
+        assert b"tool_calls" not in answer.raw
+        messages = json.loads(tap.chats()[-1].asked)["messages"]
+        assert [message["role"] for message in messages[-2:]] == ["assistant", "tool"]
+        found = messages[-1]["content"]
+        assert found.startswith(("assistant: ", "user: ", NOTHING_FOUND))
+        assert answer.text.endswith(found)
 
 
 def _embedded(tap: Tap) -> list[str]:

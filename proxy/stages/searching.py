@@ -1,0 +1,113 @@
+"""A search of the conversation that the model can call, and that is answered here, inside the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.answer.answer import Answer
+from proxy.answer.events import Search
+from proxy.backends.remedy import Remedy
+from proxy.emulation import calls_as_text
+from proxy.neutral.piece import CallPart
+from proxy.recall.block import found_text
+from proxy.recall.tool import (
+    NO_MORE,
+    NO_QUERY,
+    NO_ROOM,
+    NOTHING_FOUND,
+    NOTHING_LOST,
+    round_of,
+    wanted,
+)
+from proxy.shortening.continuation import ContinuationRequest
+from proxy.stages.attempt import Attempted, Attempts
+from proxy.stages.emulating import make_id
+from proxy.stages.job import Job
+from proxy.stages.recalling import Recaller, room_left
+from proxy.telemetry.events import Searched
+from proxy.tokens.meter import Meter
+
+MOST = 4
+"""Messages with searches in one answer; the last of them is only told that it was the last."""
+AT_ONCE = 4
+"""Searches in one message that are answered."""
+_LEAST_ROOM = 64
+"""Tokens; in fewer nothing is looked for."""
+_ROOMY = 0.5
+"""Share of the room for a block from which on searches do with what is left beside one."""
+
+
+class Searcher:
+    """Answers the searches of models."""
+
+    def __init__(self, *, recaller: Recaller, attempts: Attempts, meter: Meter) -> None:
+        self._recaller = recaller
+        self._attempts = attempts
+        self._meter = meter
+
+    async def go_on(self, job: Job, answer: Answer, search: Search) -> Attempted | None:
+        """Put what was found behind the prompt, and open the attempt that goes on with it; None: there can be none.
+
+        Raises:
+            UpstreamUnavailable: the backend can't be reached.
+        """
+        rounds = sum(attempt.searching for attempt in answer.attempts)
+        if rounds > MOST or not search.calls:
+            return None
+        calls = search.calls
+        results = [NO_MORE] * len(calls) if rounds == MOST else await self._results(job, calls)
+        made = round_of(answer.unplaced, calls, results, [call.id or make_id() for call in calls])
+        job.prompt.searched += made if job.prompt.offer is None else calls_as_text(made)
+        job.prompt.untouched = False
+        job.prompt.estimate = await self._meter.measure(job.key, job.body())
+        job.measured()
+        answer.placed = len(answer.text)
+        return await self._opened(job, answer)
+
+    async def _results(self, job: Job, calls: Sequence[CallPart]) -> list[str]:
+        """What the searches of one message come to, in the room for one block."""
+        room = self._room(job)
+        if room < _ROOMY * _most(job) and await self._recaller.drop(job):
+            # What the model asks for goes before what its turn was thought to need.
+            room = self._room(job)
+        results: list[str] = []
+        for number, call in enumerate(calls):
+            found = NO_MORE if number >= AT_ONCE else await self._result(job, call, room, results)
+            room -= self._meter.count_text(job.key, found)
+            results.append(found)
+        return results
+
+    def _room(self, job: Job) -> float:
+        """Tokens that what is found now may take."""
+        budget = job.budget
+        if budget is None:
+            return 0.0
+        spent = sum(self._meter.costs(job.key, job.prompt.searched))
+        return min(_most(job) - spent, room_left(job, budget))
+
+    async def _result(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
+        """What one search comes to, less what those before it have found."""
+        if not (text := wanted(call)):
+            return NO_QUERY
+        if job.prompt.checkpoint is None:
+            return NOTHING_LOST
+        if room < _LEAST_ROOM:
+            return NO_ROOM
+        passages = await self._recaller.search(job, text, room)
+        passages = [each for each in passages if not any(each.text in found for found in before)]
+        job.journal.tell(Searched(len(passages)))
+        return found_text(job.prompt.sent, passages) if passages else NOTHING_FOUND
+
+    async def _opened(self, job: Job, answer: Answer) -> Attempted | None:
+        while True:
+            ask = ContinuationRequest(job.prompt.messages, {}, exact=True)
+            opened = await self._attempts.go_on(job, ask, answer.said_tokens, how=None, why="search")
+            if isinstance(opened, Attempted):
+                return opened
+            if await self._attempts.mend(job, opened) not in (Remedy.WAIT, Remedy.SHORTEN):
+                return None
+
+
+def _most(job: Job) -> float:
+    """Tokens that all searches of an answer may bring: as many as a block."""
+    return 0.0 if job.budget is None else job.budget.window * job.options.recall_share
