@@ -31,6 +31,7 @@ from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.handing_over import HandingOver
+from proxy.stages.identity import conversation_of
 from proxy.stages.job import Job
 from proxy.stages.managing import Keeper, wished_goal
 from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
@@ -44,7 +45,7 @@ from proxy.stages.streaming import StreamDriver
 from proxy.stages.vectors import embed
 from proxy.stages.whole import Whole, answer_whole, as_stream
 from proxy.status import FORMS, Notice
-from proxy.telemetry.events import LeftOut, Received, Routed
+from proxy.telemetry.events import LeftOut, Named, Received, Routed
 from proxy.telemetry.journal import Journal, Journals
 from proxy.telemetry.outcome import CLIENT_LEFT
 from proxy.wire.jsontext import check_plain, dumps, loads
@@ -194,6 +195,8 @@ class Relay:
         if dialect is not CHAT:
             exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
         route = await self.router.route(request.model)
+        if named := conversation_of(exchange, request):
+            journal.tell(Named(named))
         journal.tell(Routed(route.upstream.name, route.model))
         if request.left_out:
             journal.tell(LeftOut(request.left_out))

@@ -53,6 +53,8 @@ class Request:
     """How it wants that compacted; None: it knows nothing of compactions."""
     kept: Kept | None = None
     """The compaction that it sends back, which stands before all messages but the leading system messages."""
+    conversation: str = ""
+    """By what the client names the conversation in the body; empty: it does not."""
     raw: bytes | None = None
     """The body as it came, where it can go upstream as it is."""
     wire: bytes | None = None

@@ -32,7 +32,9 @@ class Repeating:
         if not job.prompt.links:
             return
         # Not the job's scope, to which another system prompt is another conversation.
-        key, now = (job.exchange.tenant, job.key, job.prompt.links[0]), job.prompt.estimate
+        # Two conversations may begin alike, with what an agent tells of its surroundings.
+        begun = job.journal.outcome.conversation.encode() + job.prompt.links[0]
+        key, now = (job.exchange.tenant, job.key, begun), job.prompt.estimate
         before = self._known.get(key)
         if first:
             tokens, why = (0, "first") if before is None else self._compared(job, before, now)

@@ -17,6 +17,13 @@ class Received:
 
 
 @record(frozen=True, slots=True)
+class Named:
+    """The client names the conversation; `conversation` is a digest."""
+
+    conversation: str
+
+
+@record(frozen=True, slots=True)
 class Routed:
     """It goes to this backend, which knows the model by this id."""
 
@@ -237,6 +244,7 @@ class Failed:
 
 Event: TypeAlias = (
     Received
+    | Named
     | Routed
     | Mended
     | LeftOut

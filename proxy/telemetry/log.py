@@ -107,6 +107,8 @@ class RequestLog:
 def line(outcome: Outcome) -> str:
     """What became of a request, in one line."""
     parts = [f"{outcome.id} {_where(outcome)}: {outcome.status} {outcome.error or outcome.action}"]
+    if outcome.conversation:
+        parts.append(f"conversation {outcome.conversation}")
     if outcome.compactions:
         parts.append(
             f"{outcome.tokens_before} to {outcome.tokens_after} tokens in {outcome.compaction_seconds:.1f} s"

@@ -37,6 +37,8 @@ class Outcome:
     model: str = ""
     credential: str = ""
     """A digest."""
+    conversation: str = ""
+    """A digest of what the client names it by; empty: it does not."""
     status: int = 0
     action: str = PASSED
     kind: str = ""
@@ -101,6 +103,10 @@ class Outcome:
 
 def _received(outcome: Outcome, event: e.Received, _: float) -> None:
     outcome.dialect, outcome.credential = event.dialect, event.credential
+
+
+def _named(outcome: Outcome, event: e.Named, _: float) -> None:
+    outcome.conversation = event.conversation
 
 
 def _routed(outcome: Outcome, event: e.Routed, _: float) -> None:
@@ -179,6 +185,7 @@ def _resumed(outcome: Outcome, _: e.Resumed, __: float) -> None:
 
 NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.Received: _received,
+    e.Named: _named,
     e.Routed: _routed,
     e.Measured: _measured,
     e.Compacting: _compacting,

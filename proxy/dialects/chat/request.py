@@ -62,6 +62,7 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         structured=_is_structured(body),
         capped=max_tokens is not None or (_OTHER_BOUND in body and is_count(body[_OTHER_BOUND])),
         continues=body.get(_BEGUN[0]) is True,
+        conversation=name if isinstance(name := body.get("prompt_cache_key"), str) else "",
         raw=raw,
         wire=raw if wire is None else wire,
     )

@@ -101,6 +101,7 @@ def _made(
         bound=asked.get("max_output_tokens"),
         structure=_format(asked.get("text")),
         form=asked,
+        conversation=text(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,
         left_out=_left_out(asked),
         keeping=partial(stored.keeping, asked, own) if kept else None,
