@@ -21,6 +21,7 @@ from proxy.dialects.responses.compaction import (
     without_trigger,
 )
 from proxy.dialects.responses.conversation import Item, items_in, parts_of
+from proxy.dialects.responses.diagnosing import DIAGNOSIS, compared_with, diagnosis, print_of
 from proxy.dialects.responses.tools import choice, offered
 from proxy.errors import BadRequest
 from proxy.neutral.kept import Fetch, Unseal
@@ -49,7 +50,8 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
     model = model_in(asked)
     own, triggered = without_trigger(items_in(asked.get("input")))
     wish = wish_in(asked, now=compacts or triggered)
-    if stored.goes_on(asked) or any(map(is_compaction, own)):
+    asked.pop(DIAGNOSIS, None)
+    if stored.goes_on(asked) or any(map(is_compaction, own)) or compared_with(asked):
         return Request(
             body={"model": model, "messages": []},
             model=model,
@@ -68,7 +70,13 @@ def _recollected(
     own = yield from stored.in_place_of_references(own)
     yield from opening(own, opened)
     before = yield from stored.before(asked, opened)
-    return _made(asked, [*before, *own], own, wish, opened)
+    made = _made(asked, [*before, *own], own, wish, opened)
+    if not (name := compared_with(asked)):
+        return made
+    node = yield Fetch(name)
+    now = print_of(asked, made.messages, compacted=bool(opened))
+    found = diagnosis(None if node is None else node.get("print"), now, made.messages)
+    return replace(made, form={**asked, DIAGNOSIS: found})
 
 
 def _made(
@@ -95,6 +103,7 @@ def _made(
         body["reasoning_effort"] = reasoning["effort"]
     body |= _tools(asked)
     kept = stored.is_kept(asked) or bool(stored.conversation_in(asked))
+    known = partial(print_of, asked, body["messages"], compacted=under is not None)
     return request_of(
         body,
         stream=asked.get("stream") is True,
@@ -104,7 +113,7 @@ def _made(
         conversation=text(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,
         left_out=_left_out(asked),
-        keeping=partial(stored.keeping, asked, own) if kept else None,
+        keeping=partial(stored.keeping, asked, own, known) if kept else None,
     )
 
 

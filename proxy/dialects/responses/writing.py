@@ -13,6 +13,8 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering
+from proxy.dialects.responses.diagnosing import DIAGNOSIS
+from proxy.dialects.responses.diagnosing import told as diagnosis_told
 from proxy.dialects.responses.items import (
     CallItem,
     CompactionItem,
@@ -218,6 +220,8 @@ class ResponsesWriter(Translator):
             told["output"] = [item.whole() for item in self._items]
             told["completed_at"] = created if status == "completed" else None
             told["usage"] = None if status == "failed" else usage_of(self._used())
+            if (found := self._asked.get(DIAGNOSIS)) is not None and status != "failed":
+                told[DIAGNOSIS] = diagnosis_told(found, told["usage"]["input_tokens"])
         return response_of(
             self._asked,
             id=f"resp_{self._unique}",
