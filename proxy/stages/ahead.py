@@ -24,6 +24,7 @@ from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request
+from proxy.neutral.weight import is_heavy
 from proxy.options import Options
 from proxy.shortening.ahead import growth, history_next, is_due_next, is_near
 from proxy.stages.compacting import Compactor
@@ -44,8 +45,10 @@ MOST_TRIES = 4
 """How often one is begun that gives way each time."""
 MOST_OF_ONE = 8
 """Conversations of one credential that wait to be compacted, or were; of more the oldest is forgotten."""
-MOST = 256
+MOST = 64
 """The same of all credentials together."""
+HEAVIEST = 4 * 2**20
+"""Weight of a history up to which it is kept until it is compacted."""
 
 Became = Literal["done", "cancelled", "failed", "useless"]
 
@@ -184,6 +187,8 @@ class Ahead:
         assert job.said is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
         history, rest = history_next(job.asked.messages, job.said(), parsed=job.dialect.parses_calls)
+        if is_heavy(history, HEAVIEST):
+            return
         request = job.asked.changed(messages=history)
         plan = _Plan(
             ask=_Ask(job.exchange.apart(), job.dialect, request, rest, job.route, job.options),

@@ -139,7 +139,7 @@ class Compactor:
         begun = next((flight for flight in self._flights.values() if job.goes_on_with(flight.job)), None)
         if begun is not None and not job.hands_over:
             _, made = await self._waited(begun, job)
-            if made is not None:
+            if made is not None and _is_longer(made, job):
                 return self._taken_over(job, made), made
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
         key = (f"{job.scope}|{job.wish}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
@@ -211,8 +211,8 @@ class Compactor:
         """A stored checkpoint that covers more than the job's own; none is for a client's own compaction."""
         if job.hands_over:
             return None
-        found, own = await self._store.find(job.scope, job.prompt.links[-2::-1]), job.prompt.checkpoint
-        return found if found is not None and (own is None or found.covered > own.covered) else None
+        found = await self._store.find(job.scope, job.prompt.links[-2::-1])
+        return found if found is not None and _is_longer(found, job) else None
 
     async def _renew(self, name: str) -> None:
         """Hold a claim for as long as this runs: it ends with the process."""
@@ -324,6 +324,11 @@ class Compactor:
     def _cool(self, key: tuple[str, bytes], now: float) -> None:
         self._cooling = {k: until for k, until in self._cooling.items() if until > now}
         self._cooling[key] = now + COOL_DOWN
+
+
+def _is_longer(other: Checkpoint, job: Job) -> bool:
+    own = job.prompt.checkpoint
+    return own is None or other.covered > own.covered
 
 
 def _nothing(job: Job) -> Compaction:

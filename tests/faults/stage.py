@@ -70,8 +70,8 @@ def on_stage(silence: float = SILENCE, **settings: Any) -> Iterator[Stage]:
 
 
 def counting(question: Any) -> Any:
-    """Counts as far as it is told in the first words of the last user message."""
-    told = next(text for text in _asked(question.messages) if text.startswith("Count to "))
+    """Counts as far as it is told in the first words of the last user message; a prompt that is only read may tell nothing."""
+    told = next((text for text in _asked(question.messages) if text.startswith("Count to ")), "Count to 1")
     return walk(last=int(told.split()[2]))(question)
 
 
