@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.exchange import Exchange
+from proxy.exchange import Exchange, decoded
+from proxy.net.apart import apart
+from proxy.stages.reading import LARGE
 from proxy.stages.routing import Route, Router
+from proxy.wire.fields import Field, text_field
 from proxy.wire.jsontext import BadText, dumps, loads_text
 
-_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
+_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}\{")
 _BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary="?([^\s";]{1,70})', re.IGNORECASE)
 _FIELD = re.compile(
     rb'(?:[^\r\n]{1,512}\r\n){0,4}?[^\r\n]{1,512}\bname="?model"?\r\n(?:[^\r\n]{1,512}\r\n){0,4}\r\n([^\r\n]{1,512})\r\n'
@@ -21,7 +23,7 @@ _FIELD = re.compile(
 """The part of a form (RFC 7578) that holds the model, as transcriptions are asked for."""
 _PARTS = 1000
 """Parts of a form that are looked at."""
-_OPEN = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|--|\Z)|\xef\xbb?\Z|-\Z")
+_OPEN = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}(?:\{|--|\Z)|\xef\xbb?\Z|-\Z")
 """A beginning that may be one of an object or a form."""
 _TELLING = 512
 """Bytes of a body that tell what it is."""
@@ -80,26 +82,33 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
         BadRequest: it is JSON and holds text that is none.
         BodyTooLarge: it is larger than `limit` without its content-encoding.
     """
-    parsed = _object(exchange, wire, limit)
+    encoding, body = exchange.header(b"content-encoding"), wire
+    if encoding is not None:
+        try:
+            body = await apart(True, decoded, wire, encoding, limit)
+        except BadRequest:
+            return Addressed(await router.unnamed(exchange.path), wire)
+        exchange.hold(len(body) if body is not wire else 0)
     names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
-    field = next((name for name in names if isinstance(parsed.get(name), str)), None)
+    large = len(body) > LARGE
+    field = await apart(True, text_field, body, names) if large else _field(body, names)
     if field is None:
         return Addressed(await router.unnamed(exchange.path), wire)
-    route = await router.route(parsed[field])
-    if route.model == parsed[field]:
+    route = await router.route(field.value)
+    if route.model == field.value:
         return Addressed(route, wire)
-    return Addressed(route, dumps({**parsed, field: route.model}), plain=True)
+    return Addressed(route, body[: field.start] + dumps(route.model) + body[field.end :], plain=True)
 
 
-def _object(exchange: Exchange, wire: bytes, limit: int) -> dict[str, Any]:
-    """The JSON object in a body; empty for anything else."""
+def _field(body: bytes, names: Sequence[str]) -> Field | None:
+    """The same as `text_field` for a body that is JSON throughout."""
     try:
-        parsed = loads_text(exchange.decoded(wire, limit))
+        loads_text(body)
     except BadText as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    except (BadRequest, ValueError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
+    except ValueError:
+        return None
+    return text_field(body, names)
 
 
 def _model_in(form: bytes, boundary: bytes) -> re.Match[bytes] | None:

@@ -78,7 +78,7 @@ async def proxy(backend: Backend) -> AsyncIterator[ASGIApp]:
         yield app
 
 
-async def post(app: ASGIApp, body: bytes) -> tuple[int, bytes]:
+async def post(app: ASGIApp, body: bytes, *, path: str = "/v1/chat/completions") -> tuple[int, bytes]:
     """Send a body as a server hands it over; status and body of the answer."""
     parts = [body[at : at + 65536] for at in range(0, len(body), 65536)]
     sent: list[Message] = []
@@ -93,7 +93,6 @@ async def post(app: ASGIApp, body: bytes) -> tuple[int, bytes]:
         sent.append(message)
 
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
-    path = "/v1/chat/completions"
     scope: Scope = {
         "type": "http",
         "method": "POST",
@@ -219,6 +218,34 @@ async def test_what_is_absurd_is_refused_at_once(name: str) -> None:
     assert json.loads(said)["error"]["message"]
     assert asked == 0
     assert blocked < ROOM * BUDGET * slowness()
+
+
+PASSED: dict[str, Callable[[], bytes]] = {
+    "20 MB of texts": lambda: _with_model(b'"input":' + json.dumps(["some words " * 20] * 90_000).encode()),
+    "20 MB of objects": lambda: _with_model(b'"input":[' + b'{"a":1},' * (5 * MB // 2) + b"0]"),
+    "20 MB of numbers": lambda: _with_model(b'"input":[' + b"0.0123456," * (2 * MB) + b"0]"),
+    "10 MB of spaces": lambda: b" \n" * (5 * MB) + _with_model(b'"input":"a"'),
+    "10 MB of spaces inside": lambda: _with_model(b'"input":"a",' + b" \n" * (5 * MB)),
+    "20 MB of quotation marks": lambda: _with_model(b'"input":"' + b'\\"' * (10 * MB) + b'"'),
+}
+"""Requests that are passed on, whose model stands behind all else."""
+
+
+def _with_model(rest: bytes) -> bytes:
+    return (
+        b"{" + rest + b',"model":"m"}' if not rest.rstrip().endswith(b",") else b"{" + rest + b'"model":"m"}'
+    )
+
+
+@pytest.mark.parametrize("name", PASSED)
+async def test_the_loop_goes_on_while_what_is_passed_on_is_looked_through(name: str) -> None:
+    body, backend = PASSED[name](), Backend()
+    async with proxy(backend) as app:
+        await post(app, chat([user("a")]))
+        with Watchdog() as watchdog:
+            status, _ = await post(app, body, path="/v1/embeddings")
+    assert (status, backend.asked) == (200, 2)
+    assert watchdog.longest < ROOM * BUDGET * slowness()
 
 
 async def test_others_are_served_meanwhile() -> None:
