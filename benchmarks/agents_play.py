@@ -17,8 +17,8 @@ from proxy.neutral.request import Message, text_of
 from tests.fakes import FakeModel, FakeTokenizer, LlamaCppFake, Question, Reply, ToolCall, check_history
 from tests.proxying import Proxy, read_stream, running_proxy
 
-LETTERS = 6
-"""Letters of a word that make a token: with it the texts weigh about what they do in vocabularies of today."""
+LETTERS = 12
+"""Letters of a word that make a token: with it the texts weigh what they do in vocabularies of today, within a tenth."""
 SMALL = 0.4
 """Share of the window up to which a result has to be forwarded whole."""
 DEEP = 0.65
@@ -28,6 +28,8 @@ _REDUCED = ("pruned", "compacted", "trimmed")
 _FIRST = 8
 """Words of each line that the scripted summary takes."""
 _FULL = 0.97
+_ROOM = 0.1
+"""Share of the window that what is forced leaves to a summary and the step before."""
 
 
 @dataclass(slots=True)
@@ -44,9 +46,9 @@ class Replayed:
     vain: int = 0
     """Steps on which the user was told of a compaction that did not help."""
     shallow: int = 0
-    """Reductions after which more than `DEEP` was filled, though system prompt, tools and newest message do not force it."""
+    """Reductions after which more than `DEEP` was filled, though system prompt, tools and newest messages do not force it."""
     deepest: list[float] = field(default_factory=list)
-    """The fill after each reduction that nothing forced above `DEEP`."""
+    """The fill after each reduction."""
     kept: int = 0
     shown: int = 0
     """Bytes of the prompts before, and how many of them the next prompt begins with."""
@@ -107,11 +109,12 @@ def _step(
         played.overflows += 1
         return before
     played.vain += any("did not help" in str(event) for event in read_stream(answer.content).events)
-    sent = asked[-1]
+    sent, window = asked[-1], fake.models[0].window
     flaws = {flaw.text for flaw in check_history(messages) if flaw.severity == "error"}
     wrong = [flaw for flaw in check_history(sent["messages"]) if flaw.severity == "error"]
     played.invalid += bool(wrong) and not flaws
-    _newest(played, messages[-1], sent["messages"], fake.models[0].window)
+    if fake.count({**sent, "messages": _least(messages)}) < window * (_FULL - _ROOM):
+        _newest(played, messages[-1], sent["messages"], window)
     if answer.headers.get("x-spillway-action") in _REDUCED or "Context compacted" in answer.text:
         _reduced(played, fake, sent, messages)
     prompt = b"".join(map(orjson.dumps, sent["messages"]))
@@ -122,11 +125,17 @@ def _step(
 def _reduced(played: Replayed, fake: LlamaCppFake, sent: dict[str, Any], messages: Sequence[Message]) -> None:
     window = fake.models[0].window
     fill = fake.count(sent) / window
-    forced = fake.count({**sent, "messages": [messages[0], messages[-1]]}) / window
+    forced = fake.count({**sent, "messages": _least(messages)}) / window
     played.reductions += 1
-    if forced <= DEEP - 0.15:
-        played.deepest.append(fill)
-        played.shallow += fill > DEEP
+    played.deepest.append(fill)
+    played.shallow += fill > max(DEEP, forced + _ROOM)
+
+
+def _least(messages: Sequence[Message]) -> list[Message]:
+    """What no reduction touches: the system prompt, the newest user message, and what came since the model spoke."""
+    last = messages[-1]
+    asked = next(message for message in reversed(messages) if message["role"] == "user")
+    return [messages[0], asked, *([last] if last is not asked else [])]
 
 
 def _newest(played: Replayed, newest: Message, sent: Sequence[Message], window: int) -> None:

@@ -190,7 +190,7 @@ def _relay(
 ) -> Relay:
     meter = counting.meter
     recaller = Recaller(meter=meter, embedder=Embedder(router=router))
-    compactor = Compactor(meter=meter, store=store, router=router, recaller=recaller, clock=clock)
+    compactor = Compactor(counting=counting, store=store, router=router, recaller=recaller, clock=clock)
     sealer = Sealer(store)
     keeper = Keeper(sealer=sealer, counting=counting)
     preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)

@@ -133,9 +133,9 @@ class Options:
         """What stands for the client's system prompt, if anything does: only where `local` was chosen."""
         return self.system_prompt if self.policy == "local" else None
 
-    def budget(self, window: int) -> ContextBudget:
-        """The budget for a window of so many tokens."""
-        return _budget(window, self.trigger, self.target, self.pause)
+    def budget(self, window: int, fixed: int = 0) -> ContextBudget:
+        """The budget for a window of so many tokens, of which what can't be shortened takes `fixed`."""
+        return _budget(window, self.trigger, self.target, self.pause, fixed)
 
     def _matching(self, model: str) -> list[Mapping[str, Any]]:
         return [fields for glob, fields in self.overrides if fnmatchcase(model, glob)]
@@ -147,5 +147,5 @@ def _policy_cap(policy: Policy, window: int) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _budget(window: int, trigger: float, target: float, pause: float) -> ContextBudget:
-    return ContextBudget(window=window, trigger=trigger, target=target, pause=pause)
+def _budget(window: int, trigger: float, target: float, pause: float, fixed: int) -> ContextBudget:
+    return ContextBudget(window=window, trigger=trigger, target=target, pause=pause, fixed=fixed)

@@ -29,7 +29,7 @@ def reduction_of(
 ) -> Reduction:
     """A reduction as the stages make it."""
     from proxy.history.turns import newest_user
-    from proxy.shortening.compaction import head_end
+    from proxy.shortening.condensing import head_end
 
     return Reduction(
         messages=messages,

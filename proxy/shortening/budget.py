@@ -9,19 +9,51 @@ _SAFE = 0.97
 (llama.cpp b11549 accepts n_ctx - 1), and an answer needs room."""
 
 
+_FIXED = 2 / 3
+"""Share of the target that what can't be shortened may take before the other figures follow what is left."""
+_ENOUGH = 0.45
+"""How far from the target to the trigger a prompt may be left by what costs no model's time."""
+_DEEP = 1 / 4
+"""Share of what is left that a compaction comes down to then."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextBudget:
-    """One model's window in tokens and the fractions of it at which Spillway acts."""
+    """One model's window in tokens and the fractions of it at which Spillway acts.
+
+    `fixed` are tokens of what no compaction touches: system prompt, tools, the template. Where they take most of the
+    target, trigger and target move up into what they leave: a compaction would else be due again at once.
+    """
 
     window: int
     trigger: float = 0.8
     target: float = 0.5
     pause: float = 0.9
+    fixed: int = 0
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether what can't be shortened takes so much that the rest is managed within what it leaves."""
+        return self.fixed > self.window * self.target * _FIXED
 
     @property
     def goal(self) -> int:
         """Prompt tokens to come down to when compacting."""
-        return int(self.window * self.target)
+        aimed = self.window * self.target
+        return int(max(aimed, self.fixed + (self.window - self.fixed) * _DEEP) if self.is_tight else aimed)
+
+    @property
+    def enough(self) -> int:
+        """Prompt tokens at which no model has to be asked: far enough below the trigger for several steps."""
+        between = self.target + (self.trigger - self.target) * _ENOUGH
+        return max(self.goal, int(self.window * between))
+
+    @property
+    def due(self) -> float:
+        """Prompt tokens at which a compaction is due."""
+        base = self.window * self.trigger
+        left = self.fixed + (self.window - self.fixed) * self.trigger
+        return max(base, min(self.ceiling, left)) if self.is_tight else base
 
     @property
     def limit(self) -> int:
@@ -36,7 +68,7 @@ class ContextBudget:
     @property
     def brim(self) -> int:
         """Prompt tokens up to which a prompt may be filled for one turn: an answer has as much room as it has without that."""
-        return int(self.window * self.trigger)
+        return int(self.due)
 
     @property
     def ceiling(self) -> int:
@@ -52,5 +84,4 @@ class ContextBudget:
 
         `passing` of the tokens are there for this turn alone.
         """
-        due = tokens - passing >= self.window * self.trigger
-        return due or upper > self.limit or (passing > 0 and tokens > self.ceiling)
+        return tokens - passing >= self.due or upper > self.limit or (passing > 0 and tokens > self.ceiling)

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Literal, TypeAlias, get_args
 
-from proxy.history.marks import is_summary
-from proxy.history.sentences import last_end
-from proxy.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
+from proxy.history.turns import cut_points, newest_user
 from proxy.neutral.request import Message
-from proxy.shortening import summary
-from proxy.shortening.asking import Summariser, SummaryAsk, asked, bounded
-from proxy.shortening.extract import extract
+from proxy.shortening.asking import Summariser, SummaryAsk, bounded
+from proxy.shortening.condensing import head_end, summarise
 from proxy.shortening.ladder import RUNGS, Reduction
+from proxy.shortening.ladder.cap import cap_unread
+from proxy.shortening.ladder.mask import Mask
+from proxy.shortening.ladder.oversize import cut_oversize
 from proxy.shortening.ladder.trim import cut_middles, drop_oldest
-from proxy.shortening.source import Source, source_of
 
 Kind = Literal["pruned", "compacted", "trimmed"]
 Told = Literal["", "written", "extract"]
 
 _TOLD: dict[str, Told] = {"summarise": "written", "extract": "extract"}
-_MOST_TOO_LONG = 1.25
-"""Of the tokens asked for, what a summary may have by the estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +61,21 @@ def compact(
         return _rewritten(reduction, reduction, "pruned", ())
     shorter, rungs = _prune(reduction)
     kind: Kind = "pruned"
-    if summarised or not shorter.fits:
-        compacted, how = yield from bounded(_summarise(reduction, shorter, summariser))
+    if summarised or not shorter.suffices:
+        compacted, how = yield from bounded(summarise(reduction, shorter, summariser, always=summarised))
         if compacted is not None and (summarised or compacted.total < shorter.total):
             shorter, rungs, kind = compacted, how, "compacted"
+    if not shorter.suffices:
+        shorter, given = _give_up(shorter)
+        rungs = (*rungs, *given)
     if (
         kind == "pruned"
-        and not shorter.fits
+        and not shorter.suffices
         and reduction.total - shorter.total < reduction.limits.minimum_gain
     ):
         shorter, rungs = reduction, ()  # a few tokens are not worth the backend's prefix cache
+    if shorter.total > (roomy := min(limit, reduction.roomy)):
+        shorter = _at_any_price(shorter, roomy)
     if shorter.total > limit:
         shorter, rungs, kind = _trim(shorter, limit), (*rungs, "trim"), "trimmed"
     return _rewritten(reduction, shorter, kind, rungs)
@@ -85,35 +86,53 @@ def kind_of(word: str) -> Kind:
     return next((kind for kind in get_args(Kind) if kind == word), "trimmed")
 
 
-def head_end(messages: Sequence[Message]) -> int:
-    """Index after the pinned head: the first user message and, if there is one, the frozen summary.
-
-    Where several turns with tool results come before it, the beginning of the conversation is missing: none is pinned.
-    """
-    first = first_user(messages)
-    if first is None or _beheaded(messages[:first]):
-        return 0
-    end = first + 1
-    if end < len(messages) and is_summary(messages[end]) and messages[end].get("role") == "assistant":
-        end += 1
-        end += summary.is_bridge(messages, end)
-    return end
-
-
-def _beheaded(before: Sequence[Message]) -> bool:
-    return any(map(is_result, before)) and len(cut_points(before)) > 2
-
-
 def _prune(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:
-    """Old turns first, then what the newest one has read."""
-    newest = newest_user(reduction.messages)
+    """Old turns first, then what the newest one has read; at last what was read a moment ago, rather than ask a model."""
     used: list[str] = []
+    newest, end = newest_user(reduction.messages) or 0, len(reduction.messages)
     for rung in RUNGS:
-        for tail in (newest or 0, len(reduction.messages)):
+        for tail in (newest, end):
             shorter = reduction if reduction.fits else rung.shorten(replace(reduction, tail=tail))
             if shorter.total < reduction.total:
                 reduction, used = shorter, [*used, rung.name]
+    for name, shorten in (("oversize", _cut_oversize), ("mask", _mask_all)):
+        shorter = reduction if reduction.suffices else shorten(replace(reduction, tail=end))
+        if shorter.total < reduction.total:
+            reduction, used = replace(shorter, limits=reduction.limits), [*used, name]
     return reduction, tuple(dict.fromkeys(used))
+
+
+def _cut_oversize(reduction: Reduction) -> Reduction:
+    return cut_oversize(reduction, reduction.limits.message)
+
+
+def _mask_all(reduction: Reduction) -> Reduction:
+    return Mask().shorten(replace(reduction, limits=replace(reduction.limits, protect_newest=0)))
+
+
+def _give_up(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:
+    """What is shortened when all else was not enough: what the model has not read yet, and what opened the session."""
+    used: list[str] = []
+    for name, shorten in (("unread", cap_unread), ("oversize", _cut_deep)):
+        shorter = reduction if reduction.suffices else shorten(reduction)
+        if shorter.total < reduction.total:
+            reduction, used = shorter, [*used, name]
+    return reduction, tuple(used)
+
+
+def _at_any_price(reduction: Reduction, limit: float) -> Reduction:
+    """Down to `limit` without leaving out whole turns, if that goes: be it ever so little that each result gives."""
+    limits = replace(reduction.limits, minimum_gain=0)
+    all_of_it = replace(reduction, budget=limit, enough=limit, limits=limits, tail=len(reduction.messages))
+    shorter = all_of_it if all_of_it.fits else _mask_all(all_of_it)
+    shorter = shorter if shorter.fits else cap_unread(replace(shorter, limits=limits, whole=0.0))
+    return replace(shorter, budget=reduction.budget, enough=reduction.enough, limits=reduction.limits)
+
+
+def _cut_deep(reduction: Reduction) -> Reduction:
+    enough = max(reduction.budget, reduction.enough)
+    cut = cut_oversize(replace(reduction, budget=enough), reduction.limits.message / 4)
+    return replace(cut, budget=reduction.budget)
 
 
 def _trim(reduction: Reduction, limit: float) -> Reduction:
@@ -122,112 +141,6 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
     tail = newest if newest is not None and newest >= floor else cut_points(reduction.messages)[-2:][0]
     shorter = drop_oldest(replace(reduction, budget=limit, tail=tail, floor=floor))
     return shorter if shorter.fits else cut_middles(shorter)
-
-
-def _tail_start(reduction: Reduction, room: float) -> int | None:
-    """Where the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
-
-    None if there is no place to cut. What lies before it is summarised and covered, so it never ends in the newest user
-    message: that one would be told of, though it stays as it is and may yet be edited.
-    """
-    newest = newest_user(reduction.messages)
-    # Tokens of everything before an index.
-    upto = [0.0, *accumulate(reduction.costs)]
-    point: int | None
-    points = [
-        point
-        for point in cut_points(reduction.messages)
-        if reduction.floor <= point < len(reduction.messages)
-    ]
-    for point in points:
-        if point > reduction.floor and point - 1 != newest and is_user(reduction.messages[point - 1]):
-            continue  # a question stays with its answer
-        moved = newest is not None and reduction.floor <= newest < point
-        if upto[-1] - upto[point] + (reduction.costs[newest or 0] if moved else 0.0) <= room:
-            break
-    else:
-        point = points[-1] if points else None
-    return newest if point is not None and point - 1 == newest and newest >= reduction.floor else point
-
-
-def _summarise(
-    reduction: Reduction, pruned: Reduction, by: Summariser
-) -> Generator[SummaryAsk, str, tuple[Reduction | None, tuple[str, ...]]]:
-    """Summarise the unpruned history, whose bytes the backend has cached; the tail is kept as it was pruned."""
-    reduction = _merge_if_due(reduction, by)
-    pinned = sum(reduction.costs[: reduction.floor])
-    start = _tail_start(replace(pruned, floor=reduction.floor), reduction.budget - pinned - by.tokens)
-    if (
-        start is None
-        or sum(reduction.costs[reduction.floor : start]) - by.tokens < reduction.limits.minimum_gain
-    ):
-        return None, ()
-    zone = reduction.messages[reduction.floor : start]
-    source = source_of(zone)
-    rung, text = "summarise", (yield from asked(reduction, by, start, source))
-    if not text:
-        rung, text = "extract", _extract(zone, source, reduction, by)
-    kept = replace(
-        reduction,
-        messages=[*reduction.messages[:start], *pruned.messages[start:]],
-        leans={index: end for index, end in pruned.leans.items() if index >= start},
-    )
-    compacted = _with_summary(
-        kept, start, summary.block(_within(text, reduction, by), zone, limit=by.tokens, source=source)
-    )
-    return (
-        (compacted, (rung,))
-        if compacted.total < reduction.total - reduction.limits.minimum_gain
-        else (None, ())
-    )
-
-
-def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, by: Summariser) -> str:
-    """What code makes of it, in about as many tokens as a summary."""
-    limit = by.tokens * 4
-    text = extract(zone, source, limit=limit)
-    if (tokens := sum(reduction.cost([{"role": "assistant", "content": text}]))) > by.tokens:
-        text = extract(zone, source, limit=int(limit * by.tokens / tokens))
-    return text
-
-
-def _within(text: str, reduction: Reduction, by: Summariser) -> str:
-    """A summary without what it has above the length that was asked for: not every backend keeps that."""
-    while (
-        tokens := sum(reduction.cost([{"role": "assistant", "content": text}]))
-    ) > _MOST_TOO_LONG * by.tokens:
-        shorter = text[: int(len(text) * by.tokens / tokens)]
-        text = shorter[: last_end(shorter)].rstrip() or shorter
-    return text
-
-
-def _merge_if_due(reduction: Reduction, by: Summariser) -> Reduction:
-    """Earlier summary blocks stay frozen until together they outgrow their budget; then they are summarised too."""
-    at = next((i for i in range(reduction.floor) if is_summary(reduction.messages[i])), None)
-    if at is None or reduction.costs[at] <= 2 * by.tokens:
-        return reduction
-    return replace(reduction, floor=at)
-
-
-def _with_summary(reduction: Reduction, start: int, block: str) -> Reduction:
-    """The history with a summary in place of what lies between head and tail.
-
-    Earlier blocks stay as they are, in front of it. A newest user message that is covered stays whole behind it.
-    """
-    messages, newest = reduction.messages, newest_user(reduction.messages)
-    head = list(messages[: reduction.floor])
-    if summary.is_bridge(head, len(head) - 1):
-        head.pop()
-    while head and is_summary(head[-1]):
-        block = f"{head.pop()['content']}\n{block}"
-    said: Message = {"role": "assistant" if head else "user", "content": block}
-    rest = list(messages[start:])
-    if newest is not None and reduction.floor <= newest < start:
-        rest.insert(0, messages[newest])
-    role = bridge_needed(said, rest)
-    bridge = [{"role": role, "content": summary.BRIDGE if role == "user" else summary.NOTED}] if role else []
-    shorter = [*head, said, *bridge, *rest]
-    return replace(reduction, messages=shorter, costs=reduction.cost(shorter), floor=len(head) + 1)
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...]) -> Compaction:

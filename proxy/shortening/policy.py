@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -32,6 +33,10 @@ class Limits:
     """Tokens of the newest tool output that are never masked."""
     minimum_gain: int
     """Tokens a pruning batch or a summary has to save to be worth losing the prefix cache."""
+    message: float = math.inf
+    """Tokens above which a message that is not of the newest turn is cut in its middle."""
+    worth: float = 0.0
+    """Tokens from which a part of the history is worth asking a model for a summary; less is put in short by code."""
     results: ResultLimits | None = None
     """What a tool result is capped to; None: results are not capped."""
     answer_cap: int | None = None
@@ -55,6 +60,8 @@ LOCAL = Limits(
 _PROTECT_SHARE = 1 / 5
 _GAIN_SHARE = 1 / 10
 _RESULT_SHARE = 1 / 5
+_MESSAGE_SHARE = 1 / 6
+_WORTH_SHARE = 1 / 5
 
 
 def limits_for(policy: Policy, window: int) -> Limits:
@@ -72,5 +79,7 @@ def limits_for(policy: Policy, window: int) -> Limits:
         chosen,
         results=results,
         protect_newest=min(chosen.protect_newest, int(window * _PROTECT_SHARE)),
+        message=window * _MESSAGE_SHARE,
+        worth=window * _WORTH_SHARE,
         minimum_gain=min(chosen.minimum_gain, int(window * _GAIN_SHARE)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -19,18 +19,21 @@ from proxy.options import Options
 from proxy.recall.recalled import NOTHING
 from proxy.shortening.asking import Summariser, SummaryAsk, at_its_end
 from proxy.shortening.budget import ContextBudget
-from proxy.shortening.compaction import Compaction, compact, head_end, kind_of
+from proxy.shortening.compaction import Compaction, compact, kind_of
+from proxy.shortening.condensing import head_end
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
 from proxy.shortening.summary import instruction
+from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, NotWritten, Summaries, drive
 from proxy.telemetry.events import Compacted, Compacting
-from proxy.tokens.meter import Meter
 
+UNREAD = 0.4
+"""Share of the window up to which results that the model has not read yet stay whole."""
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
 LEASE = 4.0
@@ -68,13 +71,13 @@ class Compactor:
     def __init__(
         self,
         *,
-        meter: Meter,
+        counting: Counting,
         store: SharedCheckpoints,
         router: Router,
         recaller: Recaller,
         clock: Callable[[], float],
     ) -> None:
-        self._meter = meter
+        self._counting = counting
         self._store = store
         self._router = router
         self._recaller = recaller
@@ -97,17 +100,20 @@ class Compactor:
         if limit is None and self._cooling.get(cold, -math.inf) > job.journal.clock():
             return False
         dropped = limit is not None and await self._recaller.drop(job)
-        lowest = min(budget.limit, limit or _surely_below(budget.limit, job))
+        lowest = min(budget.limit, limit or budget.limit)
         done = await self._shorten(job, budget, goal, lowest)
         unaware = done is not None and done.rungs == TAKEN_OVER and job.is_due
         if done is not None and (unaware or job.prompt.estimate.upper > budget.limit):
             # What was counted by the backend is rewritten, so that the bound is wider than before. And another's run did
             # not know of the newest messages.
-            await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
+            await self._counting.make_sure(job)
+            if unaware or job.prompt.estimate.upper > budget.limit:
+                await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
         if done is None:
             self._cool(cold, job.journal.clock())
         elif limit is None:
-            await self._recaller.recall(job, reserve=budget.goal - goal)
+            # The prompt is to stay well below the trigger with what is recalled, too.
+            await self._recaller.recall(job, reserve=budget.brim - budget.enough + budget.goal - goal)
         return done is not None or dropped
 
     async def drop_recalled(self, job: Job) -> bool:
@@ -129,7 +135,7 @@ class Compactor:
         prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, made)
         job.prompt.untouched = False
         before, job.prompt.recalled = _of_history(job.prompt), NOTHING
-        job.prompt.estimate = await self._meter.measure(job.key, job.body())
+        job.prompt.estimate = await self._counting.meter.measure(job.key, job.body())
         job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
         job.measured()
         return done
@@ -175,8 +181,7 @@ class Compactor:
         async def stand_in(ask: SummaryAsk) -> str:
             return "[Here the summary would stand.]" + " so on" * (ask.max_tokens // 2)
 
-        limit = min(budget.limit, _surely_below(budget.limit, job))
-        return await self._run(job, budget, budget.goal, limit, stand_in)
+        return await self._run(job, budget, budget.goal, budget.limit, stand_in)
 
     async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
         """Run it here, unless another replica is at it, or was since the job was prepared: then take over what it stored."""
@@ -232,18 +237,28 @@ class Compactor:
         """What there is to reduce, and the tokens of all else in the prompt."""
 
         def cost(messages: Sequence[Message]) -> list[float]:
-            return self._meter.costs(job.key, messages)
+            return self._counting.meter.costs(job.key, messages)
 
         history = job.prompt.history
         costs = cost(history)
         overhead = max(0.0, _of_history(job.prompt) - sum(costs))
+        limits = limits_for(job.options.policy, budget.window)
+        room = max(1.0, goal - overhead)
+        limits = replace(
+            limits,
+            message=min(limits.message, room / 4),
+            minimum_gain=min(limits.minimum_gain, round(room / 4)),
+        )
         reduction = Reduction(
             messages=history,
             costs=costs,
             floor=head_end(history),
             tail=newest_user(history) or 0,
-            budget=max(1.0, goal - overhead),
-            limits=limits_for(job.options.policy, budget.window),
+            budget=room,
+            enough=max(1.0, goal + budget.enough - budget.goal - overhead),
+            whole=budget.window * UNREAD,
+            roomy=max(1.0, budget.pause_point - overhead),
+            limits=limits,
             cost=cost,
         )
         return reduction, overhead
@@ -265,9 +280,10 @@ class Compactor:
         if not same:
             profile = await route.upstream.prober.profile(route.model)
             window = profile.window.value if profile.window is not None else budget.window
+        room = int(budget.goal - overhead) // 5
         return Summariser(
             window=window,
-            tokens=max(96, min(2048, budget.window // 8, window // 8)),
+            tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
             overhead=overhead,
             same_model=same,
             trust=max(_COLD, _surely_below(window, job) / window) if same else _COLD,
@@ -316,8 +332,8 @@ class Compactor:
             covered=stored.covered - shift,
             replaced=len(stored.replacement),
             kind=kind_of(stored.kind),
-            before=sum(self._meter.costs(job.key, job.prompt.history)),
-            after=sum(self._meter.costs(job.key, messages)),
+            before=sum(self._counting.meter.costs(job.key, job.prompt.history)),
+            after=sum(self._counting.meter.costs(job.key, messages)),
             rungs=TAKEN_OVER,
         )
 

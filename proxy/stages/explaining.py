@@ -44,7 +44,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
     if budget is None or not is_managed(job.route, job.options):
         return {**told, **_left_alone(job)}
     told["budget"] = {
-        "trigger": int(budget.window * budget.trigger),
+        "trigger": budget.brim,
         "target": budget.goal,
         "pause": budget.pause_point,
     }

@@ -133,8 +133,8 @@ class Job:
     """Of its summary, or of the one that it waits for."""
     alone: asyncio.Lock | None = None
     """Held by the one such job that may go on."""
-    _budget: tuple[Fact[int] | None, ContextBudget | None] = (None, None)
-    """The budget, and the window that it is for: it is asked for again and again."""
+    _budget: tuple[Fact[int] | None, Estimate | None, ContextBudget | None] = (None, None, None)
+    """The budget, and the window and the estimate that it is for: it is asked for again and again."""
 
     @property
     def native(self) -> bool:
@@ -156,9 +156,11 @@ class Job:
     def budget(self) -> ContextBudget | None:
         """None while the window is not known: then nothing is managed."""
         window = self.profile.window or self.assumed
-        if window is not self._budget[0]:
-            self._budget = window, None if window is None else self.options.budget(window.value)
-        return self._budget[1]
+        estimate = self.prompt.estimate
+        if window is not self._budget[0] or estimate is not self._budget[1]:
+            budget = None if window is None else self.options.budget(window.value, estimate.fixed)
+            self._budget = window, estimate, budget
+        return self._budget[2]
 
     @property
     def is_due(self) -> bool:

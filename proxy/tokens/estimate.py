@@ -48,10 +48,12 @@ class Estimate:
     overflow is decided by it. `source` says what the figures stand on: `backend` (a count of this very
     prompt), `anchored` (a count of its beginning and a prediction of the rest), `exact` (the model's own
     vocabulary), `calibrated` (the general vocabulary with learned weights) or `coarse` (byte classes, while
-    no vocabulary is loaded).
+    no vocabulary is loaded). `fixed` is the part of `tokens` that the leading system messages, tools and all that is no
+    message take, as predicted.
     """
 
     tokens: int
     upper: int
     source: EstimateSource
+    fixed: int
     ticket: Ticket = field(repr=False, compare=False)

@@ -212,7 +212,9 @@ def _finished(of: _Measured) -> Estimate:
     expected = Expectation(known, predicted, deviation, unsure, trusted=trusted and not coarse)
     ticket = _ticket(of, expected, learnable=not coarse and predicted > 0)
     tokens = max(1, round(known + predicted))
-    return Estimate(tokens, max(tokens, round(known + predicted + margin)), source, ticket)
+    upper = max(tokens, round(known + predicted + margin))
+    fixed = counter.calibration.predict(add((of.extras.x, of.history.system_total)))
+    return Estimate(tokens, upper, source, max(0, min(tokens, round(fixed))), ticket)
 
 
 def _source(of: _Measured, *, coarse: bool) -> EstimateSource:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from proxy.shortening.budget import ContextBudget
 
 BUDGET = ContextBudget(window=1000)
@@ -17,3 +20,24 @@ def test_a_prompt_is_due_by_its_estimate_or_when_it_might_not_fit() -> None:
     assert BUDGET.needs_compaction(800, 800)
     assert BUDGET.needs_compaction(500, 971)
     assert not BUDGET.needs_compaction(500, 970)
+
+
+def test_where_most_is_fixed_trigger_and_target_follow_what_is_left() -> None:
+    tight = ContextBudget(window=1000, fixed=700)
+    assert tight.is_tight
+    assert (tight.goal, tight.enough, tight.due) == (775, 775, 850)
+    assert not tight.needs_compaction(849, 900)
+    assert tight.needs_compaction(850, 900)
+    half = ContextBudget(window=1000, fixed=500)
+    assert (half.goal, half.enough, half.due) == (625, 635, 850)
+    loose = ContextBudget(window=1000, fixed=300)
+    assert not loose.is_tight
+    assert (loose.goal, loose.enough, loose.due) == (500, 635, 800)
+
+
+@given(st.integers(256, 2**20), st.floats(0, 1))
+def test_between_target_and_trigger_there_is_room_whatever_is_fixed(window: int, fixed: float) -> None:
+    budget = ContextBudget(window=window, fixed=int(window * fixed))
+    assert budget.goal <= budget.enough
+    assert budget.due <= budget.ceiling + 1 < budget.pause_point + 1
+    assert fixed > 0.75 or budget.enough < budget.due

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from proxy.history.turns import cut_points, newest_user
 from proxy.neutral.request import Message, text_of
 from proxy.shortening import summary
 from proxy.shortening.asking import Summariser, SummaryAsk
-from proxy.shortening.compaction import Compaction, compact, head_end
+from proxy.shortening.compaction import Compaction, compact
+from proxy.shortening.condensing import head_end
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.ladder.trim import LEFT_OUT
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
@@ -265,6 +267,63 @@ def test_a_merged_block_is_read_whole() -> None:
     by = Summariser(window=100_000, tokens=60, overhead=0.0, same_model=False)
     _, asked = run(reduction_of(messages, total(messages) * 0.2), by=by)
     assert "The door is green." in asked[0].messages[0]["content"]
+
+
+# -- how deep, and by whom
+
+
+def limited(messages: Sequence[Message], share: float, *, enough: float = 0.0, **limits: float) -> Reduction:
+    plain = reduction_of(messages, total(messages) * share)
+    return replace(
+        plain,
+        enough=total(messages) * enough,
+        limits=replace(plain.limits, **limits),  # type: ignore[arg-type]
+    )
+
+
+def test_no_model_is_asked_where_masking_is_enough() -> None:
+    messages = [*agent(12), assistant("Done."), user("And now?")]
+    done, asked = run(limited(messages, 0.3, enough=0.6, protect_newest=10_000))
+    assert (done.kind, asked) == ("pruned", [])
+    assert done.after <= total(messages) * 0.6
+    _, asked = run(limited(messages, 0.1, enough=0.15, protect_newest=10_000))
+    assert len(asked) == 1
+
+
+def test_what_is_not_worth_a_summary_is_put_in_short_by_code_behind_the_block_that_there_is() -> None:
+    messages = chat(8)
+    done, asked = run(limited(messages, 0.4, worth=10_000.0))
+    assert (asked, done.rungs, done.kind) == ([], ("extract",), "compacted")
+    block = text_of(done.messages[1])
+    assert "Answer 5" in block
+    grown = [*done.messages[:-1], *chat(6)[2:]]
+    again, asked = run(limited(grown, 0.6, worth=10_000.0))
+    assert asked == []
+    assert text_of(again.messages[1]).startswith(block)
+
+
+def test_earlier_blocks_are_summarised_too_where_another_would_be_too_much() -> None:
+    done, _ = run(reduction_of(chat(12), total(chat(12)) * 0.3))
+    messages = [*done.messages[:-1], *chat(5)[2:]]
+    tight = total(done.messages[:2]) + 30
+    again, _ = run(reduction_of(messages, tight))
+    assert text_of(again.messages[1]).count(marks.OPEN) == 1
+    roomy, _ = run(reduction_of(messages, total(messages) * 0.75))
+    assert text_of(roomy.messages[1]).startswith(text_of(done.messages[1]))
+
+
+def test_a_long_opening_gives_way_before_a_model_is_asked() -> None:
+    messages = [
+        user("Example: " + "so it goes " * 900),
+        user("Task"),
+        *agent(3)[1:],
+        assistant("ok"),
+        user("?"),
+    ]
+    done, asked = run(limited(messages, 0.4, enough=0.5, message=200.0))
+    assert (asked, done.rungs[-1:]) == ([], ("oversize",))
+    assert "left out here" in text_of(done.messages[0])
+    assert done.messages[1] is messages[1]
 
 
 # -- shapes of conversations that have no obvious answer

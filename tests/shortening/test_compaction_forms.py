@@ -15,7 +15,7 @@ from proxy.history.turns import first_user, is_result, newest_user
 from proxy.neutral.request import Message, text_of
 from proxy.shaping.repair import NOTED, RepairRules, repair
 from proxy.shortening import summary
-from proxy.shortening.compaction import head_end
+from proxy.shortening.condensing import head_end
 from proxy.shortening.extract import extract
 from proxy.shortening.source import source_of
 from proxy.shortening.transcript import transcript

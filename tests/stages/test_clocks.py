@@ -60,7 +60,7 @@ async def test_a_history_that_could_not_be_shortened_is_tried_again_after_as_lon
     seconds: float,
 ) -> None:
     clock, tried = HandClock(), 0
-    compactor = Compactor(meter=None, store=None, router=None, recaller=None, clock=clock)  # type: ignore[arg-type]
+    compactor = Compactor(counting=None, store=None, router=None, recaller=None, clock=clock)  # type: ignore[arg-type]
 
     async def in_vain(*_: Any) -> None:
         nonlocal tried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,7 +20,9 @@ class Reduction:
 
     `floor` is the index of the first message that may change (what is before it is pinned or frozen),
     `tail` the index at which the protected newest messages begin, `budget` the tokens that all `messages`
-    together may have, `costs` their predicted tokens.
+    together may have, `costs` their predicted tokens. At `enough` tokens, `budget` or more, no model is asked; `whole`
+    are the tokens up to which what the model has not read yet is never shortened for less; at `roomy` tokens an answer
+    still has room.
     """
 
     messages: Sequence[Message]
@@ -29,6 +32,9 @@ class Reduction:
     budget: float
     limits: Limits
     cost: Cost
+    enough: float = 0.0
+    whole: float = math.inf
+    roomy: float = math.inf
     leans: Mapping[int, int] = field(default_factory=dict)
     """Messages that point at a later one, by their index, and the index behind that: it is covered with them."""
 
@@ -41,6 +47,11 @@ class Reduction:
     def fits(self) -> bool:
         """Whether the budget is kept."""
         return self.total <= self.budget
+
+    @property
+    def suffices(self) -> bool:
+        """Whether no model has to be asked."""
+        return self.total <= max(self.budget, self.enough)
 
     def with_messages(self, messages: Sequence[Message]) -> Reduction:
         """The same reduction after messages were replaced one for one."""

@@ -1,10 +1,10 @@
-"""Cap oversize tool results: beginning, end and what looks like an error stay, and each cut says its size."""
+"""Cap oversize tool results as far as needed: beginning, end and what looks like an error stay, and each cut says its size."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxy.history.turns import newest_user
 from proxy.shortening.ladder.base import Reduction
@@ -16,6 +16,7 @@ _LEAST = 400
 _LEAST_LINE = 100
 _LEAST_LINES = 5
 _LINES_OUT = "[… {} line{}, {} characters left out here …]"
+_LINES_MARKED = re.compile(r"\[… (\d{1,12}) lines?, (\d{1,12}) characters left out here …\]")
 _CHARACTERS_OUT = "[… {} characters left out …]"
 _MARK_ROOM = 72
 """Characters of a mark with its line end, at most."""
@@ -35,29 +36,61 @@ _LISTING_COMMAND = re.compile(r'^\{\s*"(?:command|cmd)"\s*:\s*"\s*(?:ls|dir|tree
 
 
 class Cap:
-    """Caps tool results that exceed the limits; the others stay as they are."""
+    """Caps tool results that exceed the limits, oldest first and each as far as needed; the others stay as they are."""
 
     name = "cap"
 
     def shorten(self, reduction: Reduction) -> Reduction:
-        """Cap every oversize result between `floor` and `tail`; what the model has not read yet only if it must be."""
-        unread = unread_from(reduction.messages)
-        read = _cap(reduction, reduction.floor, min(unread, reduction.tail))
-        return read if read.fits else _cap(read, max(unread, reduction.floor), reduction.tail)
+        """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
+        limits = reduction.limits.results
+        end = min(unread_from(reduction.messages), reduction.tail)
+        if limits is None or reduction.floor >= end:
+            return reduction
+        messages, costs = list(reduction.messages), list(reduction.costs)
+        user, excess = newest_user(messages), reduction.total - reduction.budget
+        for index, results in by_message(results_of(messages)).items():
+            if excess <= 0 or not reduction.floor <= index < end or index == user:
+                continue
+            room = costs[index] - excess
+            short = {r: text for r in results if (text := _capped(r, reduction, limits, room)) != r.text}
+            if short:
+                messages[index] = with_texts(messages[index], short)
+                excess -= costs[index] - (cost := sum(reduction.cost([messages[index]])))
+                costs[index] = cost
+        capped = replace(reduction, messages=messages, costs=costs)
+        return capped if capped.total < reduction.total else reduction
 
 
-def _cap(reduction: Reduction, start: int, end: int) -> Reduction:
-    limits = reduction.limits.results
-    if limits is None or start >= end:
-        return reduction
+def cap_unread(reduction: Reduction) -> Reduction:
+    """Shorten what the model has not read yet, its largest results first, until `enough` is kept; `whole` tokens stay.
+
+    The last thing to give up: the model has just asked for it.
+    """
     messages = list(reduction.messages)
-    user = newest_user(messages)
-    for index, results in by_message(results_of(messages)).items():
-        if start <= index < end and index != user:
-            short = {r: text for r in results if (text := _capped(r, reduction, limits)) != r.text}
-            messages[index] = with_texts(messages[index], short)
+    unread = {i: own for i, own in by_message(results_of(messages)).items() if i >= unread_from(messages)}
+    sizes = [reduction.costs[index] for index in unread]
+    wanted = max(reduction.whole, max(reduction.budget, reduction.enough) - (reduction.total - sum(sizes)))
+    if sum(sizes) <= wanted:
+        return reduction
+    level = water_level(sizes, wanted)
+    for index, results in unread.items():
+        texts = {r: _filled(r, reduction, level / len(results)) for r in results}
+        messages[index] = with_texts(
+            messages[index], {r: text for r, text in texts.items() if text != r.text}
+        )
     capped = reduction.with_messages(messages)
     return capped if capped.total < reduction.total else reduction
+
+
+def water_level(sizes: Sequence[float], room: float) -> float:
+    """The size to which the larger of these have to come down, so that together they take no more than `room`."""
+    left = room
+    for at, size in enumerate(ordered := sorted(sizes)):
+        level = left / (len(ordered) - at)
+        if size > level:
+            return max(0.0, level)
+        left -= size
+    return max(ordered, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +103,39 @@ class _Bounds:
         return _Bounds(self.lines, self.line, min(self.characters, characters))
 
 
-def _capped(result: Result, reduction: Reduction, limits: ResultLimits) -> str:
-    """The text within all limits; the text itself if it is, or if capping would not save tokens."""
+def _capped(result: Result, reduction: Reduction, limits: ResultLimits, room: float) -> str:
+    """The text in `room` tokens, or if that is less within all limits; the text itself if capping would not save tokens."""
     text = result.text
     if len(text) <= _LEAST:
         return text
-
-    def tokens(text: str) -> float:
-        return sum(reduction.cost([{"role": "tool", "content": text}]))
-
-    bounds = _bounds(result, limits)
+    bounds, tokens = _bounds(result, limits), _counter(reduction)
     short = shortened(text, bounds)
     if short == text and reduction.costs[result.index] <= limits.tokens:
         return text
-    short = _within_tokens(short, tokens, limits.tokens, bounds)
-    return short if short != text and tokens(short) < tokens(text) else text
+    least = _within_tokens(short, tokens, limits.tokens, bounds)
+    if room > tokens(least):
+        short = _filled(result, reduction, room)
+        least = short if tokens(short) <= room else least
+    return least if least != text and tokens(least) < tokens(text) else text
 
 
-def _within_tokens(text: str, tokens: Callable[[str], float], most: int, bounds: _Bounds) -> str:
+def _filled(result: Result, reduction: Reduction, room: float) -> str:
+    """As much of the text as so many tokens hold, whatever its lines are like."""
+    text = result.text
+    bounds = _Bounds(
+        max(_LEAST_LINES, text.count("\n") + 1), max(_LEAST_LINE, len(text)), max(_LEAST, len(text))
+    )
+    return _within_tokens(text, _counter(reduction), room, bounds)
+
+
+def _counter(reduction: Reduction) -> Callable[[str], float]:
+    def tokens(text: str) -> float:
+        return sum(reduction.cost([{"role": "tool", "content": text}]))
+
+    return tokens
+
+
+def _within_tokens(text: str, tokens: Callable[[str], float], most: float, bounds: _Bounds) -> str:
     """Shortened until it has so few tokens, as far as that goes."""
     short, room = text, len(text)
     for last in (*[False] * _TRIES, True):
@@ -192,11 +240,19 @@ class _Selection:
         after = 0
         for index in (*sorted(self._kept), len(self._lines)):
             if gap := self._lines[after:index]:
-                shown.append(_LINES_OUT.format(len(gap), "s" * (len(gap) > 1), _length(gap)))
+                lines, characters = _left_out(gap)
+                shown.append(_LINES_OUT.format(lines, "s" * (lines > 1), characters))
             if index < len(self._lines):
                 shown.append(self._lines[index])
             after = index + 1
         return shown
+
+
+def _left_out(gap: Sequence[str]) -> tuple[int, int]:
+    """Lines and characters that are missing where these are left out: what earlier marks among them stand for, too."""
+    marks = [found for line in gap if (found := _LINES_MARKED.fullmatch(line))]
+    lines = len(gap) + sum(int(mark[1]) - 1 for mark in marks)
+    return lines, _length(gap) + sum(int(mark[2]) - len(mark.group()) - 1 for mark in marks)
 
 
 def suspects(lines: Sequence[str], first: int, end: int) -> Iterator[int]:

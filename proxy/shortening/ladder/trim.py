@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from proxy.shortening.ladder.base import Reduction
 
 LEFT_OUT = "[Earlier messages were left out here to fit the context window.]"
 _MARK = "\n[… {} characters left out here to fit the context window …]\n"
+_MARKED = re.compile(re.escape(_MARK).replace(r"\{\}", r"(\d{1,12})"))
 _LEAST = 400
 """Characters that are left of a text at least."""
 _TRIES = 3
@@ -79,12 +81,12 @@ def cut_middles(reduction: Reduction) -> Reduction:
         if excess <= 0:
             break
         total -= costs[index]
-        messages[index], costs[index] = _cut(messages[index], costs[index], excess, reduction)
+        messages[index], costs[index] = cut_middle(messages[index], costs[index], excess, reduction)
         total += costs[index]
     return replace(reduction, messages=messages, costs=costs)
 
 
-def _cut(message: Message, cost: float, excess: float, reduction: Reduction) -> tuple[Message, float]:
+def cut_middle(message: Message, cost: float, excess: float, reduction: Reduction) -> tuple[Message, float]:
     """The message with so many tokens less, or as few as may be; as it is if that would gain nothing."""
     best, best_cost = message, cost
     longest = max(map(len, _texts(message)), default=0)
@@ -105,10 +107,12 @@ def _cut(message: Message, cost: float, excess: float, reduction: Reduction) -> 
 
 
 def _middle_cut(text: str, *, keep: int) -> str:
-    mark = _MARK.format(len(text) - keep)
-    if len(text) <= keep + len(mark):
-        return text
-    return text[: keep // 2] + mark + text[len(text) - (keep - keep // 2) :]
+    head, tail = text[: keep // 2], text[len(text) - (keep - keep // 2) :]
+    # What an earlier cut took out is gone as well.
+    earlier = list(_MARKED.finditer(text, len(head), max(len(head), len(text) - len(tail))))
+    gone = sum(int(mark.group(1)) - len(mark.group()) for mark in earlier)
+    mark = _MARK.format(len(text) - keep + gone)
+    return text if len(text) <= keep + len(mark) else f"{head}{mark}{tail}"
 
 
 def _pieces(role: Any, text: str) -> list[Span]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.neutral.request import Message
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.ladder.cap import Cap
+from proxy.shortening.ladder.cap import Cap, cap_unread, water_level
 from proxy.shortening.policy import LOCAL, ResultLimits, limits_for
 from tests.histories import assistant, call, cost, reduction_of, tool, user
 
@@ -120,16 +120,13 @@ def test_directories_show_so_many_entries(name: str, arguments: str, listing: bo
     assert len(shown) == (11 if listing else 35)
 
 
-def test_a_result_larger_than_the_window_becomes_a_share_of_it() -> None:
-    results = limits_for("standard", 8192).results
-    assert results is not None
+def test_a_result_larger_than_the_window_fills_what_is_left_of_it() -> None:
     text = "\n".join("some words in a row, " * 20 for _ in range(1500))
     messages = [user("a"), assistant(None, tool_calls=[call(1)]), tool(1, text)]
-    before = replace(reduction_of(messages, 4096), tail=3)
-    done = Cap().shorten(replace(before, limits=replace(before.limits, results=results)))
+    before = replace(reduction_of(messages, 4096), enough=5000, whole=8192 * 0.4)
+    done = cap_unread(before)
     assert before.total > 8192 * 10
-    assert 8192 / 10 < sum(cost(done.messages[2:])) <= 8192 / 5 + 10
-    assert done.fits
+    assert 5000 * 0.85 < done.total <= 5000
 
 
 def test_the_standard_limits_let_a_large_file_pass_in_a_large_window() -> None:
@@ -141,20 +138,64 @@ def test_the_standard_limits_let_a_large_file_pass_in_a_large_window() -> None:
     )
 
 
-def test_what_the_model_has_not_read_is_capped_only_if_it_must_be() -> None:
+def test_what_the_model_has_not_read_is_shortened_last_and_no_more_than_it_must_be() -> None:
     large = "\n".join(numbered(400))
     messages = [
         user("a"),
         assistant(None, tool_calls=[call(1)]),
         tool(1, large),
-        assistant(None, tool_calls=[call(2)]),
+        assistant(None, tool_calls=[call(2), call(3)]),
         tool(2, large),
+        tool(3, "\n".join(numbered(40))),
     ]
-    total = sum(cost(messages))
-    enough = Cap().shorten(reduction(messages, budget=total * 0.7))
-    assert [a is b for a, b in zip(messages, enough.messages, strict=True)] == [True, True, False, True, True]
-    all_of_it = Cap().shorten(reduction(messages, budget=total * 0.3))
-    assert len(all_of_it.messages[4]["content"].split("\n")) <= 40
+    total, size = sum(cost(messages)), cost(messages)[4]
+    for share in (0.7, 0.1):
+        read = Cap().shorten(reduction(messages, budget=total * share))
+        same = [a is b for a, b in zip(messages, read.messages, strict=True)]
+        assert same == [True, True, False, True, True, True]
+    plain = reduction(messages, budget=total * 0.1)
+    assert cap_unread(plain) is plain, "as long as nothing else is allowed"
+    ample = replace(plain, whole=size * 2)
+    assert cap_unread(ample) is ample, "as much of it as this is never cut"
+    half = cap_unread(replace(plain, whole=size * 0.6))
+    assert half.messages[5] is messages[5], "the largest first"
+    assert 0.4 * size < half.costs[4] + half.costs[5] <= 0.6 * size
+    assert half.messages[4]["content"].startswith("line 0 of the file\n")
+    assert half.messages[4]["content"].endswith("\nline 399 of the file")
+    assert cap_unread(half) is half
+    roomy = cap_unread(replace(plain, whole=size * 0.2, enough=total - size * 0.3))
+    assert 0.9 * (total - size * 0.3) < roomy.total <= total - size * 0.3
+
+
+def test_results_are_capped_as_far_as_needed_the_oldest_first() -> None:
+    large = "\n".join(numbered(400))
+    steps = [m for n in (1, 2, 3) for m in (assistant(None, tool_calls=[call(n)]), tool(n, large))]
+    messages = [user("a"), *steps, assistant("b")]
+    total, size = sum(cost(messages)), cost(messages)[2]
+    done = Cap().shorten(reduction(messages, budget=total - size * 1.3))
+    shares = [done.costs[index] / size for index in (2, 4, 6)]
+    assert shares[0] < 0.2, "down to the limits"
+    assert 0.3 < shares[1] < 0.6, "as far as needed"
+    assert done.messages[6] is messages[6]
+    assert total - size * 1.45 < done.total <= total - size * 1.3
+    assert Cap().shorten(done) is done
+
+
+def test_a_cut_counts_what_an_earlier_one_left_out() -> None:
+    text = "\n".join(numbered(400))
+    once = capped(text, lines=40)
+    twice = capped(once, lines=12)
+    (mark,) = [line for line in twice.split("\n") if "left out here" in line]
+    left = [line for line in twice.split("\n") if line != mark]
+    assert mark.startswith(f"[… {400 - len(left)} lines, {len(text) - len(chr(10).join(left))} characters")
+
+
+@given(st.lists(st.floats(0, 1e4), max_size=9), st.floats(0, 2e4))
+def test_water_fills_up_to_one_level(sizes: list[float], room: float) -> None:
+    level = water_level(sizes, room)
+    filled = sum(min(size, level) for size in sizes)
+    assert filled <= room * (1 + 1e-9)
+    assert filled == pytest.approx(min(room, sum(sizes)))
 
 
 def test_pinned_messages_and_the_newest_question_stay() -> None:
@@ -174,6 +215,7 @@ def test_each_part_of_a_result_is_capped_and_the_rest_of_it_stays() -> None:
         user("a"),
         assistant(None, tool_calls=[call(1)]),
         {**tool(1, ""), "content": [image, part, part]},
+        assistant("b"),
     ]
     content: list[Any] = Cap().shorten(reduction(messages)).messages[2]["content"]
     assert content[0] is image

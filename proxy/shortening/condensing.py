@@ -1,0 +1,237 @@
+"""What a summary takes the place of: which part of the beginning stays, where the tail begins, and the block between."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from proxy.history.marks import is_summary
+from proxy.history.sentences import last_end
+from proxy.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
+from proxy.neutral.request import SYSTEM_ROLES, Message
+from proxy.shortening import summary
+from proxy.shortening.asking import Summariser, SummaryAsk, asked
+from proxy.shortening.extract import extract
+from proxy.shortening.ladder import Reduction
+from proxy.shortening.opening import beginning, opening
+from proxy.shortening.source import Source, source_of
+
+_MOST_TOO_LONG = 1.25
+"""Of the tokens asked for, what a summary may have by the estimate."""
+_FOLDED = 1 / 4
+"""Share of its tokens that is left of what is put in short by code."""
+_LEAST = 0.25
+"""Share of the room that the beginning has, however large the newest turn is."""
+_UNUSED = 0.15
+"""Share of the room that may be left unused; more is filled from the beginning."""
+
+
+def head_end(messages: Sequence[Message]) -> int:
+    """Index after the pinned head: the summary that is there with its bridge, else the first user message.
+
+    Where several turns with tool results come before that, the beginning of the conversation is missing: none is pinned.
+    """
+    first, block = first_user(messages), next((i for i, m in enumerate(messages) if is_summary(m)), None)
+    if block is not None:
+        return block + 1 + summary.is_bridge(messages, block + 1)
+    return 0 if first is None or _beheaded(messages[:first]) else first + 1
+
+
+def _beheaded(before: Sequence[Message]) -> bool:
+    return any(map(is_result, before)) and len(cut_points(before)) > 2
+
+
+def _tail_start(reduction: Reduction, room: float) -> int | None:
+    """Where the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
+
+    None if there is no place to cut. What lies before it is summarised and covered, so it never ends in the newest user
+    message: that one would be told of, though it stays as it is and may yet be edited.
+    """
+    newest = newest_user(reduction.messages)
+    # Tokens of everything before an index.
+    upto = [0.0, *accumulate(reduction.costs)]
+    point: int | None
+    points = [
+        point
+        for point in cut_points(reduction.messages)
+        if reduction.floor <= point < len(reduction.messages)
+    ]
+    for point in points:
+        if point > reduction.floor and point - 1 != newest and is_user(reduction.messages[point - 1]):
+            continue  # a question stays with its answer
+        moved = newest is not None and reduction.floor <= newest < point
+        if upto[-1] - upto[point] + (reduction.costs[newest or 0] if moved else 0.0) <= room:
+            break
+    else:
+        point = points[-1] if points else None
+    return newest if point is not None and point - 1 == newest and newest >= reduction.floor else point
+
+
+def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, tokens: int) -> str:
+    """What code makes of it, in about as many tokens as a summary."""
+    limit = tokens * 4
+    text = extract(zone, source, limit=limit)
+    if (taken := sum(reduction.cost([{"role": "assistant", "content": text}]))) > tokens:
+        text = extract(zone, source, limit=int(limit * tokens / taken))
+    return text
+
+
+def _within(text: str, reduction: Reduction, tokens: int) -> str:
+    """A summary without what it has above the length that was asked for: not every backend keeps that."""
+    while (taken := sum(reduction.cost([{"role": "assistant", "content": text}]))) > _MOST_TOO_LONG * tokens:
+        shorter = text[: int(len(text) * tokens / taken)]
+        text = shorter[: last_end(shorter)].rstrip() or shorter
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What stays in front of the block, and the room it was chosen for; what of the history the block stands for."""
+
+    reduction: Reduction
+    head: Sequence[Message]
+    start: int
+    room: float
+    newest: int | None
+    """Index of the newest user message, where it belongs to the beginning."""
+    chosen: bool
+    """Whether the head was chosen now, and is not that of an earlier compaction."""
+
+    @property
+    def zone(self) -> list[Message]:
+        """What the block stands for."""
+        whole = set(map(id, self.head))
+        between = self.reduction.messages[self.reduction.floor : self.start]
+        return [message for message in between if id(message) not in whole]
+
+
+def summarise(
+    reduction: Reduction, pruned: Reduction, by: Summariser, *, always: bool
+) -> Generator[SummaryAsk, str, tuple[Reduction | None, tuple[str, ...]]]:
+    """Summarise the unpruned history, whose bytes the backend has cached; the tail is kept as it was pruned.
+
+    What is not worth asking a model for is put in short by code, behind the blocks that there are.
+    """
+    plan = _planned(reduction, pruned, by)
+    if plan is None or (new := _new(plan)) <= 0:
+        return None, ()
+    block, due = _block(plan.reduction), new
+    if block is not None and _outgrown(plan, block, pruned, by):
+        due += plan.reduction.costs[block]
+    asks = always or due >= reduction.limits.worth
+    if asks and block is not None and due > new:
+        merged = replace(plan.reduction, floor=block)
+        plan, new = replace(plan, reduction=merged, head=merged.messages[:block]), due
+    if new - by.tokens < reduction.limits.minimum_gain:
+        return None, ()
+    rung, text, size = "summarise", "", by.tokens
+    zone = plan.zone
+    source = source_of(zone)
+    if asks:
+        text = yield from asked(plan.reduction, by, plan.start, source)
+    else:
+        size = min(size, int(new * _FOLDED))
+    if not text:
+        rung, text = "extract", _extract(zone, source, reduction, size)
+    text = _within(text, reduction, size)
+    compacted = _filled(plan, pruned, summary.block(text, zone, limit=size, source=source))
+    gained = compacted.total < reduction.total - reduction.limits.minimum_gain
+    return (compacted, (rung,)) if gained else (None, ())
+
+
+def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:
+    """Choose what stays; None if there is no place to cut."""
+    chosen = _block(reduction) is None and reduction.floor > 0
+    newest = newest_user(reduction.messages)
+    if not chosen:
+        head, room = reduction.messages[: reduction.floor], 0.0
+        start = _tail_start(pruned, reduction.budget - sum(reduction.costs[: reduction.floor]) - by.tokens)
+        return None if start is None else _Plan(reduction, head, start, room, None, chosen=False)
+    reduction, pruned = replace(reduction, floor=0), replace(pruned, floor=0)
+    begins = newest if newest is not None and newest < beginning(reduction.messages) else None
+    room = max(reduction.budget * _LEAST, reduction.budget - by.tokens / 2 - _least_tail(pruned))
+    end = len(reduction.messages) if newest is None else newest
+    head = opening(reduction, end, room, forced=begins)
+    # The newest message is counted with the tail, wherever it stands.
+    pinned = sum(reduction.cost(head)) - (reduction.costs[begins] if begins is not None else 0.0)
+    start = _tail_start(pruned, reduction.budget - pinned - by.tokens)
+    if start is None:
+        return None
+    begins = begins if begins is not None and begins < start else None
+    head = opening(reduction, min(end, start), room, forced=begins)
+    return _Plan(reduction, head, start, room, begins, chosen=True)
+
+
+def _least_tail(reduction: Reduction) -> float:
+    """Tokens of the last step, and of the newest user message."""
+    last, newest = cut_points(reduction.messages)[-2:][0], newest_user(reduction.messages)
+    moved = reduction.costs[newest] if newest is not None and newest < last else 0.0
+    return sum(reduction.costs[last:]) + moved
+
+
+def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
+    """The history with its block, and as much more of its beginning as there is room for when the block is known."""
+    old = plan.reduction
+    kept = replace(
+        old,
+        messages=[*old.messages[: plan.start], *pruned.messages[plan.start :]],
+        leans={index: end for index, end in pruned.leans.items() if index >= plan.start},
+    )
+    compacted = _with_summary(kept, plan, block)
+    left = old.budget - compacted.total
+    if not plan.chosen or left < old.budget * _UNUSED:
+        return compacted
+    newest = newest_user(old.messages)
+    end = plan.start if newest is None else min(plan.start, newest)
+    pinned = sum(old.cost(plan.head)) - (old.costs[plan.newest] if plan.newest is not None else 0.0)
+    head = opening(old, end, pinned + left, forced=plan.newest, others=True)
+    fuller = _with_summary(kept, replace(plan, head=head), block)
+    return fuller if fuller.fits else compacted
+
+
+def _new(plan: _Plan) -> float:
+    """Tokens that the block is to stand for: neither those of the newest user message nor those of the head."""
+    old, newest = plan.reduction, newest_user(plan.reduction.messages)
+    stays = newest is not None and old.floor <= newest < plan.start
+    between = sum(old.costs[old.floor : plan.start]) - (old.costs[newest or 0] if stays else 0.0)
+    if not plan.chosen:
+        return between
+    return between - sum(
+        old.cost([m for m in plan.head if plan.newest is None or m is not old.messages[plan.newest]])
+    )
+
+
+def _block(reduction: Reduction) -> int | None:
+    """Index of the earlier summary, which stays frozen until together they outgrow their budget."""
+    return next((i for i in range(reduction.floor) if is_summary(reduction.messages[i])), None)
+
+
+def _outgrown(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> bool:
+    """Whether earlier summaries are to be summarised too: they are large, or one more would be too much."""
+    old = plan.reduction
+    pinned, rest = sum(old.costs[: old.floor]), sum(pruned.costs[old.floor :])
+    kept = pinned + rest - _new(replace(plan, reduction=replace(old, costs=pruned.costs))) + by.tokens
+    return old.costs[block] > 2 * by.tokens or kept > old.budget
+
+
+def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
+    """The history with a summary in place of what lies between head and tail.
+
+    Earlier blocks stay as they are, in front of it. A newest user message that is covered stays whole behind it.
+    """
+    messages, newest = reduction.messages, newest_user(reduction.messages)
+    head = list(plan.head)
+    if summary.is_bridge(head, len(head) - 1):
+        head.pop()
+    while head and is_summary(head[-1]):
+        block = f"{head.pop()['content']}\n{block}"
+    speaker = next((m.get("role") for m in reversed(head) if m.get("role") not in SYSTEM_ROLES), "assistant")
+    said: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
+    rest = list(messages[plan.start :])
+    if newest is not None and plan.newest is None and reduction.floor <= newest < plan.start:
+        rest.insert(0, messages[newest])
+    role = bridge_needed(said, rest)
+    bridge = [{"role": role, "content": summary.BRIDGE if role == "user" else summary.NOTED}] if role else []
+    shorter = [*head, said, *bridge, *rest]
+    return replace(reduction, messages=shorter, costs=reduction.cost(shorter), floor=len(head) + 1)
