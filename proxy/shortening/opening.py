@@ -18,7 +18,7 @@ from proxy.history.marks import is_instruction, is_summary
 from proxy.history.turns import bridge_needed, calls_of, is_result, is_user
 from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
 from proxy.shortening.ladder.base import Reduction
-from proxy.shortening.ladder.trim import cut_middle
+from proxy.shortening.middles import cut_middle
 
 NOTED = "Noted."
 _MOST = 16
@@ -102,7 +102,7 @@ def opening(
         set_up = part.rank >= _Rank.SET_UP
         most = left if alone or part.rank is _Rank.FILES else min(left, share if set_up else room * _SHARE)
         if cost > most:
-            message, cost = cut_middle(message, cost, cost - most, reduction)
+            message, cost = cut_middle(message, cost, cost - most, reduction.cost)
         if cost <= most and cost >= reduction.costs[part.index] * _WORTH_CUTTING:
             kept[part.index] = message
             left -= cost

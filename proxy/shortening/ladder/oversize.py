@@ -9,7 +9,7 @@ from proxy.history.marks import is_instruction, is_summary
 from proxy.history.turns import is_result, newest_user
 from proxy.neutral.request import SYSTEM_ROLES, Message
 from proxy.shortening.ladder.base import Reduction
-from proxy.shortening.ladder.trim import cut_middle
+from proxy.shortening.middles import cut_middle
 
 _STALE = 1 / 4
 """What is left of a system message behind which another stands, as a share of what is left of others."""
@@ -28,7 +28,7 @@ def cut_oversize(reduction: Reduction, most: float) -> Reduction:
             continue
         before = costs[index]
         messages[index], costs[index] = cut_middle(
-            messages[index], before, min(excess, before - least), reduction
+            messages[index], before, min(excess, before - least), reduction.cost
         )
         excess -= before - costs[index]
     cut = replace(reduction, messages=messages, costs=costs)
