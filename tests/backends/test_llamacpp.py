@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from proxy.backends.base import Probe, Reply
@@ -176,3 +178,18 @@ def test_the_template_tells_of_several_calls_at_once(told: object, several: obje
     props = SENT["props"] | {"chat_template_caps": {"supports_parallel_tool_calls": told}}
     fact = play(BACKEND.profile("walk"), {PROPS: props})[0].parallel_tool_calls
     assert (fact.value if fact is not None else None) is several
+
+
+@pytest.mark.parametrize(
+    ("slots", "busy"),
+    [
+        ([{"id": 0, "is_processing": False}, {"id": 1, "is_processing": True}], True),
+        ([{"id": 0, "is_processing": False}], False),
+        ({"error": {"code": 501, "message": "This server does not support slots endpoint."}}, False),
+        (None, False),
+    ],
+)
+def test_it_is_busy_while_a_slot_is(slots: Any, busy: bool) -> None:
+    told, (probe,) = play(BACKEND.busy("a/b"), {"/slots?model=a%2Fb&autoload=false": slots})
+    assert told is busy
+    assert probe.method == "GET"

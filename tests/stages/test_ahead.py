@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.fakes import (
@@ -295,6 +296,26 @@ def test_a_backend_that_answers_somebody_is_left_alone() -> None:
         wait_ahead(proxy, done=1)
 
 
+def test_a_backend_that_is_at_work_for_somebody_else_is_left_alone() -> None:
+    gate = Gate()
+    with (
+        LlamaCppFake([MODEL], brain()) as fake,
+        running_proxy(fake, **ON) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        fake.gate = gate
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi, without a proxy."}]}
+        direct = pool.submit(httpx.post, f"{fake.url}/v1/chat/completions", json=body, timeout=60)
+        gate.wait_reached(LATER)
+        fake.gate = None
+        Talk(proxy).ask()
+        wait_until(lambda: any(request.path == "/slots" for request in fake.requests), LATER)
+        assert summaries(fake) == []
+        gate.open()
+        assert direct.result(LATER).status_code == 200
+        wait_ahead(proxy, done=1)
+
+
 def test_each_credential_has_a_few_conversations_waiting() -> None:
     from proxy.stages.ahead import MOST_OF_ONE
 
@@ -348,22 +369,28 @@ def test_the_end_of_the_server_ends_it_too() -> None:
 # -- other forms of turns
 
 
-def test_between_the_steps_of_a_loop() -> None:
-    def step(question: Question) -> Reply:
-        return Reply(
-            text="On.", tool_calls=[ToolCall("read", '{"path":  "a"}', id=f"c{question.body['seed']}")]
-        )
+@pytest.mark.parametrize("tools", [True, False])
+def test_between_the_steps_of_a_loop(tools: bool) -> None:
+    """Also where the model has no tools, and is told of them in its prompt."""
 
-    with LlamaCppFake([FakeModel("m", 4096)], summariser(step)) as fake, running_proxy(fake, **ON) as proxy:
-        tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+    def step(question: Question) -> Reply:
+        arguments = '{"path":  "a"}'
+        if not tools:
+            return Reply(text=f'<tool_call>{{"name": "read", "arguments": {arguments}}}</tool_call>')
+        return Reply(text="On.", tool_calls=[ToolCall("read", arguments, id=f"c{question.body['seed']}")])
+
+    model = FakeModel("m", 4096, tools=tools)
+    with LlamaCppFake([model], summariser(step)) as fake, running_proxy(fake, **ON) as proxy:
+        offered = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Read all of it."}]
         for number in range(24):
-            answer = proxy.chat({"model": "m", "messages": messages, "tools": tools, "seed": number})
+            answer = proxy.chat({"model": "m", "messages": messages, "tools": offered, "seed": number})
             assert answer.headers["x-spillway-action"] == "forwarded", number
             settled(proxy)
             messages.append(answer.json()["choices"][0]["message"])
+            (call,) = messages[-1]["tool_calls"]
             words = " ".join(f"word{number}x{i}" for i in range(80))
-            messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": words})
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": words})
         assert ahead(proxy)["done"] >= 2
         assert fake.invalid_histories == []
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import ALL, Journals, Told
-from proxy.telemetry.log import line
+from proxy.telemetry.log import ahead_line, line
 from proxy.telemetry.outcome import Outcome
 
 
@@ -93,3 +93,19 @@ def test_any_order_of_events_makes_an_outcome_that_can_be_told(events: list[e.Ev
 
 def test_every_event_can_be_listened_for() -> None:
     assert frozenset(get_args(e.Event)) == ALL
+
+
+def test_background_work_counts_as_no_request_and_is_told_in_a_line_of_its_own() -> None:
+    everything: list[Told] = []
+    journals = Journals(clock=Clock())
+    journals.listen(everything.append)
+    asked = Outcome(id="r-1", backend="b", model="m", credential="digest")
+    journal = journals.aside("ahead_1", asked)
+    journal.tell(e.Measured(900, 1000))
+    journal.tell(e.Measured(400, 1000))
+    journal.tell(done := e.Ahead("done", 2.0))
+    assert [told.id for told in everything] == ["ahead_1"] * 3
+    assert asked == Outcome(id="r-1", backend="b", model="m", credential="digest")
+    outcome = journal.outcome
+    assert ahead_line(outcome, done) == "ahead_1 b/m: compacted ahead: done, 900 to 400 tokens in 2.0 s"
+    assert ahead_line(outcome, e.Ahead("useless")) == "ahead_1 b/m: compacted ahead: useless"
