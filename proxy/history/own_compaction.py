@@ -40,10 +40,12 @@ _ASKED_IN = 8_000
 _SYSTEM_SAYS = 2_000
 _SHORT = 600
 """Characters of a message that only says to begin with what the system prompt asks for."""
-_COMES_BACK = re.compile(
-    r"Another language model started to solve this problem and produced a summary"
-    r"|This session is being continued from a previous conversation"
-    r"|<state_snapshot>|<conversation-summary>|<context-summary>"
+_COMES_BACK = (
+    "Another language model started to solve this problem and produced a summary",
+    "This session is being continued from a previous conversation",
+    "<state_snapshot>",
+    "<conversation-summary>",
+    "<context-summary>",
 )
 _INSIDE = re.compile(r"<(summary|state_snapshot)>(.*)</\1>", re.DOTALL | re.IGNORECASE)
 _END = 300
@@ -74,21 +76,19 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
 
 def brought_from(text: str) -> int:
     """Where in a user's message begins what a model wrote as a summary, of which nothing is the user's own; else its length."""
-    found = _COMES_BACK.search(text)
-    return len(text) if found is None else found.start()
+    return min((at for words in _COMES_BACK if (at := text.find(words)) >= 0), default=len(text))
 
 
 def marks_of(summary: str) -> tuple[str, str]:
     """The two ends of a summary, by which it is known where a client puts it into other words."""
     said = _INSIDE.search(summary)
-    plain = " ".join((said[2] if said is not None else summary).split())
+    plain = plainly(summary if said is None else said[2])
     return plain[:_END], plain[-_END:]
 
 
-def holds(message: Message, marks: tuple[str, str]) -> bool:
-    """Whether a message brings the summary with these ends."""
-    plain = " ".join(text_of(message).split())
-    return bool(marks[0]) and marks[0] in plain and marks[1] in plain
+def plainly(text: str) -> str:
+    """A text with single spaces for all that is white."""
+    return " ".join(text.split())
 
 
 def grown(summary: str, since: str) -> str:

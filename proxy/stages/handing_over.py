@@ -11,10 +11,12 @@ from typing import Any
 
 from proxy.dialects import UPSTREAM
 from proxy.dialects.chat import whole_answer
-from proxy.history.own_compaction import SINCE, grown, holds, marks_of
+from proxy.history.own_compaction import SINCE, grown, marks_of, plainly
+from proxy.net.apart import apart
 from proxy.net.tasks import spawn
 from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.request import Message
+from proxy.neutral.request import text_of
+from proxy.neutral.weight import is_heavy
 from proxy.shortening.extract import told_by_code
 from proxy.shortening.policy import limits_for
 from proxy.stages.job import Job
@@ -49,8 +51,10 @@ class HandingOver:
             return None
         entries = await self._entries(job)
         text = next((entry["text"] for entry in entries if entry["of"] == _of(job)), None)
-        if text is None and (text := self._told_again(job, entries)) is not None:
-            await self._remember(job, text, entries)
+        if text is None and entries:
+            text = await apart(is_heavy(job.prompt.sent), self._told_again, job, entries)
+            if text is not None:
+                await self._remember(job, text, entries)
         if text is None:
             return None
         job.journal.tell(HandedOver())
@@ -69,10 +73,11 @@ class HandingOver:
     def _told_again(self, job: Job, entries: Sequence[dict[str, str]]) -> str | None:
         """The one that this history goes on from, with what happened since in a few words, if that is little."""
         sent = job.prompt.sent
+        brought = [(i, plainly(text_of(m))) for i, m in enumerate(sent) if m.get("role") == "user"]
         for entry in entries:
-            marks = marks_of(entry["text"])
-            at = next((i for i in reversed(range(len(sent))) if _brings(sent[i], marks)), None)
-            if at is None or entry["text"].count(SINCE) >= _GROWN:
+            begin, end = marks_of(entry["text"])
+            at = next((i for i, plain in reversed(brought) if begin in plain and end in plain), None)
+            if at is None or not begin or entry["text"].count(SINCE) >= _GROWN:
                 continue
             new = list(sent[at + 1 : -1])
             won = sum(self._meter.costs(job.key, new))
@@ -104,7 +109,3 @@ def _owner(job: Job) -> str:
 def _of(job: Job) -> str:
     """The history that is to be compacted, with the words in which that is asked for."""
     return f"{job.scope}|{job.prompt.links[-1].hex()}"
-
-
-def _brings(message: Message, marks: tuple[str, str]) -> bool:
-    return message.get("role") == "user" and holds(message, marks)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.history.constraints import constraints
-from proxy.history.own_compaction import asks_to_compact, brought_from, grown, holds, marks_of, unfolded
+from proxy.history.own_compaction import asks_to_compact, brought_from, grown, marks_of, plainly, unfolded
 from proxy.neutral.request import text_of
 
 CODEX = (
@@ -120,9 +120,8 @@ SUMMARY = (
 def test_a_summary_is_known_where_a_client_puts_it_into_other_words(wrapped: str) -> None:
     inside = SUMMARY.partition("<summary>")[2].partition("</summary>")[0].strip()
     message = {"role": "user", "content": f"Always use screws.\n{wrapped.format(inside)} Never use nails."}
-    assert holds(message, marks_of(SUMMARY))
-    assert not holds({"role": "user", "content": "Build a shed."}, marks_of(SUMMARY))
-    assert not holds(message, marks_of(""))
+    assert all(mark and mark in plainly(message["content"]) for mark in marks_of(SUMMARY))
+    assert all(mark not in "Build a shed." for mark in marks_of(SUMMARY))
     assert constraints([message], limit=1000) == ["Always use screws."]
     assert brought_from("Build a shed.") == len("Build a shed.")
 

@@ -130,6 +130,7 @@ def offered(number: int) -> dict[str, Any]:
 
 
 MB = 10**6
+COMPACT = "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary for another LLM."
 ABSURD: dict[str, Callable[[], bytes]] = {
     "20,000 results in reverse": lambda: between(
         assistant(None, tool_calls=[call(n) for n in range(20_000)]),
@@ -186,6 +187,18 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
             for n in range(400)
             for m in (assistant(None, tool_calls=[call(n)]), tool(n, "some word " * 1000))
         )
+    ),
+    "an agent's own compaction of 4 MB": lambda: chat(
+        [(user, assistant)[n % 2]("some word " * 1000) for n in range(400)] + [user(COMPACT)]
+    ),
+    "a transcript of 8 MB to be compacted": lambda: chat(
+        [
+            user(
+                "<conversation>\n"
+                + "user: hello there, it is me\n" * (8 * MB // 28)
+                + f"</conversation>\n{COMPACT}"
+            )
+        ]
     ),
     "400 orphans in a small body": lambda: between(*(tool(n, "r") for n in range(400))),
 }
