@@ -19,6 +19,8 @@ from proxy.neutral.request import text_of
 from proxy.neutral.weight import is_heavy
 from proxy.shortening.extract import told_by_code
 from proxy.shortening.policy import limits_for
+from proxy.shortening.source import source_of
+from proxy.shortening.verification import Written, checked
 from proxy.stages.job import Job
 from proxy.store.documents import Documents
 from proxy.telemetry.events import HandedOver
@@ -68,7 +70,8 @@ class HandingOver:
             spawn(self._keep(job, said.text), name="own-compaction")
 
     async def _keep(self, job: Job, text: str) -> None:
-        await self._remember(job, text, await self._entries(job))
+        if await apart(is_heavy(job.prompt.sent), _is_one, job, text):
+            await self._remember(job, text, await self._entries(job))
 
     def _told_again(self, job: Job, entries: Sequence[dict[str, str]]) -> str | None:
         """The one that this history goes on from, with what happened since in a few words, if that is little."""
@@ -109,3 +112,11 @@ def _owner(job: Job) -> str:
 def _of(job: Job) -> str:
     """The history that is to be compacted, with the words in which that is asked for."""
     return f"{job.scope}|{job.prompt.links[-1].hex()}"
+
+
+def _is_one(job: Job, text: str) -> bool:
+    """Whether a model wrote a summary, and not what it was asked, or one of its answers, or nothing but "Sorry"."""
+    *history, asked = job.prompt.sent
+    if plainly(text) in plainly(text_of(asked)):
+        return False
+    return bool(checked(Written(text), source_of(history).form, tokens=_LONGEST).text)

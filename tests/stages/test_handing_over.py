@@ -170,6 +170,14 @@ def test_one_that_repeats_is_answered_from_the_stored_one(client: str) -> None:
         assert len(fake.chats()) > asked
 
 
+@pytest.mark.parametrize("said", ["Sorry, I cannot do that.", CODEX, "Noted. " * 40, ""])
+def test_what_is_no_summary_is_not_told_again(said: str) -> None:
+    with fake_with(lambda _: Reply(text=said), window=32_768) as fake, running_proxy(fake) as proxy:
+        for _ in range(2):
+            chat(proxy, talk(3), CODEX, CODES, streamed=False)
+        assert len(fake.chats()) == 2
+
+
 @pytest.mark.parametrize("turns", [0, 1])
 def test_one_that_would_win_nothing_is_the_stored_one_and_what_happened_since(turns: int) -> None:
     with fake_with(summariser(qa(), compacts)) as fake, running_proxy(fake) as proxy:
