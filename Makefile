@@ -16,6 +16,7 @@ OLDEST := .venv-oldest
 OLDEST_TESTS := $(filter-out $(addprefix tests/,agents e2e engine benchmarks openwebui fakes test_docker.py test_docs.py test_architecture.py), \
 	$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py tests/test_*.py)))
 LITELLM := benchmarks/.venv-litellm
+CTXKEEPER := benchmarks/.venv-ctxkeeper
 WEBUI := .venv-openwebui
 AGENTS := tests/agents/node_modules
 AUDIT := .venv-audit
@@ -84,7 +85,7 @@ sbom: $(AUDIT)/.ready ## write build/sbom.cdx.json: what the image installs, as 
 docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
 	$(PY) -m tests.diagrams
 
-bench: $(VENV)/.dev $(LITELLM)/.ready ## measure: against nginx, LiteLLM and simple proxies, counting, survival of long and of hostile sessions
+bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against nginx, LiteLLM and simple proxies, counting, survival of long and of hostile sessions
 	$(PY) -m benchmarks $(ARGS)
 	$(PY) -m benchmarks.counting --vocab known=$(VOCAB)-phi-3.gguf --vocab unknown=$(VOCAB)-gpt-2.gguf
 	$(PY) -m benchmarks.survival --quick
@@ -102,7 +103,7 @@ e2e-openwebui: $(VENV)/.browser ## use a real Open WebUI in a real browser (need
 	@$(PY) -m tests.openwebui $(ARGS)
 
 clean: ## remove the environment and what tests left
-	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(WEBUI) $(AGENTS) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(CTXKEEPER) $(WEBUI) $(AGENTS) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 # The environment. uv where it is installed, else the standard library's venv and pip.
 $(PY):
@@ -162,6 +163,11 @@ else
 	@$(PY) -m venv --clear $(LITELLM) && $(LITELLM)/bin/python -m pip install --quiet -r $< \
 		&& touch $@ || echo "LiteLLM could not be installed, so it is left out"
 endif
+
+# ctxkeeper, for `make bench` only. Without it the rest is measured.
+$(CTXKEEPER)/.ready: benchmarks/ctxkeeper.txt | $(PY)
+	@$(PY) -m venv --clear $(CTXKEEPER) && $(CTXKEEPER)/bin/python -m pip install --quiet -r $< \
+		&& touch $@ || echo "ctxkeeper could not be installed, so it is left out"
 
 # For `make audit` and `make sbom` only: neither is part of the project.
 $(AUDIT)/.ready: | $(PY)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from functools import partial
 from multiprocessing import get_context
 
 from benchmarks.memory_data import Dialogue, dialogues
-from benchmarks.memory_play import Found, Played, play
+from benchmarks.memory_keeper import COMMAND
+from benchmarks.memory_play import Found, Played, play, play_kept
 
 SINGLE, LONG = (2048,), (2048, 4096, 8192)
 """Windows in which chats of single users, and the long ones, are played; single ones fit into larger windows."""
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     print(end=".", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     print(_table(rows))
+    if not COMMAND.is_file():
+        print("ctxkeeper is left out: it is not installed, which `make bench` does")
     for (name, window), aim in AIMS.items():
         print(f"aim for {name} chats in {window} tokens: {aim}")
 
@@ -70,12 +73,19 @@ def _rows(name: str, chats: Sequence[Dialogue], window: int, jobs: int) -> list[
         [name, str(window), recall, *_shares(sum_.spillway), *_chat(sum_)]
         for recall, sum_ in (("off", off), ("auto", on))
     ]
-    others = (("newest turns", on.newest), ("plain BM25", on.bm25))
+    others = [("newest turns", on.newest), ("plain BM25", on.bm25)]
+    if COMMAND.is_file():
+        for label, searches in (("ctxkeeper", False), ("ctxkeeper, searching", True)):
+            kept = _total(_mapped(partial(play_kept, window=window, searches=searches), chats, jobs))
+            others.append((label, kept.spillway))
     return rows + [[name, str(window), other, *_shares(found), "-", "-", "-", "-"] for other, found in others]
 
 
 def _played(chats: Sequence[Dialogue], window: int, recall: str, jobs: int) -> list[Played]:
-    run = partial(play, window=window, recall=recall)
+    return _mapped(partial(play, window=window, recall=recall), chats, jobs)
+
+
+def _mapped(run: Callable[[Dialogue], Played], chats: Sequence[Dialogue], jobs: int) -> list[Played]:
     if jobs == 1:
         return list(map(run, chats))
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:

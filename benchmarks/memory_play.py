@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import Any, Protocol
 
+import httpx
 import orjson
 
 from benchmarks.memory_data import Asked, Dialogue
+from benchmarks.memory_keeper import asks_notes, keeper, looks_up, notes
 from benchmarks.survival_model import asks_summary
 from proxy.history.marks import RECALLED
 from proxy.neutral.request import Message, text_of
 from proxy.recall.words import terms
 from tests.fakes import FakeModel, FakeTokenizer, LlamaCppFake, Question, Reply
-from tests.proxying import Proxy, running_proxy
+from tests.proxying import running_proxy
 
 _COUNT = FakeTokenizer().count
 _FIRST = 5
@@ -69,28 +73,55 @@ class _Script:
     def __init__(self) -> None:
         self.text = ""
         self.summaries = 0
+        self.searches = False
+        """Whether the model uses a tool to search, where it is given one."""
 
     def brain(self, question: Question) -> Reply:
         """The next answer."""
-        if not asks_summary(question.messages):
-            return Reply(text=self.text)
+        messages, kept = question.messages, asks_notes(list(question.messages))
+        if not (kept or asks_summary(messages)):
+            return (looks_up(question) if self.searches else None) or Reply(text=self.text)
         self.summaries += 1
-        lines = [line for message in question.messages for line in text_of(message).split("\n")]
-        return Reply(text="; ".join(" ".join(line.split()[:_FIRST])[:40] for line in lines if line.strip()))
+        lines = [line for message in messages for line in text_of(message).split("\n")]
+        words = "; ".join(" ".join(line.split()[:_FIRST])[:40] for line in lines if line.strip())
+        return Reply(text=notes(words) if kept else words)
+
+
+class Front(Protocol):
+    """What stands in front of the backend."""
+
+    def chat(self, body: dict[str, Any]) -> httpx.Response:
+        """Post a chat request."""
+        ...
 
 
 def play(dialogue: Dialogue, window: int, **settings: Any) -> Played:
-    """Play a chat turn by turn, then ask every question at its end; `settings` are Spillway's."""
+    """Play a chat turn by turn through Spillway, then ask every question at its end; `settings` are Spillway's."""
+    return _play(dialogue, window, lambda fake: running_proxy(fake, **settings), searches=False)
+
+
+def play_kept(dialogue: Dialogue, window: int, *, searches: bool) -> Played:
+    """The same through ctxkeeper, with a model that searches its archive for each question, or does not."""
+    return _play(dialogue, window, partial(keeper, window=window), searches=searches)
+
+
+def _play(
+    dialogue: Dialogue,
+    window: int,
+    front: Callable[[LlamaCppFake], AbstractContextManager[Front]],
+    *,
+    searches: bool,
+) -> Played:
     logging.getLogger("spillway").addHandler(logging.NullHandler())
     script, played = _Script(), Played()
     fake = LlamaCppFake([FakeModel("m", window)], script.brain, tokens_per_chunk=16)
-    with fake, running_proxy(fake, **settings) as proxy:
+    with fake, front(fake) as proxy:
         before = b""
         for at, message in enumerate(dialogue.messages):
             if message["role"] == "user" and at + 1 < len(dialogue.messages):
                 script.text = dialogue.messages[at + 1]["content"]
                 before = _turn(played, _ask(fake, proxy, played, dialogue.messages[: at + 1]), before)
-        script.text = "I see."
+        script.text, script.searches = "I see.", searches
         for asked in dialogue.questions:
             question: Message = {"role": "user", "content": asked.question}
             sent = _ask(fake, proxy, played, [*dialogue.messages, question])
@@ -100,11 +131,12 @@ def play(dialogue: Dialogue, window: int, **settings: Any) -> Played:
     return played
 
 
-def _ask(fake: LlamaCppFake, proxy: Proxy, played: Played, messages: Sequence[Message]) -> list[Message]:
+def _ask(fake: LlamaCppFake, proxy: Front, played: Played, messages: Sequence[Message]) -> list[Message]:
     """The messages that reached the backend for one request."""
     answer = proxy.chat({"model": "m", "messages": list(messages)})
     played.wrong += answer.status_code != 200
-    sent: list[Message] = fake.chats()[-1].json["messages"]
+    chats = [request.json["messages"] for request in fake.chats()]
+    sent: list[Message] = [each for each in chats if not asks_notes(each)][-1]
     fake.requests.clear()
     return sent
 
@@ -122,7 +154,8 @@ def _turn(played: Played, sent: Sequence[Message], before: bytes) -> bytes:
 
 def _judge(played: Played, dialogue: Dialogue, asked: Asked, sent: Sequence[Message]) -> None:
     texts = [text_of(message) for message in sent]
-    texts[-1] = texts[-1].removesuffix(asked.question)
+    place = max(at for at, text in enumerate(texts) if asked.question in text)
+    texts[place] = texts[place].replace(asked.question, "")
     room = sum(_COUNT(text) + _PER_MESSAGE for text in texts)
     played.spillway.look(asked, dialogue.messages, "\n".join(texts))
     messages = dialogue.messages

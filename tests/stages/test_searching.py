@@ -18,7 +18,7 @@ from tests.stages.test_recalling import FACT, WINDOW, long_chat
 from tests.stages.test_resuming import joined_calls
 from tests.stages.test_tools import WEATHER
 
-ASK = "Thank you. Now tell me the secret."
+ASK = "Thank you. And now for the secret!"
 """Says nothing that the fact has in it: the ranking finds nothing, the model has to search."""
 PAST = long_chat(ASK)
 LOOK = "Let me look."
@@ -114,7 +114,7 @@ def test_what_the_model_searches_for_it_finds_inside_the_same_answer(kind: str, 
         assert made["content"] == LOOK
         assert [call["function"]["name"] for call in made["tool_calls"]] == [NAME]
         assert (result["role"], result["tool_call_id"]) == ("tool", made["tool_calls"][0]["id"])
-        assert f"user: {FACT}" in result["content"]
+        assert f"assistant: {FACT}" in result["content"]
         assert seen.usage is not None
         assert seen.usage["spillway"]["searches"] == 1
         # Summed over both: what was spent on the call is paid for, too.
