@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument(
         "programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)}; default: all"
     )
-    parser.add_argument("--steps", type=int, default=100, help="tool calls of the task")
+    parser.add_argument("--steps", type=int, default=120, help="tool calls of the task")
     parser.add_argument("--window", type=int, default=16384, help="the model's real window, in tokens")
     parser.add_argument("--show", action="store_true", help="show what each program said")
     options = parser.parse_args()

@@ -19,7 +19,7 @@ _OWN_COMPACTION = (
 )
 """How agents ask for one themselves."""
 
-LINES = 700
+LINES = 600
 """That each call gives, some 3 kB, as the results of agents are on average."""
 
 Arguments = Callable[[str], Mapping[str, Any]]
