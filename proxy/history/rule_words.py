@@ -1,0 +1,141 @@
+"""How people lay down rules, in the languages they use: by the form of a sentence, not by a single word.
+
+A word such as 'always' makes a rule where it stands with a demand: at the beginning of an imperative, or behind 'you' or a
+duty. In a statement about something else ('her pictures always give me ideas') it makes none. What somebody demands of
+himself ('I must go') is none either.
+"""
+
+from __future__ import annotations
+
+import re
+
+_S = r"^\W{0,4}"
+_ENGLISH = (
+    (
+        rf"{_S}(?:(?:please|also|and|but|so|then|ok(?:ay)?|remember(?: to)?|from now on|in (?:the )?future|when \w+ing|if [^,]{{1,60}})\W+){{0,3}}"
+        r"(?:(?:always|never) (?!(?:been|mind|had|heard|seen|was|were|is|are|knew|thought|got|went|a|an|the|my|this|that|again|ever|in|on|at)\b)\w+(?<!ed)(?<!ing)\b"
+        r"|(?:(?:do not|don['’]t)(?! (?:worry|mind|bother|mention it|you|be (?:sorry|shy|silly))\b)|avoid|make sure|ensure|be sure to|stick to|only (?:ever )?(?:use|write|answer|reply|respond|change|edit|touch|give|call)"
+        r"|(?:use|write|answer|reply|respond|speak|change|edit|touch|give|call)\b[^.]{0,40}\bonly|no more than|at most|at least|under no circumstances"
+        r"|refrain from|instead of \w+ing)\b)"
+    ),
+    rf"{_S}no [\w-]+(?: [\w-]+)?(?: or [\w-]+)?,? please[.!]?$",
+    r"^(?!\W*(?:he|she)\b)[^.!?]{0,120}?\b(?:must|shall)(?:n['’]t)?\b (?!have\b|be (?:kidding|joking|tired|nice|hard|fun)\b)",
+    r"\b(?:you|it|this|that|everything|nothing|all|each|every|any|the|these|those|no|[a-z]+s)\b(?: [\w'’-]+){0,5}? (?:may not|may only|(?:is|are) (?:not allowed|forbidden|required)(?: to)?|(?:has|have|needs?) to be|you (?:have|need) to|should (?:never|always|not|only))\b",
+    r"^(?!\W*(?:i|we|he|she|they|it|you|my|his|her|their|our|the|a|an)\b)[^.!?]{1,120}?(?:\band|\bbut|\bthen|,)\W+(?:please )?(?:do not|don['’]t|avoid|make sure|ensure|never|always)\b",
+    rf"{_S}(?:please )?(?:use|write|keep|limit|give|answer|reply|respond|make|stay)\b[^.!?]{{0,60}}\b(?:at most|no more than|at least|fewer than|less than|under|below|within|without)\b",
+    r"\b(?:answers?|repl(?:y|ies)|responses?|functions?|lines?|code|messages?|sentences?)\b[^.]{0,40}\b(?:at most|no more than|at least|without)\b",
+    r"\b(?:could|can|would|will) you (?:please )?(?:always|never|only|not|stop)\b",
+    r"\b(?:from now on|for the rest of (?:this|our)|in (?:all|every one of|each of) your|(?:each|every) time you|whenever you)\b",
+    r"\b(?:you (?:can|do) ?not|you can['’]t|not allowed|is forbidden|off[- ]limits)\b(?=.{3})",
+)
+_GERMAN_VERBS = (
+    r"(?:antworte|schreibe?|verwende|benutze|nutze|nimm|gib|sprich|rede|nenne?|halte?|lass|mache?|achte|stelle?|vermeide|prüfe|teste"
+    r"|frage?|erkläre|zeige?|bleibe?|beachte|formuliere|übersetze|ändere|lösche|füge|erstelle|setze|duze|sieze|begründe|fasse)"
+)
+_GERMAN = (
+    (
+        rf"{_S}(?:(?:bitte|also|und|aber|ab (?:jetzt|sofort)|von nun an|in zukunft|künftig)\W+){{0,3}}(?:{_GERMAN_VERBS}|[a-zäöüß]+en sie)\b[^.!]{{0,120}}?"
+        r"\b(?:immer|nie|niemals|nur|ausschließlich|stets|nicht|keine?[nrms]?|höchstens|maximal|mindestens|ohne|statt|anstatt|grundsätzlich|jedes mal|dass|darauf)\b"
+    ),
+    rf"{_S}(?:bitte\W+)?(?:immer|nie|niemals|nur|stets|auf keinen fall|keinesfalls|höchstens|maximal|mindestens|kein(?:e|en)?) (?:[\wäöüß-]+ ){{0,6}}?[\wäöüß-]+(?:en|n)\b[.!]?$",
+    r"\b(?:du|sie|man|es|das|die|der|alle[sn]?|jede[rs]?)\b[^.!?]{0,40}\b(?:darfst|dürfen|darf|sollst|sollen|soll|musst|müssen|muss)\b(?! (?:ich|wir)\b)",
+    r"\b(?:vermeide|vermeiden sie|stelle? sicher|stellen sie sicher|achte darauf|achten sie darauf|auf keinen fall|keinesfalls|verboten|nicht erlaubt)\b",
+    r"\b(?:ab jetzt|ab sofort|von nun an|in zukunft|künftig|von jetzt an)\b",
+)
+_FRENCH = (
+    rf"{_S}(?:(?:s['’]il (?:te|vous) pla[iî]t|merci de|et|mais|désormais|dorénavant)\W+){{0,2}}(?:ne |n['’])[^.!?]{{1,80}}?\b(?:pas|jamais|plus|que|aucune?)\b",
+    rf"{_S}(?:(?:s['’]il (?:te|vous) pla[iî]t|merci de)\W+)?(?:toujours|jamais|uniquement) \w+(?:er|ir|re)\b",
+    rf"{_S}(?:(?:s['’]il (?:te|vous) pla[iî]t|merci de)\W+)?(?:réponds|répondez|utilise[sz]?|écri[st]|écrivez|parle[sz]?|garde[sz]?|donne[sz]?|fai[st]|faites|emploie[sz]?|employez|mets|mettez|limite[sz]?|reste[sz]?|\w+ez)\b[^.!?]{{0,80}}?\b(?:toujours|jamais|uniquement|seulement|exclusivement|au (?:plus|maximum)|sans|systématiquement)\b",
+    r"\b(?:tu|vous|il|elle|on|cela|ça|les? \w+)\b (?:ne |n['’])?(?:dois|devez|doit|doivent|faut)\b",
+    r"\b(?:évite[sz]?|assure-toi|assurez-vous|veille[sz]? à|il est interdit|interdiction de|à partir de maintenant|désormais|dorénavant|en aucun cas)\b",
+    rf"{_S}(?:au (?:plus|maximum)|pas plus de|pas de|aucune?) ",
+)
+_SPANISH = (
+    rf"{_S}(?:(?:por favor|y|pero|además)\W+){{0,2}}(?:no|nunca|jamás) (?:\w+ )?(?:us|utilic|hag|escrib|respond|contest|mencion|incluy|pong|cambi|toqu|borr|olvid|agregu|añad|dig|repit|invent|traduzc|expliqu|modifiqu|elimin|cre|llam|emple|habl|emit|omit|acept|ejecut|d[eé])(?:e|es|en|as|a|an|s)\b",
+    rf"{_S}(?:por favor\W+)?siempre (?:usa|utiliza|responde|contesta|escribe|habla|incluye|pon|haz|di|explica|llama|emplea|mantén|cita|\w+[ae]r)\b",
+    rf"{_S}(?:por favor\W+)?(?:usa|utiliza|responde|contesta|escribe|habla|incluye|pon|haz|explica|emplea|mantén|use|utilice|responda|escriba|hable)\b[^.!?]{{0,80}}?\b(?:siempre|nunca|solo|sólo|solamente|únicamente|exclusivamente|como máximo|al menos|sin)\b",
+    r"\b(?:(?:tú|usted|se|ello|todo|nada|l[oa]s? \w+)\b[^.!?]{0,20} )?(?:no )?(?:debes|debe|deben|tienes que|tiene que|tienen que|puedes solo|hay que|está prohibido)\b",
+    r"\b(?:evita|evite|asegúrate|asegúrese|a partir de ahora|de ahora en adelante|en ningún caso|bajo ninguna circunstancia)\b",
+    rf"{_S}(?:como máximo|no más de|al menos|nada de) ",
+)
+_PORTUGUESE = (
+    rf"{_S}(?:(?:por favor|e|mas|também)\W+){{0,2}}(?:não|nunca|jamais) (?:\w+ )?(?:us|utiliz|faç|escrev|respond|mencion|inclu|ponh|mud|toqu|apagu|esqueç|adicion|acrescent|dig|repit|invent|traduz|expliqu|modifiqu|elimin|cri|cham|empregu|fal|mex|d[eê]|coloqu|execut)(?:e|es|em|a|as|am|is)?\b",
+    rf"{_S}(?:por favor\W+)?sempre (?:use|usa|utilize|responda|responde|escreva|fale|inclua|faça|diga|explique|chame|mantenha|cite|\w+[aei]r)\b",
+    rf"{_S}(?:por favor\W+)?(?:use|utilize|responda|escreva|fale|inclua|faça|explique|mantenha|responde|usa|escreve)\b[^.!?]{{0,80}}?\b(?:sempre|nunca|só|somente|apenas|unicamente|exclusivamente|no máximo|pelo menos|sem)\b",
+    r"\b(?:você|tu|ele|ela|tudo|nada|[oa]s? \w+)\b (?:não )?(?:deve|deves|devem|tem que|tem de|têm que|precisa|pode apenas|só pode|não pode)\b",
+    r"\b(?:evite|evita|certifique-se|assegure-se|a partir de agora|de agora em diante|em hipótese alguma|de jeito nenhum|é proibido)\b",
+    rf"{_S}(?:no máximo|não mais de|pelo menos|nada de) ",
+)
+_ITALIAN = (
+    rf"{_S}(?:(?:per favore|e|ma|inoltre)\W+){{0,2}}(?:non|mai) (?:\w+ )?\w+(?:are|ere|ire|arlo|erlo|arla|armi)\b",
+    rf"{_S}(?:per favore\W+)?(?:sempre|mai) (?:usa|usare|rispondi|rispondere|scrivi|scrivere|parla|\w+[aei]re)\b",
+    rf"{_S}(?:per favore\W+)?(?:rispondi|usa|utilizza|scrivi|parla|includi|metti|fai|spiega|mantieni|tieni|usi|scriva|risponda)\b[^.!?]{{0,80}}?\b(?:sempre|mai|solo|soltanto|solamente|esclusivamente|unicamente|al massimo|almeno|senza)\b",
+    r"\b(?:tu|lei|esso|tutto|nulla|si|(?:il|lo|la|le|gli|i) \w+)\b (?:non )?(?:devi|deve|devono|debba)\b|^\W{0,4}(?:non )?devi\b|\bbisogna\b|\bnon puoi\b",
+    r"\b(?:evita|eviti|assicurati|si assicuri|d['’]ora in poi|da ora in poi|da adesso in poi|in nessun caso|è vietato)\b",
+    rf"{_S}(?:al massimo|non più di|almeno|niente) ",
+)
+_IMPERATIVE = r"(?!очень|теперь|опять|лишь|здесь|жаль|есть|моги|какой|такой)[а-яё]{2,}(?:йте|йтесь|ите|итесь|ьте|ьтесь|й|йся|и|ись|ь)"
+_RUSSIAN = (
+    rf"{_S}(?:(?:пожалуйста|и|но|также|впредь|отныне)\W+){{0,3}}(?:всегда|никогда не|не|только|обязательно) {_IMPERATIVE}\b",
+    rf"{_S}(?:пожалуйста\W+)?{_IMPERATIVE}\b[^.!?]{{0,80}}?\b(?:всегда|никогда|только|исключительно|не более|не больше|максимум|минимум|без)\b",
+    r"\b(?:ты|вы|он[аои]?|это|всё|все|ничего|ответы?|код|текст)\b[^.!?]{0,20}\b(?:долж(?:ен|на|но|ны)|обязан[аы]?)\b|\b(?:нельзя|запрещено|необходимо|следует)\b",
+    r"\b(?:избегай(?:те)?|убедись|убедитесь|впредь|отныне|с этого момента|ни в коем случае|ни при каких)\b",
+    rf"{_S}(?:не более|не больше|максимум|минимум|не менее|никаких) ",
+)
+_CHINESE = (
+    r"(?<![我他她它们俩家人])(?:不要(?!紧)|请勿|切勿|绝不(?!会)|不得(?!不|了|已)|禁止|不许|不准|严禁|务必|必须|不可以(?!吗)|只能|只用|只许|一律)",
+    r"^\W{0,4}(?:请\W?)?(?:别(?![人的处墅扭名致说])|永远不要|总是用|始终|一定要|每次都?|最多|至少|不超过|尽量不)",
+    r"(?:请|你)(?:要|得)?(?:始终|总是|一直|永远|每次|只|都|一定)(?:要|用|以|使用|回答|写|说)",
+    r"(?:从现在开始|从今以后|今后|以后)(?:请|都|要|不|只|你)",
+    r"(?:不超过|不多于|最多|至少)\s?[\d一二三四五六七八九十百]+\s?(?:个|字|句|行|词|段|条)",
+)
+_JAPANESE = (
+    r"(?:ないで(?:ください|下さい|くれ|ね)?|ないように(?:して|すること)?|ては(?:いけ|なら|だめ|ダメ)|てはいけません|禁止|厳禁|べからず|しないこと|ないこと)[。！!]?$",
+    r"(?:必ず|常に|いつも|毎回|絶対に?|決して|今後は?|これから(?:は|も)?|以後|だけ|のみ|以内|以下|以上|ずに|なしで|代わりに)[^。]{0,60}(?:てください|て下さい|てくれ|てほしい|ましょう|ること|うこと|くこと|すこと|しろ|せよ|ように)[。！!]?$",
+    r"(?:こと|必要がある|なければならない|なければなりません|べきです?)[。！!]?$(?<!という事)(?<!ということ)(?<!のこと)(?<!なこと)(?<!たこと)",
+)
+_KOREAN = (
+    r"(?:지\s?(?:마(?:세요|십시오|라|요)?|말(?:아|고|것|도록)|않도록)|(?:면|서는)\s?안\s?(?:되|돼|됩)|금지|금하|쓰지\s?마)",
+    r"(?:항상|언제나|반드시|꼭|절대로?|무조건|매번|앞으로(?:는|도)?|이제부터|오직)[^.!?]{0,80}(?:세요|십시오|시오|해라|하라|할\s?것|도록|해야\s?(?:해|한다|합니다|돼|됩니다)|해줘|해\s줘|달라)[.!]?$",
+    r"(?:만|이내로?|이하로?|이상|최대|없이|대신)\s[^.!?]{0,40}(?:세요|십시오|시오|해라|하라|할\s?것|해줘|해\s줘)[.!]?$",
+    r"(?:너는|당신은|답변은|코드는|모든)[^.!?]{0,60}(?:해야\s?(?:해|한다|합니다|돼|됩니다)|어야\s?(?:해|한다|합니다))[.!]?$",
+)
+_OWN = re.compile(
+    r"^\W{0,4}(?:i|we|ich|wir|je|j['’]|nous|yo|nosotros|eu|nós|io|noi|я|мы)\b(?! (?:want|need|expect|require|ask|insist|would like|will|möchte|will|brauche|veux|voudrais|quiero|necesito|quero|preciso|voglio|vorrei|хочу|прошу))"
+    r"|^\W{0,4}(?:我|我们|他|她|私は|僕は|俺は|나는|저는|제가|내가)",
+    re.IGNORECASE,
+)
+"""Begins what somebody says of himself or others."""
+_ANY = re.compile(
+    "|".join(
+        f"(?:{pattern})"
+        for pattern in (*_ENGLISH, *_GERMAN, *_FRENCH, *_SPANISH, *_PORTUGUESE, *_ITALIAN, *_RUSSIAN)
+    ),
+    re.IGNORECASE,
+)
+_UNSPACED = re.compile("|".join(f"(?:{pattern})" for pattern in (*_CHINESE, *_JAPANESE, *_KOREAN)))
+_IS_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
+_QUESTION = re.compile(r"[?？؟]\W*$|吗[。！]?$|[ますでしょう]か[。]?$")
+_REQUEST = re.compile(
+    r"^\W{0,4}(?:could|can|would|will) you (?:please )?(?:always|never|only|not|stop)\b", re.IGNORECASE
+)
+_HEADS_RULES = re.compile(
+    r"^[\W\d]{0,8}(?:[\w'’ -]{0,40}\b)?(?:rules|guidelines|constraints|requirements|conventions|regeln|vorgaben|richtlinien|règles|consignes|contraintes"
+    r"|reglas|normas|requisitos|regras|diretrizes|regole|vincoli|requisiti|правила|требования|ограничения)\b[^:\n]{0,40}:?[\W]{0,4}$"
+    r"|^\W{0,6}(?:规则|規則|要求|约定|约束|ルール|規約|制約|条件|규칙|요구사항|지침)[^:：\n]{0,10}[:：]?\W{0,4}$",
+    re.IGNORECASE,
+)
+
+
+def is_rule(sentence: str) -> bool:
+    """Whether a sentence lays down how things are to be done."""
+    if _QUESTION.search(sentence):
+        return _REQUEST.match(sentence) is not None
+    if _OWN.match(sentence):
+        return False
+    return bool(_UNSPACED.search(sentence) if _IS_UNSPACED.search(sentence) else _ANY.search(sentence))
+
+
+def heads_rules(line: str) -> bool:
+    """Whether a line announces rules, which the items of the list below it are then."""
+    return len(line) <= 80 and _HEADS_RULES.match(line) is not None
