@@ -371,14 +371,17 @@ class Relay:
             return
         before = job.prompt.estimate.tokens
         audience = client or Nobody(job.writer())
-        await audience.tell(Notice(done=False))
-        async with audience.telling(lambda: job.progress.written):
-            gained = await self.compactor.compact(job, goal=goal)
-        if gained:
-            self.counting.mended(job)
-            self.counting.ask_soon(job)
-        after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
-        await audience.tell(Notice(done=True, before=before, after=after, failed=not gained, extract=extract))
+        if fixed := self.compactor.fixed.to_tell(job):
+            await audience.tell(Notice(done=True, fixed=fixed))
+        if goal is not None or await self.compactor.helps(job):
+            await audience.tell(Notice(done=False))
+            async with audience.telling(lambda: job.progress.written):
+                gained = await self.compactor.compact(job, goal=goal)
+            if gained:
+                self.counting.mended(job)
+                self.counting.ask_soon(job)
+            after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
+            await audience.tell(Notice(True, before, after, failed=not gained, extract=extract))
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if cannot_fit(job, budget.window):

@@ -75,7 +75,9 @@ def compact(
     ):
         shorter, rungs = reduction, ()  # a few tokens are not worth the backend's prefix cache
     if shorter.total > (roomy := min(limit, reduction.roomy)):
-        shorter = _at_any_price(shorter, roomy)
+        squeezed = _at_any_price(shorter, roomy)
+        worth = shorter.total - squeezed.total >= reduction.limits.minimum_gain
+        shorter = squeezed if worth or shorter.total > limit else shorter
     if shorter.total > limit:
         shorter, rungs, kind = _trim(shorter, limit), (*rungs, "trim"), "trimmed"
     return _rewritten(reduction, shorter, kind, rungs)

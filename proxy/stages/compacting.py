@@ -25,6 +25,7 @@ from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
 from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
+from proxy.stages.fixed import FixedPart
 from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
@@ -83,6 +84,7 @@ class Compactor:
         self._recaller = recaller
         self._clock = clock
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
+        self.fixed = FixedPart()
         self._cooling: dict[tuple[str, bytes], float] = {}
 
     async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
@@ -112,9 +114,13 @@ class Compactor:
         if done is None:
             self._cool(cold, job.journal.clock())
         elif limit is None:
-            # The prompt is to stay well below the trigger with what is recalled, too.
-            await self._recaller.recall(job, reserve=budget.brim - budget.enough + budget.goal - goal)
+            await self._recaller.recall(job, reserve=budget.goal - goal)
         return done is not None or dropped
+
+    async def helps(self, job: Job) -> bool:
+        """Whether anything can be taken out; no model is asked, and nothing changes."""
+        done = await self.rehearse(job)
+        return done is not None and done.covered > 0
 
     async def drop_recalled(self, job: Job) -> bool:
         """Make the room in which something was recalled; False if nothing was."""

@@ -29,13 +29,15 @@ class Notice:
     """What was taken out is told by an extract made by code, because no summary was fit to be used."""
     recalled: int = 0
     """Passages of the covered history that stood in front of the newest message; told beside the answer, too."""
+    fixed: int = 0
+    """Percent of the window that system prompt and tools take, where that is the problem; told beside the answer, too."""
     written: int = 0
     """Tokens of the summary that are written, while it is; told beside the answer, too."""
 
     @property
     def beside(self) -> bool:
         """Whether it is never said in the text of an answer, so that nobody sends it back."""
-        return bool(self.cut or self.recalled or self.written)
+        return bool(self.cut or self.recalled or self.written or self.fixed)
 
     @property
     def text(self) -> str:
@@ -57,6 +59,11 @@ class Notice:
     def _beside(self) -> str:
         if self.written:
             return f"⚙️ Compacting conversation history… ({self.written} tokens of its summary written)"
+        if self.fixed:
+            return (
+                f"⚠️ System prompt and tools take {self.fixed} % of the window: little is left for the conversation. "
+                "Fewer tools or a larger window help"
+            )
         if self.cut:
             return "⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn"
         return f"🔎 {self.recalled} earlier {'passage' if self.recalled == 1 else 'passages'} recalled"

@@ -7,7 +7,7 @@ from typing import Any
 from proxy.neutral.request import text_of
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
-from tests.proxying import running_proxy
+from tests.proxying import read_stream, running_proxy
 
 WINDOW = 8192
 FILE = (
@@ -93,3 +93,21 @@ def test_a_large_result_fills_what_the_window_has_for_it() -> None:
         shown = text_of(sent["messages"][-1])
         assert shown.startswith("line 0 of")
         assert shown.endswith("line 1399 of the file that was asked for")
+
+
+def test_nobody_hears_of_a_compaction_that_gains_nothing() -> None:
+    """System prompt and tools take three quarters of the window, and the newest question the rest."""
+    messages = [
+        {"role": "system", "content": "Rules of the house. " * 1000},
+        {"role": "user", "content": "Is this all right? " * 120},
+    ]
+    with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake) as proxy:
+        told: list[str] = []
+        for _ in range(3):
+            answer = proxy.chat({"model": "m", "messages": messages, "stream": True})
+            assert answer.status_code == 200
+            seen = read_stream(answer.content)
+            told += [event["data"]["description"] for event in seen.events]
+        assert fake.overflows == 0
+        assert not [text for text in told if "ompact" in text and "system prompt" not in text]
+        assert sum("system prompt" in text for text in told) == 1
