@@ -91,6 +91,13 @@ def test_anthropics_clients_get_their_list_with_the_window_in_which_they_run() -
             assert listed[0].type == "model"
             assert listed[0].max_tokens == 32_000
             assert listed[0].capabilities is not None
+            beta = client.beta.models.retrieve("m1").capabilities
+            assert beta is not None
+            managing = beta.context_management.model_dump()
+            assert all(each if isinstance(each, bool) else each["supported"] for each in managing.values())
+            assert len(managing) == 4
+            assert beta.compaction is not None
+            assert beta.compaction.summarize.supported
             one = client.models.retrieve("m3")
             assert (one.id, one.max_input_tokens, one.lifecycle) == ("m3", TOLD, "active")
             with pytest.raises(anthropic.NotFoundError) as caught:
