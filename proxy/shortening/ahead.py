@@ -108,10 +108,12 @@ def history_next(
 def _resent(messages: Sequence[Message], text: str) -> str:
     """The text as the client sends it back: without the thoughts in it, if it took them out of earlier answers."""
     opening, closing = _THINKING
-    begun, _, rest = text.partition(closing)
+    if not text.lstrip().startswith(opening):
+        return text
+    _, _, rest = text.partition(closing)
     earlier = [text_of(message) for message in messages if message.get("role") == "assistant"]
     drops = earlier and not any(opening in each for each in earlier)
-    return rest.lstrip() if drops and rest and begun.lstrip().startswith(opening) else text
+    return rest.lstrip() if drops and rest else text
 
 
 def _call(call: CallPart, *, parsed: bool) -> dict[str, object]:

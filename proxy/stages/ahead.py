@@ -50,6 +50,9 @@ MOST = 64
 HEAVIEST = 4 * 2**20
 """Weight of a history up to which it is kept until it is compacted."""
 
+LATEST = 32
+"""Messages by which it is told what the next turn will add."""
+
 Became = Literal["done", "cancelled", "failed", "useless"]
 
 
@@ -287,7 +290,8 @@ class Ahead:
         budget, prompt = job.budget, job.prompt
         if budget is None:
             return None
-        grown = growth(prompt.sent, self._meter.costs(job.key, prompt.sent), budget.window)
+        latest = prompt.sent[-LATEST:]
+        grown = growth(latest, self._meter.costs(job.key, latest), budget.window)
         rest = round(sum(self._meter.costs(job.key, ask.rest)))
         tokens, upper = prompt.estimate.tokens + rest, prompt.estimate.upper + rest
         passing = prompt.recalled.newest_tokens

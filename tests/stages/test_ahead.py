@@ -57,7 +57,8 @@ def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str) -> None:
             assert len(summaries(fake)) == before
             settled(proxy)
         assert ahead(proxy)["done"] >= 2
-        assert len(summaries(fake)) == ahead(proxy)["done"]
+        # What is not fit to be used is asked for once more.
+        assert len(summaries(fake)) <= 2 * ahead(proxy)["done"]
         assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
 
 
