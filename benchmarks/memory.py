@@ -15,6 +15,7 @@ from dataclasses import fields
 from functools import partial
 from multiprocessing import get_context
 
+from benchmarks.memory_cpu import cost
 from benchmarks.memory_data import Dialogue, dialogues
 from benchmarks.memory_keeper import COMMAND
 from benchmarks.memory_play import Found, Played, play, play_kept
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     print(end=".", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     print(_table(rows))
+    print(cost())
     if not COMMAND.is_file():
         print("ctxkeeper is left out: it is not installed, which `make bench` does")
     for (name, window), aim in AIMS.items():

@@ -21,7 +21,7 @@ PLACE = Path(__file__).parent / ".venv-ctxkeeper"
 COMMAND = PLACE / "bin" / "ctxkeeper"
 _MOVED_OUT = "=== TURNS BEING MOVED OUT ==="
 _WORD = re.compile(r"[A-Za-z]{4,}|[\u4e00-\u9fff]{2}")
-_MOST_WORDS = 12
+_MOST_WORDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ def looks_up(question: Question) -> Reply | None:
     named = [tool["function"]["name"] for tool in question.tools]
     if "recall" not in named or question.messages[-1].get("role") == "tool":
         return None
-    words = list(dict.fromkeys(_WORD.findall(question.last_user)))[:_MOST_WORDS]
+    # Its search shows the newest matches: who names the longest words finds most.
+    words = sorted(dict.fromkeys(_WORD.findall(question.last_user)), key=len, reverse=True)[:_MOST_WORDS]
     return (
         Reply(tool_calls=[ToolCall("recall", f'{{"pattern": "{"|".join(words)}"}}', "look")])
         if words
