@@ -371,8 +371,7 @@ class Relay:
             return
         before = job.prompt.estimate.tokens
         audience = client or Nobody(job.writer())
-        if fixed := self.compactor.fixed.to_tell(job):
-            await audience.tell(Notice(done=True, fixed=fixed))
+        job.fixed = self.compactor.fixed.to_tell(job)
         if goal is not None or await self.compactor.helps(job):
             await audience.tell(Notice(done=False))
             async with audience.telling(lambda: job.progress.written):

@@ -111,6 +111,8 @@ class Job:
     usage_asked: bool = False
     assumed: Fact[int] | None = None
     """Tokens of a window that nobody told: for this answer alone, which showed that so much fits."""
+    fixed: int = 0
+    """Percent of the window that system prompt and tools take, where the user is to be told."""
     cut: bool = False
     """Whether the backend was found to have cut this prompt in silence."""
     spent: Spent = field(default_factory=Spent)
@@ -258,6 +260,7 @@ class Job:
         """What is told beside an answer when that is over."""
         recalled = self.journal.outcome.recalled
         notices = [Notice(done=True, recalled=recalled)] if recalled else []
+        notices += [Notice(done=True, fixed=self.fixed)] if self.fixed else []
         return [*notices, Notice(done=True, cut=True)] if self.cut else notices
 
     def summed_up(self) -> str:
