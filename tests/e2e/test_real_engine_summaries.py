@@ -44,7 +44,8 @@ def tap(instruct_engine: Engine) -> Iterator[Tap]:
 
 
 def test_no_loop_is_stored_and_what_the_user_told_is_kept(tap: Tap, spillway: StartSpillway) -> None:
-    proxy = spillway([tap.url], recall="off")
+    # On a loaded machine it writes a word in seconds: then there is an extract all the sooner.
+    proxy = spillway([tap.url], recall="off", summary_timeout=60)
     said = cycle(TALK)
     history: list[dict[str, Any]] = [{"role": "user", "content": "Hello! Let us talk a little."}]
     for number, (told, _) in enumerate((*TOLD, *(("And what do you think about that?", ()),) * 6), 1):
