@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class Reopened:
     """The next attempt is open.
 
     `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
@@ -86,14 +86,14 @@ class ResumeFailed:
     """
 
 
-StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Resumed | Corrected | ResumeFailed
+StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Reopened | Corrected | ResumeFailed
 
 
 LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
     (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
     (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
-    (State.PAUSED, Resumed): frozenset({State.RELAYING}),
+    (State.PAUSED, Reopened): frozenset({State.RELAYING}),
     (State.PAUSED, Corrected): frozenset({State.RELAYING}),
     (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
     (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
@@ -110,7 +110,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Close the upstream, compact, and open the next attempt; answer with Resumed or ResumeFailed.
+    """Close the upstream, compact, and open the next attempt; answer with Reopened or ResumeFailed.
 
     `last`: there is to be no next one, because going on gains nothing any more; answer with ResumeFailed.
     """

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from proxy.answer.answer import Answer
-from proxy.answer.events import Resumed
+from proxy.answer.events import Reopened
 from proxy.answer.seam import LONG, Joint, Seam, SpacedFilter, seam_for
 from proxy.answer.template import Template
 from proxy.answer.watch import Watch
@@ -51,17 +51,17 @@ class Outlet:
         self._usage_said = False
         """Whether usage that came before an end went out."""
 
-    def next_attempt(self, resumed: Resumed, gap: str) -> None:
+    def next_attempt(self, reopened: Reopened, gap: str) -> None:
         """Get ready for the frames of another attempt; `gap` is the white space that was not taken."""
         answer = self._answer
         if answer.begun:
             said, thought = answer.text, answer.reasoning
             self._fed, self._before = 0, answer.size
             self.rewriting = True
-            self._seam = seam_for(resumed, said, gap)
-            self._thoughts = seam_for(resumed, "" if said or not resumed.exact else thought, "")
-            self._thought = None if said else "\n\n" * (bool(thought) and not resumed.exact)
-            self.expected = bool(said and gap and (resumed.exact or resumed.echo))
+            self._seam = seam_for(reopened, said, gap)
+            self._thoughts = seam_for(reopened, "" if said or not reopened.exact else thought, "")
+            self._thought = None if said else "\n\n" * (bool(thought) and not reopened.exact)
+            self.expected = bool(said and gap and (reopened.exact or reopened.echo))
         elif answer.identity is not None:
             self.renaming = True  # a first chunk went out before the prompt was refused
         self.template.forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from proxy.answer.anew import AnewFilter
-from proxy.answer.events import Resumed
+from proxy.answer.events import Reopened
 from proxy.answer.thinking import ThoughtFilter, open_thought
 
 _LONGEST_OVERLAP = 400
@@ -46,20 +46,20 @@ class Seam(Protocol):
         ...
 
 
-def seam_for(resumed: Resumed, said: str, gap: str) -> Seam:
+def seam_for(reopened: Reopened, said: str, gap: str) -> Seam:
     """What stands between an answer that said so much and the attempt that goes on with it.
 
     `gap` is the white space before the word that was not taken, if that is known.
     """
     if not said:
         return Joint()
-    thought, quoted = open_thought(said), not (resumed.exact or resumed.echo)
+    thought, quoted = open_thought(said), not (reopened.exact or reopened.echo)
     return Joint(
-        EchoFilter(said if said == resumed.echo else _long(said)),
+        EchoFilter(said if said == reopened.echo else _long(said)),
         ThoughtFilter(thought, closes=quoted),
-        EchoFilter("" if said == resumed.echo else resumed.echo),
+        EchoFilter("" if said == reopened.echo else reopened.echo),
         # What begins with the white space that belongs here goes on; what does not is most likely a new turn.
-        OverlapFilter(resumed.quote or said[-_LONGEST_OVERLAP:], said, unless_spaced=not quoted)
+        OverlapFilter(reopened.quote or said[-_LONGEST_OVERLAP:], said, unless_spaced=not quoted)
         if gap or quoted
         else Joint(),
         # A thought that was interrupted is thought anew where it can't be gone on with.

@@ -24,7 +24,7 @@ from proxy.answer.events import (
     Corrected,
     Finish,
     Pause,
-    Resumed,
+    Reopened,
     ResumeFailed,
     Retry,
     Search,
@@ -133,10 +133,10 @@ class StreamSession:
                 return self._ended()
             case UpstreamFailed(message):
                 return self._broke_off(message)
-            case Resumed():
-                return self._resumed(event)
+            case Reopened():
+                return self._reopened(event)
             case Corrected(prompt_tokens, bound):
-                return self._corrected(Resumed(prompt_tokens, bound))
+                return self._corrected(Reopened(prompt_tokens, bound))
             case ResumeFailed():
                 return self._not_resumed()
         assert_never(event)
@@ -287,7 +287,7 @@ class StreamSession:
         self.answer.attempt.restart()
         return self._pause("restarted", out)
 
-    def _resumed(self, event: Resumed) -> Commands:
+    def _reopened(self, event: Reopened) -> Commands:
         self.watch.settle(event.limits)
         self._gap_before = event.gap or self._gap
         self._said_before = len(self.answer.text)
@@ -298,10 +298,10 @@ class StreamSession:
         self.state = State.RELAYING
         return ()
 
-    def _corrected(self, event: Resumed) -> Commands:
+    def _corrected(self, event: Reopened) -> Commands:
         out: list[bytes] = []
         self._outlet.release(out)
-        self._resumed(event)
+        self._reopened(event)
         self._outlet.begin_paragraph()
         return sending(out)
 

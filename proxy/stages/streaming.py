@@ -16,7 +16,7 @@ from proxy.answer.events import (
     Finish,
     Limits,
     Pause,
-    Resumed,
+    Reopened,
     ResumeFailed,
     Retry,
     Search,
@@ -229,7 +229,7 @@ class StreamDriver:
             return None
         run.estimates.append(job.prompt.estimate)
         limits = _limits(job) if job.budget is not None else None
-        run.session.handle(Resumed(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, limits=limits))
+        run.session.handle(Reopened(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, limits=limits))
         return response
 
     async def _answered(self, run: Run, stopped: Correct | Search) -> Stopped:
@@ -351,7 +351,7 @@ def _limits(job: Job) -> Limits:
 
 def _resumed(job: Job, session: StreamSession, attempted: Attempted, progress: Progress) -> None:
     asked = attempted.request
-    event = Resumed(
+    event = Reopened(
         attempted.estimate.tokens,
         bound=attempted.bound,
         echo=asked.echo,

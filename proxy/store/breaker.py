@@ -76,7 +76,7 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Use:
     """An operation under way: when it began (monotonic seconds), whether it writes, the seconds it may take."""
 
     started: float
@@ -138,9 +138,9 @@ class Guard:
         now = self._now()
         return not self._closed and self._reach.ready(now) and self._writes.ready(now)
 
-    def overtaken(self, attempt: Attempt) -> bool:
+    def overtaken(self, use: Use) -> bool:
         """Whether a write that waited for its turn need not be tried: one before it has shown that none is taken."""
-        return attempt.write and not self._writes.healthy and self._writes.since > attempt.started
+        return use.write and not self._writes.healthy and self._writes.since > use.started
 
     def close(self) -> None:
         """Admit nothing any more."""
@@ -150,52 +150,52 @@ class Guard:
         self, operation: Callable[[], Awaitable[T]], otherwise: T, *, seconds: float, write: bool = False
     ) -> T:
         """Run what keeps to so many seconds by itself; `otherwise` when it is not admitted, or fails."""
-        attempt = self.enter(seconds=seconds, write=write)
-        if attempt is None:
+        use = self.enter(seconds=seconds, write=write)
+        if use is None:
             return otherwise
         try:
             value = await operation()
         except Exception as error:  # noqa: BLE001 - whatever a client library raises, no request fails of it
-            self.failed(attempt, error)
+            self.failed(use, error)
             return otherwise
-        self.worked(attempt)
+        self.worked(use)
         return value
 
-    def enter(self, *, seconds: float, write: bool) -> Attempt | None:
-        """Ask to begin; None for no. Every attempt but a cancelled one ends with `failed` or `worked`."""
+    def enter(self, *, seconds: float, write: bool) -> Use | None:
+        """Ask to begin; None for no. Every use but a cancelled one ends with `failed` or `worked`."""
         now = self._now()
         if self._closed or not self._reach.admits(now):
             return None
-        return None if write and not self._writes.admits(now) else Attempt(now, write, seconds)
+        return None if write and not self._writes.admits(now) else Use(now, write, seconds)
 
-    def failed(self, attempt: Attempt, error: Exception) -> None:
+    def failed(self, use: Use, error: Exception) -> None:
         """Note a failure."""
-        if isinstance(error, TimeoutError) and self._now() - attempt.started > LATE * attempt.seconds:
+        if isinstance(error, TimeoutError) and self._now() - use.started > LATE * use.seconds:
             return  # the event loop itself was held up: that says nothing about the store
         fault = self._judge(error)
         if fault is Fault.RECORD:
             self.skipped += 1
-        elif attempt.write and fault is Fault.WRITES:
-            self._reached(attempt)
+        elif use.write and fault is Fault.WRITES:
+            self._reached(use)
             self._fell(
                 self._writes,
-                attempt,
+                use,
                 f"takes no writes ({self._describe(error)}): what is new is kept in memory",
             )
         else:
-            self._fell(self._reach, attempt, f"is unavailable ({self._describe(error)}): working without it")
+            self._fell(self._reach, use, f"is unavailable ({self._describe(error)}): working without it")
 
-    def _fell(self, breaker: Breaker, attempt: Attempt, wrong: str) -> None:
+    def _fell(self, breaker: Breaker, use: Use, wrong: str) -> None:
         self._wrong = wrong
-        if breaker.failed(attempt.started, self._now()):
+        if breaker.failed(use.started, self._now()):
             _log.warning("%s %s", self._name, wrong)
 
-    def worked(self, attempt: Attempt) -> None:
+    def worked(self, use: Use) -> None:
         """Note a success."""
-        self._reached(attempt)
-        if attempt.write and self._writes.worked(attempt.started):
+        self._reached(use)
+        if use.write and self._writes.worked(use.started):
             _log.info("%s takes writes again", self._name)
 
-    def _reached(self, attempt: Attempt) -> None:
-        if self._reach.worked(attempt.started):
+    def _reached(self, use: Use) -> None:
+        if self._reach.worked(use.started):
             _log.info("%s is available again", self._name)

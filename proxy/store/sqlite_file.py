@@ -102,12 +102,12 @@ class SqliteFile:
             _log.warning("%s was deleted or replaced while it was open: opened anew", self.path)
             self.close()
         try:
-            return self._attempt(statement)
+            return self._tried(statement)
         except (sqlite3.DatabaseError, rows.WrongSchema) as error:
             if isinstance(error, sqlite3.DatabaseError) and _code(error) not in _DAMAGED:
                 raise
             self._set_aside(error)
-        return self._attempt(statement)
+        return self._tried(statement)
 
     def forget_damaged(self) -> None:
         """Delete what was set aside."""
@@ -124,14 +124,14 @@ class SqliteFile:
     def _aside(self) -> str:
         return f"{self.path}.damaged"
 
-    def _attempt(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+    def _tried(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         if self._db is None:
             self._db = self._connect()
         try:
             return statement(self._db)
         except sqlite3.DatabaseError as error:
             if judge(error) is Fault.REACH or _code(error) == sqlite3.SQLITE_READONLY:
-                self.close()  # the next attempt starts from the file, not from a connection in doubt
+                self.close()  # the next one starts from the file, not from a connection in doubt
             raise
 
     def _connect(self) -> sqlite3.Connection:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from proxy.store.breaker import Attempt, Guard
+from proxy.store.breaker import Use, Guard
 from proxy.store.opening import CLOSE_TIMEOUT
 from proxy.store.sqlite_file import Overtaken, SqliteFile, describe, judge, passing
 from proxy.store.sqlite_rows import NotOurs
@@ -40,15 +40,15 @@ class SqliteThread:
         Raises:
             OSError, sqlite3.Error, NotOurs: it can never work. The thread has ended.
         """
-        attempt = self.guard.enter(seconds=CLOSE_TIMEOUT, write=False)
+        use = self.guard.enter(seconds=CLOSE_TIMEOUT, write=False)
         future = self._worker.submit(partial(self._file.run, statement))
         try:
             return future.result(CLOSE_TIMEOUT)
         except (OSError, sqlite3.Error, NotOurs) as error:
-            if attempt is None or not passing(error):
+            if use is None or not passing(error):
                 self._worker.stop(self._file.close)
                 raise
-            self.guard.failed(attempt, error)
+            self.guard.failed(use, error)
             return None
 
     async def ask(
@@ -74,15 +74,15 @@ class SqliteThread:
 
         Results arrive in the order of queueing.
         """
-        attempt = self.guard.enter(seconds=self._timeout, write=write)
-        if attempt is None:
+        use = self.guard.enter(seconds=self._timeout, write=write)
+        if use is None:
             return done(None)
         try:
-            future = self._worker.submit(partial(self._in_turn, attempt, statement))
+            future = self._worker.submit(partial(self._in_turn, use, statement))
         except QueueFull as error:
-            self.guard.failed(attempt, error)
+            self.guard.failed(use, error)
             return done(None)
-        asyncio.wrap_future(future).add_done_callback(partial(self._posted, attempt, done))
+        asyncio.wrap_future(future).add_done_callback(partial(self._posted, use, done))
         return None
 
     async def close(self) -> None:
@@ -107,16 +107,16 @@ class SqliteThread:
         finally:
             future.cancel()
 
-    def _in_turn(self, attempt: Attempt, statement: Callable[[sqlite3.Connection], T]) -> T:
-        if self.guard.overtaken(attempt):
+    def _in_turn(self, use: Use, statement: Callable[[sqlite3.Connection], T]) -> T:
+        if self.guard.overtaken(use):
             raise Overtaken
         return self._file.run(statement)
 
-    def _posted(self, attempt: Attempt, done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
+    def _posted(self, use: Use, done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
         error = future.exception()
         if isinstance(error, Exception):
-            self.guard.failed(attempt, error)
+            self.guard.failed(use, error)
             done(None)
         else:
-            self.guard.worked(attempt)
+            self.guard.worked(use)
             done(future.result())

@@ -14,7 +14,7 @@ from proxy.answer.events import (
     ChunkReceived,
     Finish,
     Pause,
-    Resumed,
+    Reopened,
     ResumeFailed,
     Retry,
     Send,
@@ -136,7 +136,7 @@ class Attempt:
     """A further attempt: its stream, and how it was asked for."""
 
     data: bytes
-    event: Resumed = field(default_factory=lambda: Resumed(100))
+    event: Reopened = field(default_factory=lambda: Reopened(100))
 
 
 def conversation(of: StreamSession, first: bytes, *others: Attempt, sizes: Sequence[int] = ()) -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.answer.anew import AnewFilter
-from proxy.answer.events import Finish, Pause, Resumed
+from proxy.answer.events import Finish, Pause, Reopened
 from tests.answer.support import commands, ending, one_answer, opening, read, said, sent, session, words
 from tests.answer.test_seam import PROSE, REPETITIVE, through
 from tests.answer.test_session import CLOSE
@@ -149,9 +149,9 @@ BEHAVIOURS: dict[str, Callable[[str, str], str]] = {
 }
 ANEW = {"tells it in other words", "says nothing"}
 WAYS = {
-    "flags": lambda head: Resumed(100),
-    "trailing": lambda head: Resumed(100, echo=head, quote=head[-300:], exact=False),
-    "quote": lambda head: Resumed(100, quote=head[-300:], exact=False),
+    "flags": lambda head: Reopened(100),
+    "trailing": lambda head: Reopened(100, echo=head, quote=head[-300:], exact=False),
+    "quote": lambda head: Reopened(100, quote=head[-300:], exact=False),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.answer.events import ChunkReceived, Corrected, Pause, Resumed, ResumeFailed, UpstreamEnded
+from proxy.answer.events import ChunkReceived, Corrected, Pause, Reopened, ResumeFailed, UpstreamEnded
 from proxy.answer.seam import seam_for
 from proxy.answer.session import State, Watch
 from proxy.backends.profile import Continuation
@@ -58,7 +58,7 @@ def test_white_space_survives_an_attempt_that_was_cleared_before_it_spoke() -> N
     out = commands(of, stream(words(text)))
     half = of.answer.text
     rest = text[len(half) :].lstrip()
-    quoted = Resumed(60, quote=half[-300:], exact=False)
+    quoted = Reopened(60, quote=half[-300:], exact=False)
     out += of.handle(quoted)
     out += commands(of, opening(name="two") + SHARED_FULL + DONE)
     assert out[-1] == Pause("cleared")
@@ -74,7 +74,7 @@ def test_white_space_survives_an_attempt_that_only_thought() -> None:
     out = commands(of, first)
     half = of.answer.text
     assert half == TEXT[:100], half
-    quoted = Resumed(60, quote=half[-300:], exact=False)
+    quoted = Reopened(60, quote=half[-300:], exact=False)
     out += of.handle(quoted)
     thoughts = b"".join(frame(chunk({"reasoning_content": f" t{n}"}, name="two")) for n in range(80))
     out += commands(of, opening(name="two") + thoughts)
@@ -90,7 +90,7 @@ def test_an_answer_begun_anew_that_ends_within_the_copy_is_not_doubled() -> None
     out = commands(of, stream(words(text)))
     half = of.answer.text
     assert len(half) > 1000
-    out += of.handle(Resumed(800, quote=half[-300:], exact=False))
+    out += of.handle(Reopened(800, quote=half[-300:], exact=False))
     out += commands(of, stream(words(text)[:200], "length", name="two", more=usage(800, 200, name="two")))
     assert isinstance(out[-1], Pause)
     assert read(sent(out)).text == half
@@ -100,14 +100,14 @@ def test_a_copy_that_is_taken_out_is_counted_all_the_same() -> None:
     text = " ".join(f"w{n}" for n in range(400))
     of = session(Watch(window=1000, pause_point=450, resumable=True))
     commands(of, stream(words(text)))
-    of.handle(Resumed(300, echo=of.answer.text, quote=of.answer.text[-300:], exact=False))
+    of.handle(Reopened(300, echo=of.answer.text, quote=of.answer.text[-300:], exact=False))
     of.handle(ChunkReceived(b"".join(map(said, words(text)[:100]))))
     assert of.answer.attempt.completion_tokens >= 100
 
 
 def test_a_thought_continued_by_prefill_is_not_closed() -> None:
     half = "<think>so the user wants a poem and it should"
-    seam = seam_for(Resumed(100, echo=half, quote=half, exact=False), half, "")
+    seam = seam_for(Reopened(100, echo=half, quote=half, exact=False), half, "")
     out = seam.feed(" rhyme and be short.\n</think>\n\nRain in May.") + seam.flush()
     assert out == " rhyme and be short.\n</think>\n\nRain in May."
 
@@ -137,7 +137,7 @@ def test_empty_attempts_after_a_cleared_one_come_to_an_end() -> None:
     out = commands(of, opening() + said("One") + said(" two") + SHARED_FULL)
     assert out[-1] == Pause("cleared")
     for _ in range(20):
-        of.handle(Resumed(60, bound=64))
+        of.handle(Reopened(60, bound=64))
         out = commands(
             of, opening(name="two") + ending("length", name="two") + usage(60, 0, name="two") + DONE
         )
@@ -217,7 +217,7 @@ def test_a_later_prompt_refused_inside_the_stream_is_no_error_for_the_client() -
     of = session(CLOSE)
     out = commands(of, stream(words(TEXT * 3)))
     half = of.answer.text
-    out += of.handle(Resumed(110))
+    out += of.handle(Reopened(110))
     refusal = frame({"error": {"message": "prompt is too long: 300 tokens > 200 maximum", "code": 400}})
     out += commands(of, refusal + DONE)
     if of.state is State.PAUSED:

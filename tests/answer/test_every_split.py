@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.events import ChunkReceived, Finish, Pause, Resumed, StreamCommand, UpstreamEnded
+from proxy.answer.events import ChunkReceived, Finish, Pause, Reopened, StreamCommand, UpstreamEnded
 from proxy.answer.session import State, StreamSession, Watch
 from proxy.wire.jsontext import dumps
 from tests.answer.support import (
@@ -66,42 +66,42 @@ def tokens(text: str) -> list[str]:
 # -- how an answer is gone on with: what the backend was asked for, and what it says; None where nobody could tell
 # a repetition from more of the same
 
-Form: TypeAlias = Callable[[str, str], tuple[Resumed, list[str]] | None]
+Form: TypeAlias = Callable[[str, str], tuple[Reopened, list[str]] | None]
 
 
-def flags(head: str, rest: str) -> tuple[Resumed, list[str]] | None:
+def flags(head: str, rest: str) -> tuple[Reopened, list[str]] | None:
     del head
-    return Resumed(PROMPT), tokens(rest)
+    return Reopened(PROMPT), tokens(rest)
 
 
-def flags_echoed(head: str, rest: str) -> tuple[Resumed, list[str]] | None:
+def flags_echoed(head: str, rest: str) -> tuple[Reopened, list[str]] | None:
     """A server from before the flags: it hands out what it did not generate in one piece.
 
     Left out: a short answer. A copy of it may be a coincidence, and none is looked for.
     """
-    return (Resumed(PROMPT), [head, *tokens(rest)]) if len(head) > EVIDENCE else None
+    return (Reopened(PROMPT), [head, *tokens(rest)]) if len(head) > EVIDENCE else None
 
 
-def trailing(head: str, rest: str) -> tuple[Resumed, list[str]] | None:
+def trailing(head: str, rest: str) -> tuple[Reopened, list[str]] | None:
     """Left out: an answer of one piece that is said again. Nothing tells that from an echo."""
-    return None if copied(head, rest) else (Resumed(PROMPT, echo=head, exact=False), tokens(rest))
+    return None if copied(head, rest) else (Reopened(PROMPT, echo=head, exact=False), tokens(rest))
 
 
-def trailing_echoed(head: str, rest: str) -> tuple[Resumed, list[str]] | None:
+def trailing_echoed(head: str, rest: str) -> tuple[Reopened, list[str]] | None:
     """Token by token; in one piece where the beginning of the answer comes again later in it."""
     again = [head, *tokens(rest)] if repetitive(head) else tokens(head + rest)
-    return Resumed(PROMPT, echo=head, exact=False), again
+    return Reopened(PROMPT, echo=head, exact=False), again
 
 
-def quoted(head: str, rest: str) -> tuple[Resumed, list[str]] | None:
+def quoted(head: str, rest: str) -> tuple[Reopened, list[str]] | None:
     """Left out: the second copy of a piece, right after the first. It is not to be told from an overlap."""
     once = range(OVERLAP, min(len(head), len(rest)) + 1)
     if any(head.endswith(rest[:n]) and not precedented(head, n) for n in once) or copied(head, rest):
         return None
-    return Resumed(PROMPT, quote=head[-300:], exact=False), tokens(rest)
+    return Reopened(PROMPT, quote=head[-300:], exact=False), tokens(rest)
 
 
-def quoted_overlapping(head: str, rest: str) -> tuple[Resumed, list[str]] | None:
+def quoted_overlapping(head: str, rest: str) -> tuple[Reopened, list[str]] | None:
     """The model repeats the last 20 to 80 characters, according to where it was interrupted.
 
     Left out: ends for which the answer itself has a precedent, and those of which two lengths fit. There a
@@ -112,10 +112,10 @@ def quoted_overlapping(head: str, rest: str) -> tuple[Resumed, list[str]] | None
     others = (n for n in range(OVERLAP, min(len(head), len(again)) + 1) if n != overlap)
     if overlap > len(head) or precedented(head, overlap) or any(head.endswith(again[:n]) for n in others):
         return None
-    return Resumed(PROMPT, quote=head[-300:], exact=False), tokens(again)
+    return Reopened(PROMPT, quote=head[-300:], exact=False), tokens(again)
 
 
-def quoted_spaceless(head: str, rest: str) -> tuple[Resumed, list[str]] | None:
+def quoted_spaceless(head: str, rest: str) -> tuple[Reopened, list[str]] | None:
     """A new turn begins without the white space that belongs before its first word.
 
     Left out: signs that as a rule follow a word without any; and what `quoted` leaves out.
@@ -306,7 +306,7 @@ def test_any_text_interrupted_anywhere_and_again(made: tuple[str, list[int], lis
         assert isinstance(out[-1], Pause)
         head, rest = text[:at], text[at:end]
         assert of.answer.text == head
-        event, pieces = FORMS[forms[number]](head, rest) or (Resumed(PROMPT), tokens(rest))
+        event, pieces = FORMS[forms[number]](head, rest) or (Reopened(PROMPT), tokens(rest))
         of.handle(event)
     out += feed(of, READS[reads[-1]](stream(pieces, "stop", "last")))
     one_answer(read(plain(sent(out))), text)
@@ -324,8 +324,8 @@ def test_equal_lines_are_no_copy_of_the_equal_lines_before_them(piece: str, coun
     """The docstring of EchoFilter: of an answer that repeats itself, a copy has to come in one piece."""
     text = piece * 30
 
-    def asked(head: str, rest: str) -> tuple[Resumed, list[str]]:
-        return Resumed(PROMPT, quote=head, exact=False), tokens(rest)
+    def asked(head: str, rest: str) -> tuple[Reopened, list[str]]:
+        return Reopened(PROMPT, quote=head, exact=False), tokens(rest)
 
     assert check(text, session(), stream([piece * count], "length", "one"), asked)
 
@@ -340,7 +340,7 @@ def test_a_line_that_begins_with_a_sign_begins_with_its_line_end(after: str) -> 
     watch = Watch(window=10**5, pause_point=100 + len(pieces) - 1, resumable=True)
     of = session_of(watch, answer(100, lambda _: 1))
 
-    def asked(head: str, rest: str) -> tuple[Resumed, list[str]]:
-        return Resumed(100, quote=head, exact=False), [rest.lstrip()]
+    def asked(head: str, rest: str) -> tuple[Reopened, list[str]]:
+        return Reopened(100, quote=head, exact=False), [rest.lstrip()]
 
     assert check(f"{head}\n{after}", of, stream([*pieces, " and"], "stop", "one"), asked)

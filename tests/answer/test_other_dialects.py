@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.events import ChunkReceived, Pause, Resumed, ResumeFailed, UpstreamFailed
+from proxy.answer.events import ChunkReceived, Pause, Reopened, ResumeFailed, UpstreamFailed
 from proxy.answer.session import State, StreamSession, Watch
 from proxy.dialects.chat import ChatReader
 from proxy.neutral.dialect import WholeAnswer
@@ -119,7 +119,7 @@ def test_what_is_taken_back_was_never_written() -> None:
     of = session(WATCH)
     first = opening() + said("Well.") + call("x" * 120, pieces=4)
     again = call('{"b": 2}', name="two") + ending("tool_calls", name="two") + DONE
-    found = frames(conversation(of, first, Attempt(again, Resumed(40))))
+    found = frames(conversation(of, first, Attempt(again, Reopened(40))))
     assert found[0] == {"text": "Well."}
     assert "".join(each.get("arguments", "") for each in found) == '{"b": 2}'
     assert found[-2:] == [{"finish": "tool_calls"}, {"end": True}]
@@ -128,7 +128,7 @@ def test_what_is_taken_back_was_never_written() -> None:
 def test_an_end_that_was_the_windows_is_not_told() -> None:
     of = session(Watch(window=200, pause_point=10_000, resumable=True))
     full = stream(words(TEXT[:40]), "length", more=usage(190, 10))
-    found = frames(conversation(of, full, Attempt(stream(words(TEXT[40:]), name="two"), Resumed(50))))
+    found = frames(conversation(of, full, Attempt(stream(words(TEXT[40:]), name="two"), Reopened(50))))
     assert [each["finish"] for each in found if "finish" in each] == ["stop"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.events import Resumed
+from proxy.answer.events import Reopened
 from proxy.answer.seam import EchoFilter, Joint, OverlapFilter, Seam, SpacedFilter
 from tests.answer.support import Attempt, conversation, ending, one_answer, opening, read, said, session
 from tests.answer.test_session import CLOSE
@@ -194,11 +194,11 @@ def test_the_space_comes_after_the_repetition() -> None:
 # -- in an answer: every split, every form, every way to read it
 
 FORMS = {
-    "goes on": ("", Resumed(100)),
-    "repeats all": ("all", Resumed(100, exact=False)),
-    "may repeat all": ("", Resumed(100, exact=False)),
-    "repeats the end": ("end", Resumed(100, exact=False)),
-    "may repeat the end": ("", Resumed(100, exact=False)),
+    "goes on": ("", Reopened(100)),
+    "repeats all": ("all", Reopened(100, exact=False)),
+    "may repeat all": ("", Reopened(100, exact=False)),
+    "repeats the end": ("end", Reopened(100, exact=False)),
+    "may repeat the end": ("", Reopened(100, exact=False)),
 }
 
 
@@ -212,7 +212,7 @@ def test_every_split_of_an_answer_joins_without_a_seam(form: str, sizes: list[in
         head, rest = PROSE[:at], PROSE[at:]
         gap = rest[: len(rest) - len(rest.lstrip())]
         quote = head[-300:]
-        resumed = Resumed(
+        resumed = Reopened(
             100,
             echo=head if form.endswith("all") else "",
             quote=quote if form.endswith("end") else "",

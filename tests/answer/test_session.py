@@ -11,7 +11,7 @@ from proxy.answer.events import (
     ChunkReceived,
     Finish,
     Pause,
-    Resumed,
+    Reopened,
     ResumeFailed,
     Retry,
     Send,
@@ -109,7 +109,7 @@ def test_any_further_attempt_in_any_pieces_too(body: bytes, more: bytes, sizes: 
         of = session(CLOSE)
         first = stream(words(TEXT))
         return conversation(
-            of, first, Attempt(opening(name="two") + body, Resumed(100, echo=HEAD)), sizes=pieces
+            of, first, Attempt(opening(name="two") + body, Reopened(100, echo=HEAD)), sizes=pieces
         )
 
     assert client([]) == client(sizes or [1])
@@ -282,7 +282,7 @@ def test_a_bound_of_the_client_counts_over_all_attempts() -> None:
 
 
 def test_attempts_that_gain_no_room_are_counted_in_a_row() -> None:
-    tight = [Attempt(stream(counted(10), "length", name="more"), Resumed(119)) for _ in range(3)]
+    tight = [Attempt(stream(counted(10), "length", name="more"), Reopened(119)) for _ in range(3)]
     client = read(conversation(session(CLOSE), stream(words(TEXT)), *tight))
     one_answer(client, HEAD + "".join([" w0", " w0", *counted(10)]), "length")
     roomy = Attempt(stream(counted(60), "length", name="more"))
@@ -296,7 +296,7 @@ def test_a_window_that_shifts_does_not_keep_an_answer_going_that_is_not_gone_on_
     """Whoever drives it tells the user, and there is no next attempt."""
     of = session(watch)
     of.handle(ChunkReceived(stream(words(TEXT))))
-    of.handle(Resumed(185) if watch.vain_resumes == 1 else Resumed(100))
+    of.handle(Reopened(185) if watch.vain_resumes == 1 else Reopened(100))
     out = commands(of, b"".join(said(word, name="two") for word in counted(10_000)))
     assert out[-1] == Pause("no room gained", last=True)
     assert of.answer.attempt.used == watch.window - 8
@@ -312,7 +312,7 @@ def test_a_pause_that_leads_nowhere_ends_the_answer_in_good_order() -> None:
 def test_comments_of_a_later_attempt_pass_and_what_follows_its_end_does_not(finish: str) -> None:
     more = b": ping\n\n" + stream(words(REST), finish, name="two") + said("after", name="two") + b": bye\n\n"
     of = session(CLOSE)
-    out = conversation(of, stream(words(TEXT)), Attempt(more, Resumed(20)))
+    out = conversation(of, stream(words(TEXT)), Attempt(more, Reopened(20)))
     assert b": ping\n\n" in out
     client = read(out.replace(b": bye\n\n", b""))
     one_answer(client, TEXT, finish)
@@ -336,7 +336,7 @@ def test_a_full_window_is_gone_on_with() -> None:
 
 
 def conversation_rest(of: StreamSession, data: bytes) -> bytes:
-    of.handle(Resumed(50))
+    of.handle(Reopened(50))
     return sent(commands(of, data))
 
 
@@ -387,7 +387,7 @@ def test_an_answer_that_came_whole_is_paused_by_hand() -> None:
     used = {"prompt_tokens": 190, "completion_tokens": 10}
     of.answer.add(piece_of({**chunk({"content": TEXT[:40]}, "length"), "usage": used}, b""))
     assert of.pause_if_full()
-    of.handle(Resumed(50, echo=TEXT[:40]))
+    of.handle(Reopened(50, echo=TEXT[:40]))
     commands(of, stream([TEXT[:40], TEXT[40:]], name="two"))
     assert of.answer.text == TEXT
     assert not session(CLOSE).pause_if_full()
@@ -504,7 +504,7 @@ def test_a_refused_prompt_in_the_stream_is_sent_again() -> None:
     assert isinstance(out[0], Retry)
     assert out[0].overflow is not None
     assert out[0].overflow.window == 4096
-    of.handle(Resumed(50))
+    of.handle(Reopened(50))
     body = stream(words(TEXT))
     assert sent(commands(of, body)) == body
     assert of.answer.resumes == 0
@@ -655,7 +655,7 @@ def test_a_failure_while_paused_is_told() -> None:
 def test_a_failure_in_a_later_attempt_loses_no_word_that_was_held_back() -> None:
     of = session(CLOSE)
     out = commands(of, stream(words(TEXT)))
-    of.handle(Resumed(50, echo=HEAD))
+    of.handle(Reopened(50, echo=HEAD))
     out += of.handle(ChunkReceived(opening(name="two") + said(TEXT[:8], name="two")))
     out += of.handle(UpstreamFailed("gone"))
     client = read(sent(out))
@@ -710,7 +710,7 @@ def test_a_harmless_event_of_several_lines_passes() -> None:
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize(
     "event",
-    [ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), UpstreamFailed("x"), Resumed(5), ResumeFailed()],
+    [ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), UpstreamFailed("x"), Reopened(5), ResumeFailed()],
 )
 def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEvent) -> None:
     of = session(CLOSE)
@@ -733,7 +733,7 @@ events = st.one_of(
     bodies(odd_chunks()).map(ChunkReceived),
     st.sampled_from(words(TEXT)).map(lambda text: ChunkReceived(said(text))),
     st.sampled_from([UpstreamEnded(), UpstreamFailed("x"), ResumeFailed()]),
-    st.integers(0, 150).map(Resumed),
+    st.integers(0, 150).map(Reopened),
 )
 
 
@@ -778,7 +778,7 @@ def test_the_pause_point_of_a_resumed_attempt_is_met_by_the_backends_own_count(
     """The estimate of its prompt was too low by half, and each frame holds several tokens."""
     of = session(Watch(window=1000, pause_point=600, resumable=True), prompt=590)
     commands(of, stream(words(TEXT)))
-    of.handle(Resumed(30))
+    of.handle(Reopened(30))
     body = opening(name="two") + b"".join(
         counting(f" w{number}", number * tokens, kind) for number in range(1, 1000)
     )
@@ -792,7 +792,7 @@ def test_the_pause_point_of_a_resumed_attempt_is_met_by_the_backends_own_count(
 def test_frames_that_differ_in_word_and_counts_alone_pass_unread() -> None:
     of = session(Watch(window=10_000, pause_point=600, resumable=True), prompt=590)
     out = commands(of, stream(words(TEXT)))
-    of.handle(Resumed(30))
+    of.handle(Reopened(30))
     of.handle(ChunkReceived(opening(name="two") + said(" " + "more" * 25, name="two")))
     of.handle(ChunkReceived(counting(" w", 1, "timings")))
     passed = of.passed(counting(" x", 2, "timings"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.events import Pause, Resumed
+from proxy.answer.events import Pause, Reopened
 from proxy.answer.session import Watch
 from proxy.answer.thinking import ThoughtFilter, open_thought
 from tests.answer.support import (
@@ -74,7 +74,7 @@ def test_where_it_can_only_be_thought_anew_the_second_thought_is_a_paragraph_of_
     )
     of = session(CLOSE)
     client = read(
-        conversation(of, opening() + _thoughts("reasoning_content"), Attempt(more, Resumed(50, exact=False)))
+        conversation(of, opening() + _thoughts("reasoning_content"), Attempt(more, Reopened(50, exact=False)))
     )
     one_answer(client, ANSWER)
     assert client.reasoning == " ".join(THOUGHT.split()[:20]) + "\n\nAgain."
@@ -163,7 +163,7 @@ def test_any_chunking_gives_the_same(text: str, size: int) -> None:
 def test_a_pause_between_tags(again: str) -> None:
     """Quoted, a model opens a new thought; where it is truly gone on with, it says the next word."""
     first = opening() + said("<think>") + b"".join(map(said, words(THOUGHT)))
-    event = Resumed(50, exact=again[0] == " ")
+    event = Reopened(50, exact=again[0] == " ")
     pieces: list[Any] = [again, "</think>", "\n\n", ANSWER]
     more = opening(name="two") + b"".join(said(p, name="two") for p in pieces) + ending(name="two") + DONE
     client = read(conversation(session(CLOSE), first, Attempt(more, event)))

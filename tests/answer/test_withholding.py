@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.answer.events import ChunkReceived, Finish, Pause, Resumed, ResumeFailed, Send, UpstreamFailed
+from proxy.answer.events import ChunkReceived, Finish, Pause, Reopened, ResumeFailed, Send, UpstreamFailed
 from proxy.answer.session import Watch
 from tests.answer.support import (
     DONE,
@@ -91,7 +91,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again(legacy: bool) -> None:
     assert out[-1] == Pause("pause point")
     assert of.answer.text == "Well."
     assert of.answer.calls.whole == ()
-    out += of.handle(Resumed(40))
+    out += of.handle(Reopened(40))
     out += commands(of, again)
     client = read(sent(out))
     one_answer(client, "Well.", "tool_calls")
@@ -104,7 +104,7 @@ def test_parallel_calls_are_asked_for_again_together() -> None:
     again = (
         call("a" * 30, name="two") + call("b" * 90, index=1, name="two") + ending("tool_calls", name="two")
     )
-    client = read(conversation(session(WATCH), first, Attempt(again + DONE, Resumed(20))))
+    client = read(conversation(session(WATCH), first, Attempt(again + DONE, Reopened(20))))
     assert arguments(client) == {0: "a" * 30, 1: "b" * 90}
     one_answer(client, "", "tool_calls")
 
@@ -179,7 +179,7 @@ def test_a_word_that_a_bound_cuts_is_said_by_the_next_attempt(pieces: list[int])
     assert of.answer.text == cut[: cut.index(" thi")]
     rest = TEXT[len(of.answer.text) :].lstrip()
     more = opening(name="two") + said(rest, name="two") + ending(name="two") + DONE
-    out += of.handle(Resumed(50, quote=of.answer.text, exact=False))
+    out += of.handle(Reopened(50, quote=of.answer.text, exact=False))
     out += commands(of, more, pieces)
     one_answer(read(sent(out)), TEXT)
 

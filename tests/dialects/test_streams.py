@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.events import Resumed
+from proxy.answer.events import Reopened
 from proxy.answer.session import StreamSession, Watch
 from proxy.dialects import DIALECTS
 from proxy.dialects.chat import ChatReader
@@ -87,5 +87,5 @@ def test_an_answer_that_is_resumed_is_one(dialect: Dialect, at: int, cuts: list[
         + DONE
     )
     watch = Watch(window=1000, pause_point=100 + at, resumable=True)
-    data = conversation(session(dialect, watch), first, Attempt(rest, Resumed(40)), sizes=cuts)
+    data = conversation(session(dialect, watch), first, Attempt(rest, Reopened(40)), sizes=cuts)
     assert text_in(dialect, data) == "".join(words)
