@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from proxy.store.breaker import Use, Guard
+from proxy.store.breaker import Guard, Use
 from proxy.store.opening import CLOSE_TIMEOUT
 from proxy.store.sqlite_file import Overtaken, SqliteFile, describe, judge, passing
 from proxy.store.sqlite_rows import NotOurs
