@@ -110,11 +110,11 @@ class Memory:
             )
         return found
 
-    async def keep(self, owner: str, flow: Keeping) -> None:
-        """Carry out what a flow keeps; what the store does not take now is left out."""
+    async def keep(self, owner: str, flow: Keeping, *, heavy: bool = False) -> None:
+        """Carry out what a flow keeps; what the store does not take now is left out. `heavy`: not on the loop."""
         reply: Any = None
         async with AsyncExitStack() as alone:
-            while not isinstance(step := _next(flow, reply), tuple):
+            while not isinstance(step := await apart(heavy, _next, flow, reply), tuple):
                 reply = None
                 if isinstance(step, Alone):
                     await self._alone(alone, f"document|{owner}|{step.name}")

@@ -273,3 +273,22 @@ async def test_others_are_served_meanwhile() -> None:
             served += 1
         assert (await heavy)[0] == 200
         assert served > 20
+
+
+async def test_what_is_kept_and_gone_on_from_holds_up_nobody() -> None:
+    items = [
+        {"role": ("user", "assistant")[n % 2], "content": f"{n} " + "some word " * 1000} for n in range(399)
+    ]
+    async with proxy(Backend()) as app:
+        await post(app, chat([user("a")]))
+        with Watchdog() as watchdog:
+            asked = json.dumps({"model": "m", "input": items}).encode()
+            status, said = await post(app, asked, path="/v1/responses")
+            assert status == 200, said[:300]
+            on = {"model": "m", "input": "go on", "previous_response_id": json.loads(said)["id"]}
+            status, said = await post(app, json.dumps(on).encode(), path="/v1/responses")
+            assert status == 200, said[:300]
+            compacted = json.dumps({"model": "m", "input": items}).encode()
+            status, said = await post(app, compacted, path="/v1/responses/compact")
+            assert status == 200, said[:300]
+    assert watchdog.longest < ROOM * BUDGET * slowness()
