@@ -15,7 +15,11 @@ from tests.proxying import Proxy, running_proxy
 
 MODEL = "fake-model"
 WINDOW = 4096
-SUMMARY = "The user likes blue. The plan of the red house is in /tmp/plan.txt and has 7 rooms."
+SUMMARY = (
+    "The user asked Question 0, Question 1, Question 2, Question 3, Question 4 and Question 5, about word0, word1, word2, "
+    "word3, word4 and word5. Answer 0, Answer 1, Answer 2, Answer 3, Answer 4 and Answer 5 said each that so it is."
+)
+"""What is believed: it has the names of what it stands for."""
 both = pytest.mark.parametrize("streamed", [False, True])
 
 
@@ -131,7 +135,7 @@ def test_a_trigger_is_answered_with_a_compaction_alone(streamed: bool) -> None:
         messages = sent(fake)
         assert messages[0]["content"] == "Be kind."
         assert "Be brief." not in str(messages)
-        assert str(messages).count("Question 0") <= 1
+        assert str(messages).count("Question 0: word0") <= 1
         assert SUMMARY in str(messages)
         assert "<environment/>" in str(messages)
         assert messages[-1]["content"].endswith("Go on.")
@@ -149,7 +153,7 @@ def test_a_compaction_of_a_compaction_stands_for_both() -> None:
         ask(client, again, streamed=False)
         messages = sent(fake)
         assert messages[0] == {"role": "system", "content": "Be brief."}
-        assert str(messages).count("Question 1") <= 1
+        assert str(messages).count("Question 1: word1") <= 1
 
 
 def test_the_endpoint_gives_the_users_messages_and_a_compaction() -> None:
@@ -203,7 +207,7 @@ def test_a_stored_conversation_goes_on_from_its_compaction(streamed: bool) -> No
         messages = sent(fake)
         assert messages[0] == {"role": "system", "content": "Be brief."}
         assert SUMMARY in str(messages)
-        assert "Answer 0" not in str(messages)
+        assert "Answer 0. so it is" not in str(messages)
         assert messages[-1]["content"] == "What do I like?"
 
 
