@@ -21,7 +21,6 @@ from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
-from proxy.neutral.weight import is_heavy
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.ahead import Ahead
@@ -205,9 +204,7 @@ class Relay:
 
     async def _keep(self, job: Job, answer: dict[str, Any]) -> None:
         """Keep an answer, if it is to be."""
-        if job.asked.keeping is not None:
-            heavy = is_heavy(job.asked.messages)
-            await self.memory.keep(job.exchange.tenant, job.asked.keeping(answer), heavy=heavy)
+        await self.memory.keep_answer(job.exchange.tenant, job.asked, answer)
 
     async def _recorded(
         self, exchange: Exchange, dialect: str, served: Callable[[Journal], Awaitable[None]]

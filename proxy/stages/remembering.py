@@ -110,6 +110,11 @@ class Memory:
             )
         return found
 
+    async def keep_answer(self, owner: str, request: Request, answer: dict[str, Any]) -> None:
+        """Keep an answer, if its request wants that."""
+        if request.keeping is not None:
+            await self.keep(owner, request.keeping(answer), heavy=is_heavy(request.messages))
+
     async def keep(self, owner: str, flow: Keeping, *, heavy: bool = False) -> None:
         """Carry out what a flow keeps; what the store does not take now is left out. `heavy`: not on the loop."""
         reply: Any = None
