@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from proxy.app import create_app
 from proxy.commands.serve import limits_of
+from proxy.exchange import Intake
 from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
 from proxy.wire.jsontext import loads
@@ -31,6 +32,8 @@ class Proxy:
     app: FastAPI
     loop: asyncio.AbstractEventLoop
     """In which it runs, in another thread."""
+    intake: Intake
+    """What the requests that it works on hold."""
 
     def chat(self, body: dict[str, Any], **headers: str) -> httpx.Response:
         """Post a chat request."""
@@ -69,7 +72,7 @@ def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> I
     url = f"http://127.0.0.1:{server.port}"
     try:
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-            yield Proxy(url, client, app, loop)
+            yield Proxy(url, client, app, loop, server.intake)
     finally:
         server.should_exit = True
         thread.join(20)

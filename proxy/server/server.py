@@ -54,6 +54,8 @@ class Server(uvicorn.Server):
             started: is called with the port, once it listens.
         """
         self._guard = Guard(limits)
+        self.intake = self._guard.intake
+        """What all requests of clients hold together."""
         config = uvicorn.Config(
             app,
             host=host,
@@ -92,7 +94,7 @@ class Server(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: Any = None) -> None:
-        intake = self._guard.intake
+        intake = self.intake
         intake.draining = True
         self._close_idle()
         if running := len(self.server_state.tasks):

@@ -185,9 +185,10 @@ def test_bodies_are_bounded_together_and_small_ones_get_in() -> None:
 
 def test_a_body_that_never_ends_has_to_go_when_others_want_its_room() -> None:
     """It drips, so it is never silent, and has brought enough on the whole to be let drip for hours."""
-    bounds = {"max_body": 2 * MIB, "max_bodies": 2 * MIB, "client_timeout": 1.0}
+    bounds = {"max_body": 2 * MIB, "max_bodies": 2 * MIB, "client_timeout": 3.0}
     with GenericFake() as fake, running_proxy(fake, **bounds) as proxy, connected(proxy.url) as holder:
         holder.send(filled(2 * MIB)[:-1000])
+        wait_until(lambda: proxy.intake.held > MIB + 2**19)
 
         def drips() -> int:
             with suppress(OSError):
