@@ -339,7 +339,7 @@ def test_what_is_not_kept_here_is_asked_of_a_backend_that_is_not_managed() -> No
 
 
 def test_a_long_chain_is_bounded() -> None:
-    with talking(*["Yes."] * 3, max_body=60_000) as (_, proxy):
+    with talking(*["Yes."] * 30, max_body=60_000) as (_, proxy):
         client = sdk(proxy)
         name = ask(client, "a" * 40_000).id
         name = ask(client, "b" * 40_000, previous_response_id=name).id
