@@ -30,7 +30,7 @@ from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route, Router
-from proxy.stages.summarising import Asked, NotWritten, Summaries, drive
+from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import Compacted, Compacting
 
 UNREAD = 0.4
@@ -85,6 +85,7 @@ class Compactor:
         self._clock = clock
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self.fixed = FixedPart()
+        self._experience = Experience()
         self._cooling: dict[tuple[str, bytes], float] = {}
 
     async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
@@ -291,7 +292,7 @@ class Compactor:
             window=window,
             tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
             overhead=overhead,
-            same_model=same,
+            same_model=same and self._experience.appended_serves(route),
             trust=max(_COLD, _surely_below(window, job) / window) if same else _COLD,
             wish=job.wish,
         )
@@ -306,7 +307,7 @@ class Compactor:
 
     def summaries(self, job: Job) -> Summaries:
         """Has one summary written by the model that summarises for this job."""
-        return Summaries(job, partial(self.summary_route, job.options, job.route))
+        return Summaries(job, partial(self.summary_route, job.options, job.route), self._experience)
 
     def checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
         """The rewrite against the client's own messages, so that the next job finds it."""

@@ -36,6 +36,11 @@ LONGEST_REST = 30.0
 """Seconds that a backend may want to be left alone for, if it is to be waited for."""
 IN_VAIN = 2
 """Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
+IN_A_ROW = 2
+"""Requests of one sort to a model that came to nothing, one after the other, after which only one in `TRIED_ANEW` is made."""
+TRIED_ANEW = 8
+_MOST_KNOWN = 1000
+"""Models of which that is known; their names come from clients, so there must be an end."""
 SMALLEST_BOUND = 64 * 1024
 _CHARACTERS = 4
 """Of a token, about: for the account of summaries of which the backend reports nothing."""
@@ -69,6 +74,52 @@ def _next(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk |
         return (stop.value,)
 
 
+class Experience:
+    """What asking the models for summaries came to: what never serves is not asked for, but for a try now and then."""
+
+    def __init__(self) -> None:
+        self._vain: dict[tuple[str, str], int] = {}
+        """Second requests in a row that came to nothing."""
+        self._lost: dict[tuple[str, str], int] = {}
+        """Requests at the end of the live prompt in a row that came to nothing, where a transcript served."""
+
+    def second_serves(self, route: Route) -> bool:
+        """Whether to ask once more for what was not fit to be used."""
+        return _worth_it(self._vain, route)
+
+    def appended_serves(self, route: Route) -> bool:
+        """Whether to ask at the end of the live prompt first."""
+        return _worth_it(self._lost, route)
+
+    def learn(self, route: Route, ask: SummaryAsk, *, again: bool, served: bool) -> None:
+        """What a request came to; `again`: another one had come to nothing."""
+        key = route.upstream.name, route.model
+        if again:
+            _count(self._vain, key, vain=not served)
+        if ask.append and served:
+            self._lost.pop(key, None)
+        elif again and served:
+            _count(self._lost, key, vain=True)
+
+
+def _count(counts: dict[tuple[str, str], int], key: tuple[str, str], *, vain: bool) -> None:
+    if not vain:
+        counts.pop(key, None)
+        return
+    if len(counts) >= _MOST_KNOWN:
+        counts.clear()
+    counts[key] = counts.get(key, 0) + 1
+
+
+def _worth_it(counts: dict[tuple[str, str], int], route: Route) -> bool:
+    key = route.upstream.name, route.model
+    vain = counts.get(key, 0)
+    if vain < IN_A_ROW:
+        return True
+    counts[key] = vain + 1
+    return (vain - IN_A_ROW) % TRIED_ANEW == TRIED_ANEW - 1
+
+
 class Summaries:
     """Has models write summaries, each within a time for all the requests that it takes.
 
@@ -76,9 +127,10 @@ class Summaries:
     the history is then shortened without one.
     """
 
-    def __init__(self, job: Job, route: Callable[[], Awaitable[Route]]) -> None:
+    def __init__(self, job: Job, route: Callable[[], Awaitable[Route]], experience: Experience) -> None:
         """One summary for this job. `route` tells who writes it."""
         self._job = job
+        self._experience = experience
         self._route = route
         self._until: float | None = None
         self._rested = False
@@ -94,12 +146,18 @@ class Summaries:
         job = self._job
         if job.unsummarised >= IN_VAIN:
             return ""
+        again, route = job.unsummarised > 0, await self._route()
+        if again and not self._experience.second_serves(route):
+            job.unsummarised = IN_VAIN
+            return ""
         written = await self._in_time(ask)
         found = checked(written or FAILED, ask.source, tokens=ask.max_tokens)
         if found.text:
             job.unsummarised = 0
         else:
             job.unsummarised = IN_VAIN if written is None or written.endless else job.unsummarised + 1
+        if not self._lost:
+            self._experience.learn(route, ask, again=again, served=bool(found.text))
         job.journal.tell(Summarised(found.verdict))
         if self._lost and job.expected is not None:
             raise NotWritten

@@ -118,6 +118,31 @@ def test_what_is_not_fit_is_asked_for_in_the_other_form_and_then_extracted(kind:
         assert len(asked(fake)) == 2
 
 
+@pytest.mark.parametrize(
+    ("transcript", "forms"),
+    [
+        (GOOD, ["ft", "ft", "t", "t", "t"]),
+        ("Nothing of note was said by anybody at all.", ["ft", "ft", "f", "f", "f"]),
+    ],
+)
+def test_what_never_serves_is_not_asked_for_again_and_again(transcript: str, forms: list[str]) -> None:
+    """Neither the other form, where that never does better, nor the first, where only the other does."""
+
+    def brain(question: Question) -> Reply:
+        if "Summarise the conversation" not in question.last_user:
+            return Reply(text="Well then.")
+        return Reply(text=transcript if "<<<conversation>>>" in question.last_user else "They had a talk.")
+
+    with LlamaCppFake([FakeModel("m", 2048)], brain) as fake, running_proxy(fake) as proxy:
+        for at, expected in enumerate(forms):
+            del fake.requests[:]
+            first, *rest = history()
+            messages = [{**first, "content": f"{first['content']} It is day {at}."}, *rest]
+            assert proxy.chat({"model": "m", "messages": messages, "max_tokens": 40}).status_code == 200
+            asks = ["ft"["<<<conversation>>>" in str(sent.json["messages"])] for sent in asked(fake)]
+            assert "".join(asks) == expected
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_a_good_one_the_second_time_is_used(kind: str) -> None:
     with (
