@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ SYSTEM = ("system", "developer")
 CANARY = "canary-{}"
 ENOUGH = 0.1
 """Share of the window up to which the newest tool results must reach the model, at least by half."""
+_NOW = re.compile(r"\[As of now: [^\]]*\]\s*")
+_CLOCK = re.compile(r"\d\d:\d\d")
 MOST = 5000
 """Characters of a tool result above which the standard policy may cap it."""
 
@@ -159,19 +162,18 @@ class Watcher:
 
     def _pinned(self, client: Sequence[Message], backend: Sequence[Message]) -> None:
         newest = next((text_of(m) for m in reversed(client) if m.get("role") == "user"), "")
-        there = any(m.get("role") == "user" and _without_block(text_of(m)) == newest for m in backend)
-        if not there or _lead(client) != _lead(backend):
+        users = [text_of(m) for m in backend if m.get("role") == "user"]
+        there = next((text for text in reversed(users) if _without_block(_NOW.sub("", text)) == newest), None)
+        wanted, lead = str(_lead(client)), str(_lead(backend))
+        # A clock may stay as it was in front, when the newest message tells what it says now.
+        told = set(_CLOCK.findall(wanted)) <= set(_CLOCK.findall(f"{lead} {there}"))
+        if there is None or not told or _CLOCK.sub("", wanted) != _CLOCK.sub("", lead):
             self.tally.unpinned += 1
             self._note("the system message or the newest user message is not the client's")
-        wanted = _characters(_newest_results(client))
-        if (
-            wanted
-            and _characters(_newest_results(backend)) < min(wanted, MOST, self._window * 3 * ENOUGH) / 2
-        ):
+        new, left = _characters(_newest_results(client)), _characters(_newest_results(backend))
+        if new and left < min(new, MOST, self._window * 3 * ENOUGH) / 2:
             self.tally.blind += 1
-            self._note(
-                f"of {wanted} characters of new tool results {_characters(_newest_results(backend))} are left"
-            )
+            self._note(f"of {new} characters of new tool results {left} are left")
 
     def _judge(self, sent: Sent, sight: Sight, forwarded: Sequence[dict[str, Any]]) -> None:
         code = facts([m for m in sent.messages if m.get("role") == "user"]).get(sent.asked)

@@ -299,7 +299,8 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
         return "never"
 
     compactor._alone = alone  # type: ignore[assignment,method-assign]
-    job: Any = SimpleNamespace(scope="s", prompt=SimpleNamespace(links=[b"x"], history=[]), progress=None)
+    prompt = SimpleNamespace(links=[b"x"], history=[])
+    job: Any = SimpleNamespace(scope="s", prompt=prompt, progress=None, wish="")
     job.goes_on_with = lambda _: False
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
