@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -31,8 +32,20 @@ WEATHER: ToolParam = {
 }
 
 
+_made: list[anthropic.Anthropic] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Clients keep their connections until somebody closes them."""
+    yield
+    while _made:
+        _made.pop().close()
+
+
 def sdk(proxy: Proxy) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=proxy.url, api_key="none", max_retries=0, timeout=60)
+    _made.append(anthropic.Anthropic(base_url=proxy.url, api_key="none", max_retries=0, timeout=60))
+    return _made[-1]
 
 
 def ask(text: str) -> list[MessageParam]:

@@ -24,8 +24,20 @@ EDITS = "context-management-2025-06-27"
 both = pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 
 
+_made: list[anthropic.Anthropic] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Clients keep their connections until somebody closes them."""
+    yield
+    while _made:
+        _made.pop().close()
+
+
 def sdk(proxy: Proxy, key: str = "none") -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=proxy.url, api_key=key, max_retries=0, timeout=60)
+    _made.append(anthropic.Anthropic(base_url=proxy.url, api_key=key, max_retries=0, timeout=60))
+    return _made[-1]
 
 
 def answer(client: anthropic.Anthropic, *, streamed: bool, **asked: Any) -> BetaMessage:
