@@ -379,7 +379,8 @@ class Relay:
                 self.counting.mended(job)
                 self.counting.ask_soon(job)
             after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
-            await audience.tell(Notice(True, before, after, failed=not gained, extract=extract))
+            cut = await self.attempts.tell_left_out(job)
+            await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=cut))
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if cannot_fit(job, budget.window):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -42,6 +42,21 @@ class Said:
     """For each term the passages that have it, and how often."""
     day: date | None
     """On which it was written, if it tells."""
+
+    def only(self, of: Callable[[int, int], bool]) -> Said:
+        """The same with those passages alone for whose place this is true."""
+        kept = [number for number, span in enumerate(self.spans) if of(*span)]
+        new = {number: at for at, number in enumerate(kept)}
+        places = {
+            term: tuple((new[number], count) for number, count in where if number in new)
+            for term, where in self.places.items()
+        }
+        return Said(
+            tuple(self.spans[number] for number in kept),
+            tuple(self.lengths[number] for number in kept),
+            {term: where for term, where in places.items() if where},
+            self.day,
+        )
 
 
 NOTHING_SAID = Said((), (), {}, None)

@@ -20,6 +20,7 @@ from proxy.shortening.ladder.cap import cap_unread
 from proxy.shortening.ladder.mask import Mask
 from proxy.shortening.ladder.oversize import cut_oversize
 from proxy.shortening.ladder.trim import cut_middles, drop_oldest
+from proxy.shortening.middles import LEAST_LEFT
 
 Kind = Literal["pruned", "compacted", "trimmed"]
 Told = Literal["", "written", "extract"]
@@ -142,7 +143,13 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
     # In a turn that is all there is, only its last step is certain to stay.
     tail = newest if newest is not None and newest >= floor else cut_points(reduction.messages)[-2:][0]
     shorter = drop_oldest(replace(reduction, budget=limit, tail=tail, floor=floor))
-    return shorter if shorter.fits else cut_middles(shorter)
+    if shorter.fits:
+        return shorter
+    cut, user = cut_middles(shorter), newest_user(shorter.messages)
+    if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
+        return cut
+    deeper = cut_middles(replace(shorter, budget=min(limit, reduction.recallable)))
+    return deeper if deeper.costs[user] >= LEAST_LEFT * shorter.costs[user] else cut
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...]) -> Compaction:

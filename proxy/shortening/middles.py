@@ -15,6 +15,8 @@ _MARKED = re.compile(re.escape(_MARK).replace(r"\{\}", r"(\d{1,12})"))
 _LEAST = 400
 """Characters that are left of a text at least."""
 _TRIES = 3
+LEAST_LEFT = 1 / 10
+"""Share of the newest user message below which what is left of it is no message any more."""
 
 
 def cut_middle(
@@ -37,6 +39,14 @@ def cut_middle(
             break
         share *= 0.9 * max(0.0, cost - excess) / shorter_cost
     return best, best_cost
+
+
+def cut_out(message: Message) -> int:
+    """Characters that marks in a message say are left out of it."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
+    return sum(int(mark.group(1)) for text in texts for mark in _MARKED.finditer(text))
 
 
 def _middle_cut(text: str, *, keep: int) -> str:

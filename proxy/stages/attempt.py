@@ -28,7 +28,7 @@ from proxy.stages.passing import failure
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.repeating import Repeating
-from proxy.stages.room import too_long
+from proxy.stages.room import left_out, too_long
 from proxy.telemetry.events import Refused, Sent
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
@@ -78,11 +78,13 @@ class Attempts:
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, or broke off.
-            ContextOverflow: it refused the prompt as too long, and nothing is left that could be shortened.
+            ContextOverflow: it refused the prompt as too long, and nothing is left that could be shortened, or hardly
+                anything of the newest message.
         """
         bound_first(job)
         why = "first"
         while True:
+            await self.tell_left_out(job)
             self._repeating.sent(job, first=why == "first")
             response = await self._send(job, why)
             if job.prompt.request.stream and is_event_stream(response):
@@ -101,6 +103,17 @@ class Attempts:
                     raise too_long(job, self._meter)
                 return response, body
             why = done.value
+
+    async def tell_left_out(self, job: Job) -> int:
+        """Tell what of the newest user message is not in the prompt, because it alone exceeds the window, in tokens.
+
+        Raises:
+            ContextOverflow: less than a tenth of it is left.
+        """
+        cut = await left_out(job, job.prompt.history, self._meter)
+        if cut is not None:
+            job.journal.tell(cut)
+        return 0 if cut is None else cut.tokens
 
     async def go_on(
         self,

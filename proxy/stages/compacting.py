@@ -29,6 +29,7 @@ from proxy.stages.fixed import FixedPart
 from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
+from proxy.stages.room import left_out
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import Compacted, Compacting
@@ -49,7 +50,6 @@ TAKEN_OVER = ("taken over",)
 """Instead of the rungs of another's run."""
 HEAVY_HISTORY = HEAVY // 4
 """Weight from which a history is not shortened on the loop."""
-
 
 Made: TypeAlias = tuple[Compaction, Checkpoint | None]
 """What a run came to, and what is kept of it; None: nothing could be done."""
@@ -119,8 +119,14 @@ class Compactor:
         return done is not None or dropped
 
     async def helps(self, job: Job) -> bool:
-        """Whether anything can be taken out; no model is asked, and nothing changes."""
+        """Whether anything can be taken out; no model is asked, and nothing changes.
+
+        Raises:
+            ContextOverflow: hardly anything would be left of the newest message.
+        """
         done = await self.rehearse(job)
+        if done is not None:
+            await left_out(job, done.messages, self._counting.meter)
         return done is not None and done.covered > 0
 
     async def drop_recalled(self, job: Job) -> bool:
@@ -265,6 +271,7 @@ class Compactor:
             enough=max(1.0, goal + budget.enough - budget.goal - overhead),
             whole=budget.window * UNREAD,
             roomy=max(1.0, budget.pause_point - overhead),
+            recallable=room if job.options.recalls and not job.undisturbed else math.inf,
             limits=limits,
             cost=cost,
         )

@@ -258,8 +258,10 @@ class Job:
 
     def afterwards(self) -> list[Notice]:
         """What is told beside an answer when that is over."""
-        recalled = self.journal.outcome.recalled
-        notices = [Notice(done=True, recalled=recalled)] if recalled else []
+        outcome = self.journal.outcome
+        cut, whole = outcome.left_out, outcome.left_out_of
+        notices = [Notice(done=True, left_out=cut, left_out_of=whole)] if cut else []
+        notices += [Notice(done=True, recalled=outcome.recalled)] if outcome.recalled else []
         notices += [Notice(done=True, fixed=self.fixed)] if self.fixed else []
         return [*notices, Notice(done=True, cut=True)] if self.cut else notices
 
@@ -287,6 +289,8 @@ class Job:
             told["searches"] = outcome.searches
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
+        if outcome.left_out:
+            told["left_out"] = {"tokens": outcome.left_out, "of": outcome.left_out_of}
         if outcome.repeated is not None:
             # How much of it was used again stands in the usage beside it.
             told["repeated_tokens"] = outcome.repeated
@@ -318,6 +322,8 @@ class Job:
             headers.append((b"x-spillway-tools", b"emulated"))
         if recalled := self.journal.outcome.recalled:
             headers.append((b"x-spillway-recalled", str(recalled).encode()))
+        if left_out := self.journal.outcome.left_out:
+            headers.append((b"x-spillway-left-out", str(left_out).encode()))
         if cache := self._cache():
             told = ", ".join([f"{name}={value}" for name, value in cache.items()])
             headers.append((b"x-spillway-cache", told.encode()))

@@ -26,6 +26,7 @@ from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, Recalled, stays
 from proxy.shortening.budget import ContextBudget
+from proxy.shortening.middles import cut_out
 from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
 from proxy.telemetry.events import Recalled as Told
@@ -196,10 +197,11 @@ class Recaller:
         prompt, newest = job.prompt, newest_user(job.prompt.sent)
         assert newest is not None  # there is a query
         said = list(await self._said_in(prompt.sent))
-        for index in range(checkpoint.covered, newest + 1):
+        for index in range(checkpoint.covered, newest):
             # What was asked is no answer: who asks once more needs the same again.
-            if index == newest or asks_the_same(prompt.sent[index], query):
+            if asks_the_same(prompt.sent[index], query):
                 said[index] = NOTHING_SAID
+        said[newest] = self._cut_out(job, said[newest], newest)
         many = sum(len(each.spans) for each in said) > _MANY
         heavy = many or is_heavy(prompt.sent)
         near = None
@@ -207,6 +209,14 @@ class Recaller:
             near = await self._embedder.near(job, words, _texts(prompt.sent, said))
         ranked = partial(rank, said, query, near)
         return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
+
+    def _cut_out(self, job: Job, said: Said, newest: int) -> Said:
+        """Of the newest user message only what had to be cut out of it may be recalled; mostly nothing."""
+        placed = newest_user(job.prompt.history)
+        if placed is None or cut_out(job.prompt.history[placed]) <= cut_out(job.prompt.sent[newest]):
+            return NOTHING_SAID
+        text, left = spoken_text(job.prompt.sent[newest]), spoken_text(job.prompt.history[placed])
+        return said.only(lambda start, end: text[start:end] not in left)
 
     def _best(
         self,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from proxy.errors import ContextOverflow
 from proxy.history.turns import newest_user
+from proxy.net.apart import apart
+from proxy.neutral.request import Message
+from proxy.neutral.weight import is_heavy
+from proxy.shortening.middles import LEAST_LEFT, cut_out
 from proxy.stages.job import Job
+from proxy.telemetry.events import MessageCut
 from proxy.tokens.meter import Meter
 
 _HELP = (
@@ -21,6 +28,30 @@ def cannot_fit(job: Job, window: int) -> bool:
     backend = job.route.upstream.prober.known_backend
     doubt = 1.0 if backend is not None and backend.shifts_silently else 1.1
     return job.prompt.estimate.tokens >= window * doubt
+
+
+async def left_out(job: Job, history: Sequence[Message], meter: Meter) -> MessageCut | None:
+    """What of the newest user message, as the client sent it, is not in this history; None: nothing was cut out of it.
+
+    Raises:
+        ContextOverflow: less than a tenth of it is left.
+    """
+    sent, newest, placed = job.prompt.sent, newest_user(job.prompt.sent), newest_user(history)
+    if newest is None or placed is None or cut_out(history[placed]) <= cut_out(sent[newest]):
+        return None
+    both = [sent[newest], history[placed]]
+    whole, left = await apart(is_heavy(both), meter.costs, job.key, both)
+    if left >= LEAST_LEFT * whole:
+        return MessageCut(max(1, round(whole - left)), round(whole))
+    window = 0 if job.budget is None else job.budget.window
+    raise ContextOverflow(
+        f"The newest message alone takes about {round(whole)} tokens, but the context window of {job.route.model} is "
+        f"{window} tokens: {round(left)} tokens of it would be left, less than a tenth. Send it in parts, or load the "
+        "model with a larger window.",
+        param="messages",
+        tokens=max(round(whole), job.prompt.estimate.tokens),
+        window=window,
+    )
 
 
 def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverflow:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from proxy.neutral.piece import Piece
 
 _COMPACTED = "✅ Context compacted, continuing…"
+_LEFT_OUT = "✅ Context compacted, the middle of your message was left out, continuing…"
 _EXTRACT = "✅ Context compacted, kept an extract, continuing…"
 
 
@@ -29,6 +30,10 @@ class Notice:
     """What was taken out is told by an extract made by code, because no summary was fit to be used."""
     recalled: int = 0
     """Passages of the covered history that stood in front of the newest message; told beside the answer, too."""
+    left_out: int = 0
+    """Tokens from the middle of the newest user message that were not sent."""
+    left_out_of: int = 0
+    """Tokens of all of that message; with them it is told beside the answer, too, else in the line of a compaction."""
     fixed: int = 0
     """Percent of the window that system prompt and tools take, where that is the problem; told beside the answer, too."""
     written: int = 0
@@ -37,7 +42,7 @@ class Notice:
     @property
     def beside(self) -> bool:
         """Whether it is never said in the text of an answer, so that nobody sends it back."""
-        return bool(self.cut or self.recalled or self.written or self.fixed)
+        return bool(self.cut or self.recalled or self.written or self.fixed or self.left_out_of)
 
     @property
     def text(self) -> str:
@@ -50,7 +55,7 @@ class Notice:
             return "⚠️ No room is left to go on with this answer, it ends here"
         if self.failed:
             return "⚠️ Compacting did not help, continuing as it is"
-        told = _EXTRACT if self.extract else _COMPACTED
+        told = _LEFT_OUT if self.left_out else _EXTRACT if self.extract else _COMPACTED
         if self.before is None or self.after is None:
             return told
         return f"{told} ({_short(self.before)} → {_short(self.after)} tokens)"
@@ -64,6 +69,11 @@ class Notice:
                 f"⚠️ System prompt and tools take {self.fixed} % of the window: little is left for the conversation. "
                 "Fewer tools or a larger window help"
             )
+        if self.left_out_of:
+            return (
+                f"⚠️ Your message alone exceeds the window: {_short(self.left_out)} of its {_short(self.left_out_of)} "
+                "tokens, in its middle, were left out"
+            )
         if self.cut:
             return "⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn"
         return f"🔎 {self.recalled} earlier {'passage' if self.recalled == 1 else 'passages'} recalled"
@@ -76,6 +86,7 @@ _TEXTS = (
     "⚙ Compacting conversation history…",
     "⚠ Compacting did not help, continuing as it is",
     "⚠ No room is left to go on with this answer, it ends here",
+    _LEFT_OUT,
     _EXTRACT,
     _COMPACTED,
 )
@@ -131,7 +142,7 @@ def _begun(tail: str) -> bool:
     if len(tail) < _SHORTEST:
         return False
     lines = [f"> *{text}*" for text in _TEXTS]
-    told = [f"> *{text}" for text in (_EXTRACT, _COMPACTED)]
+    told = [f"> *{text}" for text in (_LEFT_OUT, _EXTRACT, _COMPACTED)]
     return any(line.startswith(tail) for line in lines) or any(
         tail.startswith(text) and _REST.fullmatch(tail.removeprefix(text)) is not None for text in told
     )

@@ -108,6 +108,14 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageCut:
+    """The newest user message alone exceeds the window: of its `whole` tokens so many are left out; the last one counts."""
+
+    tokens: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
 class Searched:
     """The model searched the conversation, and got so many passages."""
 
@@ -254,6 +262,7 @@ Event: TypeAlias = (
     | Summarised
     | Compacted
     | Recalled
+    | MessageCut
     | Ahead
     | HandedOver
     | Searched

@@ -119,6 +119,7 @@ def line(outcome: Outcome) -> str:
         (outcome.summaries, "summaries"),
         (outcome.unfit, "of them not fit to be used"),
         (outcome.recalled, "passages recalled"),
+        (outcome.left_out, "tokens of the newest message left out"),
         (outcome.searches, "searches"),
         (outcome.refusals, "refusals"),
         (outcome.pauses, "pauses"),

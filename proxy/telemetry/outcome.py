@@ -62,6 +62,9 @@ class Outcome:
     recalled: int = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
     recalled_tokens: int = 0
+    left_out: int = 0
+    """Tokens from the middle of the newest user message that were not sent, and those of all of it; 0: none had to be."""
+    left_out_of: int = 0
     repeated: int | None = None
     """Tokens that the prompt before it in the conversation began with, by the best estimate; None: nothing was sent."""
     reused: int | None = None
@@ -97,7 +100,7 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Whether it was forwarded, or passed on, and answered, and nothing else happened."""
-        eventful = self.handled or self.refusals or self.unfinished or self.recalled
+        eventful = self.handled or self.refusals or self.unfinished or self.recalled or self.left_out
         return not eventful and self.error is None and self.status < 400
 
 
@@ -133,6 +136,10 @@ def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
 
 def _recalled(outcome: Outcome, event: e.Recalled, _: float) -> None:
     outcome.recalled, outcome.recalled_tokens = event.passages, event.tokens
+
+
+def _message_cut(outcome: Outcome, event: e.MessageCut, _: float) -> None:
+    outcome.left_out, outcome.left_out_of = event.tokens, event.whole
 
 
 def _handed_over(outcome: Outcome, _: e.HandedOver, __: float) -> None:
@@ -191,6 +198,7 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.Compacting: _compacting,
     e.Compacted: _compacted,
     e.Recalled: _recalled,
+    e.MessageCut: _message_cut,
     e.HandedOver: _handed_over,
     e.Searched: _searched,
     e.OutOfRoom: _out_of_room,

@@ -25,6 +25,18 @@ def test_a_long_one_is_cut_at_lines_then_sentences_then_words() -> None:
     assert all(words[:end].endswith("word") for _, end in pieces(words))
 
 
+def test_of_what_is_said_some_passages_are_taken_with_their_terms() -> None:
+    text = "\n".join(f"The number of line {n} is{' blue' * (n == 40)}." for n in range(80))
+    said = said_in({"role": "user", "content": text})
+    at = text.index("blue")
+    kept = said.only(lambda start, end: start <= at < end)
+    assert kept.spans == tuple(span for span in said.spans if span[0] <= at < span[1])
+    assert kept.lengths == (said.lengths[said.places["blue"][0][0]],)
+    assert kept.places["blue"] == ((0, 1),)
+    assert "79" not in kept.places
+    assert said.only(lambda _, __: False).places == {}
+
+
 def test_wide_characters_weigh_more() -> None:
     assert len(list(pieces("字" * 250))) == 2
     assert len(list(pieces("a" * 250))) == 1

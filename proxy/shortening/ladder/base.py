@@ -22,7 +22,8 @@ class Reduction:
     `tail` the index at which the protected newest messages begin, `budget` the tokens that all `messages`
     together may have, `costs` their predicted tokens. At `enough` tokens, `budget` or more, no model is asked; `whole`
     are the tokens up to which what the model has not read yet is never shortened for less; at `roomy` tokens an answer
-    still has room.
+    still has room. To `recallable` tokens the newest user message is brought, where it has to be cut, so that there is
+    room for recalling pieces of it.
     """
 
     messages: Sequence[Message]
@@ -35,6 +36,7 @@ class Reduction:
     enough: float = 0.0
     whole: float = math.inf
     roomy: float = math.inf
+    recallable: float = math.inf
     leans: Mapping[int, int] = field(default_factory=dict)
     """Messages that point at a later one, by their index, and the index behind that: it is covered with them."""
 

@@ -1,0 +1,184 @@
+"""A newest message that alone exceeds the window: cut and told, its middle recalled, or refused with the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from proxy.history.marks import RECALLED
+from proxy.neutral.request import text_of
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, qa, summariser
+from tests.proxying import Proxy, read_stream, running_proxy
+
+WINDOW = 4096
+FACT = "My sister Mathilda keeps two hedgehogs called Pim and Pam in Leipzig."
+ASK = "Which animals does my sister Mathilda keep, and what are they called?"
+THINGS = (
+    "garden",
+    "kitchen",
+    "train",
+    "office",
+    "holiday",
+    "bicycle",
+    "window",
+    "winter",
+    "doctor",
+    "violin",
+)
+
+
+def document(lines: int, ask: str = ASK) -> list[dict[str, Any]]:
+    """One message: a long text with the fact in its middle, and a question behind it."""
+    text = [
+        f"Line {n}: the {THINGS[n % 10]} and the {THINGS[n * 7 % 10]} were blue long ago."
+        for n in range(lines)
+    ]
+    text[lines // 2] = FACT
+    return [{"role": "user", "content": "\n".join((*text, "", ask))}]
+
+
+@contextmanager
+def staged(kind: str = "llamacpp", **settings: Any) -> Iterator[tuple[FakeBackend, Proxy]]:
+    known = {"models": {"m": {"window": WINDOW}}} if kind == "generic" else {}
+    fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa()))
+    with fake, running_proxy(fake, **{**known, **settings}) as proxy:
+        yield fake, proxy
+
+
+def ask(proxy: Proxy, messages: list[dict[str, Any]], **fields: Any) -> Any:
+    return proxy.chat({"model": "m", "messages": messages, "max_tokens": 40, **fields})
+
+
+def prompt(fake: FakeBackend) -> str:
+    return text_of(fake.chats()[-1].json["messages"][-1])
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_was_left_out_is_told_and_its_middle_is_recalled(kind: str, stream: bool) -> None:
+    messages = document(600)
+    with staged(kind) as (fake, proxy):
+        answer = ask(proxy, messages, stream=stream, stream_options={"include_usage": True})
+        assert answer.status_code == 200, answer.text
+        usage = read_stream(answer.content).usage if stream else answer.json()["usage"]
+        assert usage is not None
+        told, tokens = usage["spillway"]["left_out"], fake.count({"model": "m", "messages": messages})
+        assert abs(told["of"] - tokens) < 0.25 * tokens
+        assert 0.1 * told["of"] <= told["of"] - told["tokens"] <= WINDOW
+        sent = prompt(fake)
+        assert sent.startswith(RECALLED)
+        block, rest = sent.split("\n\nLine 0:")
+        assert FACT in block
+        assert FACT not in rest
+        assert "Line 1:" not in block  # what is left of the message is not told twice
+        assert rest.endswith(ASK)
+        assert ASK not in block
+        assert "characters left out here" in rest
+        assert usage["spillway"]["recalled"]["passages"] >= 1
+        assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
+        if not stream:
+            assert answer.headers["x-spillway-left-out"] == str(told["tokens"])
+
+
+@pytest.mark.parametrize("form", ["auto", "event", "comment", "content", "reasoning"])
+def test_every_form_of_the_status_says_so(form: str) -> None:
+    messages = document(600)
+    with staged() as (fake, proxy):
+        body = {"model": "m", "stream": True, "messages": messages, "max_tokens": 40}
+        seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
+        events = " ".join(event["data"]["description"] for event in seen.events)
+        said = {"content": seen.text, "reasoning": seen.reasoning, "comment": " ".join(seen.comments)}
+        told = said.get(form, events)
+        assert "the middle of your message was left out" in told
+        if form in ("auto", "event", "comment"):
+            assert "Your message alone exceeds the window" in told
+        if form == "content":
+            again = [
+                *messages,
+                {"role": "assistant", "content": seen.text},
+                {"role": "user", "content": "and?"},
+            ]
+            assert ask(proxy, again).status_code == 200
+            assert "middle of your message" not in fake.chats()[-1].body.decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(stream: bool) -> None:
+    with staged() as (fake, proxy):
+        messages = document(4000)
+        answer = ask(proxy, messages, stream=stream)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert "less than a tenth" in error["message"]
+        assert str(WINDOW) in error["message"]
+        tokens = fake.count({"model": "m", "messages": messages})
+        assert abs(error["n_prompt_tokens"] - tokens) < 0.25 * tokens
+        assert error["n_ctx"] == WINDOW
+        assert fake.chats() == []  # no model was asked for anything
+
+
+def test_a_tenth_of_it_is_enough() -> None:
+    with staged() as (_, proxy):
+        statuses = [ask(proxy, document(lines)).status_code for lines in (200, 600, 1200, 4000)]
+        assert statuses == [200, 200, 200, 400]
+
+
+def test_a_refusal_that_teaches_a_small_window_ends_in_the_figures() -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 512)], summariser(qa())) as fake,
+        running_proxy(fake, models={"m": {"window": 100_000}}) as proxy,
+    ):
+        answer = ask(proxy, document(1500))
+        assert answer.status_code == 400
+        assert "less than a tenth" in answer.json()["error"]["message"]
+        assert "512" in answer.json()["error"]["message"]
+
+
+def test_without_recall_as_much_is_kept_as_fits() -> None:
+    kept = {}
+    for recall in ("auto", "off"):
+        with staged(recall=recall) as (fake, proxy):
+            told = ask(proxy, document(600)).json()["usage"]["spillway"]["left_out"]
+            kept[recall] = told["of"] - told["tokens"]
+            assert (RECALLED in prompt(fake)) is (recall == "auto")
+    assert kept["off"] > 1.2 * kept["auto"]
+
+
+def test_a_message_that_is_not_cut_is_not_told_of() -> None:
+    mark = "[… 500 characters left out here to fit the context window …]"
+    with staged() as (_, proxy):
+        talk = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 150} for n in range(40)]
+        answer = ask(proxy, [*talk, {"role": "user", "content": f"What does this mean?\n{mark}\n"}])
+        assert answer.headers["x-spillway-action"] == "compacted"
+        assert "x-spillway-left-out" not in answer.headers
+        assert "left_out" not in answer.json()["usage"]["spillway"]
+
+
+def test_every_step_of_its_turn_tells_of_it() -> None:
+    with staged() as (fake, proxy):
+        messages = document(600)
+        first = ask(proxy, messages).json()["usage"]["spillway"]["left_out"]
+        call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": "c1", "content": "Nothing there."})
+        second = ask(proxy, messages).json()["usage"]["spillway"]["left_out"]
+        assert second["of"] > second["tokens"] > 0.5 * first["tokens"]
+        # With the next turn it is a message like any other.
+        messages += [
+            {"role": "assistant", "content": "Hedgehogs."},
+            {"role": "user", "content": "Thank you!"},
+        ]
+        assert "left_out" not in ask(proxy, messages).json()["usage"].get("spillway", {})
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+def test_an_answer_in_a_fixed_format_tells_it_in_its_headers() -> None:
+    with staged() as (_, proxy):
+        answer = ask(proxy, document(600), response_format={"type": "json_object"})
+        assert answer.status_code == 200
+        assert int(answer.headers["x-spillway-left-out"]) > 0
+        assert "spillway" not in answer.json()["usage"]
