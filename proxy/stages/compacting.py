@@ -124,8 +124,7 @@ class Compactor:
         Raises:
             ContextOverflow: hardly anything would be left of the newest message.
         """
-        done = await self.rehearse(job)
-        if done is not None:
+        if (done := await self.rehearse(job)) is not None:
             await left_out(job, done.messages, self._counting.meter)
         return done is not None and done.covered > 0
 

@@ -197,9 +197,9 @@ class Recaller:
         prompt, newest = job.prompt, newest_user(job.prompt.sent)
         assert newest is not None  # there is a query
         said = list(await self._said_in(prompt.sent))
-        for index in range(checkpoint.covered, newest):
+        for index in range(checkpoint.covered, newest + 1):
             # What was asked is no answer: who asks once more needs the same again.
-            if asks_the_same(prompt.sent[index], query):
+            if index == newest or asks_the_same(prompt.sent[index], query):
                 said[index] = NOTHING_SAID
         said[newest] = self._cut_out(job, said[newest], newest)
         many = sum(len(each.spans) for each in said) > _MANY
@@ -211,10 +211,10 @@ class Recaller:
         return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
 
     def _cut_out(self, job: Job, said: Said, newest: int) -> Said:
-        """Of the newest user message only what had to be cut out of it may be recalled; mostly nothing."""
+        """What the newest user message says, and if its middle had to be cut out, that alone."""
         placed = newest_user(job.prompt.history)
         if placed is None or cut_out(job.prompt.history[placed]) <= cut_out(job.prompt.sent[newest]):
-            return NOTHING_SAID
+            return said
         text, left = spoken_text(job.prompt.sent[newest]), spoken_text(job.prompt.history[placed])
         return said.only(lambda start, end: text[start:end] not in left)
 
