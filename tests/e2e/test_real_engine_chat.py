@@ -72,9 +72,10 @@ def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, proxy_of: Shared
         check(answers[-1], turn)
     compacted = [number for number, answer in enumerate(answers) if answer.action == "compacted"]
     assert compacted, [answer.action for answer in answers]
-    # The first summary is asked for at the end of the live prompt: little is read but that and the new prompt.
-    first = answers[compacted[0]]
-    assert read[compacted[0]] - new_tokens(first) < WINDOW // 8
+    # A summary is asked for at the end of the live prompt: little is read but that and the new prompt. This model writes
+    # none that is fit to be used, and is asked for it in the other form too, until that has been in vain twice.
+    assert len(compacted) > 2
+    assert read[compacted[2]] - new_tokens(answers[compacted[2]]) < WINDOW // 8
     after_it = range(compacted[0] + 1, len(answers))
     forwarded = [number for number in after_it if answers[number].action == "forwarded"]
     assert len(forwarded) >= 4
