@@ -10,6 +10,10 @@ INSTRUCT := tests/engine/instruct.txt
 # What needs no network, no store and no clock; its tests lie in folders of the same names.
 PURE := wire neutral history shaping recall shortening answer status emulation counting backends dialects
 PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tests/test_options.py tests/test_environment.py
+# What says so little that only its answers tell whether it is right: these go through the whole stack.
+WHOLE_TESTS := tests/settings tests/stages/test_completing.py tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
+	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
+COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 WORKERS ?= 2
 OLDEST := .venv-oldest
 # Not those that look at the documents and the code, or start other programs.
@@ -37,7 +41,7 @@ check: lint ## what to run after each change, in under a minute: lint, and the t
 	$(PY) -m pytest -q -n $(WORKERS) -m "not slow" $(PURE_TESTS) tests/stages tests/test_architecture.py $(ARGS)
 
 test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
-	$(PY) -m pytest -n $(WORKERS) $(if $(ARGS),,$(PURE_TESTS:%=--ignore=%)) $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) $(if $(ARGS),,$(COVERED:%=--ignore=%)) $(ARGS)
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .
@@ -49,8 +53,8 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-coverage: $(VENV)/.dev ## the tests of the pure part, and how much of it they reach: statements and branches, with a floor
-	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(PURE_TESTS)
+coverage: $(VENV)/.dev ## the tests that reach the pure part, and how much of it they reach: statements and branches, with a floor
+	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(COVERED)
 
 fuzz: $(VENV)/.fuzz ## look for new examples against the properties for MINUTES=10, in ARGS=tests; then as long for bytes that break the readers
 	HYPOTHESIS_PROFILE=deep FUZZ_MINUTES=$(MINUTES) $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=1800 $(ARGS)
