@@ -41,6 +41,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
                 "role": "assistant",
                 "content": [
                     {"type": "thinking", "thinking": "t"},
+                    {"type": "compaction", "content": "c", "encrypted_content": "x"},
                     *TEXTS,
                     {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}},
                 ],
@@ -50,10 +51,28 @@ REQUESTS: dict[str, dict[str, Any]] = {
                 "content": [{"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": TEXTS}],
             },
             {"role": "system", "content": TEXTS},
+            {
+                "role": "system",
+                "content": [{"type": "tool_addition", "tool": {"definition": {"name": "g"}}}],
+            },
         ],
         "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "type": "custom"}],
         "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
         "output_config": {"format": {"type": "json_schema", "schema": {}}},
+        "context_management": {
+            "edits": [
+                {
+                    "type": "clear_tool_uses_20250919",
+                    "trigger": {"type": "input_tokens", "value": 9},
+                    "keep": {"type": "tool_uses", "value": 1},
+                    "exclude_tools": ["f"],
+                    "clear_tool_inputs": ["g"],
+                },
+                {"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1}},
+                {"type": "compact_20260112", "instructions": "i"},
+            ]
+        },
+        "thread": {"type": "new"},
         "stop_sequences": ["x"],
         "temperature": 1,
     },
@@ -91,6 +110,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
         "reasoning": {"effort": "low", "summary": "auto"},
         "max_output_tokens": 7,
+        "context_management": [{"type": "compaction", "compact_threshold": 9}],
+        "prompt_cache_key": "k",
+        "prompt_cache_options": {"mode": "implicit"},
+        "metadata": {"a": "b"},
+        "store": False,
     },
     "/api/chat": {
         "model": "m",

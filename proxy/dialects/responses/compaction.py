@@ -43,11 +43,11 @@ def wish_in(asked: Mapping[str, Any], *, now: bool) -> CompactionWish | None:
     Raises:
         BadRequest: `context_management` is malformed.
     """
-    listed = asked.get("context_management")
-    if listed is None and not now:
+    said = asked.get("context_management")
+    if said is None and not now:
         return None
-    trigger = None
-    for entry in listed or ():
+    listed, trigger = said or [], None
+    for entry in listed if isinstance(listed, list) else [listed]:
         threshold = entry.get("compact_threshold") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or entry.get("type") != COMPACTION or not _may_be(threshold):
             raise BadRequest(
