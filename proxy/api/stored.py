@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from proxy.api.paths import PREFIXES
 from proxy.api.surface import Surface
-from proxy.dialects.bodies import object_in
+from proxy.dialects.bodies import limit_in, object_in
 from proxy.dialects.responses import stored
 from proxy.dialects.responses.conversation import Item, items_in
 from proxy.errors import BadRequest, BodyTooLarge, ClientError, NotFound
@@ -230,12 +230,10 @@ def _metadata(asked: Mapping[str, Any]) -> dict[str, str]:
 
 def _page(exchange: Exchange, items: list[Item]) -> dict[str, Any]:
     asked = _query(exchange)
-    limit, order = asked.get("limit", str(_USUAL)), asked.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit) <= _MOST:
-        raise BadRequest(f"`limit` must be a number from 1 to {_MOST}.", param="limit")
+    limit, order = limit_in(asked, usual=_USUAL, most=_MOST), asked.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("`order` must be asc or desc.", param="order")
-    return stored.page(items, after=asked.get("after", ""), limit=int(limit), newest_first=order == "desc")
+    return stored.page(items, after=asked.get("after", ""), limit=limit, newest_first=order == "desc")
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

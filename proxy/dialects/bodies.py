@@ -13,6 +13,8 @@ _Part: TypeAlias = dict[str, Any]
 
 ONLY_SHOWN = "The result is the picture in the next message."
 """What a result says that says nothing."""
+_DIGITS = 9
+"""Of a number in a query."""
 
 
 def object_in(raw: bytes) -> dict[str, Any]:
@@ -105,6 +107,19 @@ def _texts(parts: Sequence[_Part]) -> str:
 def is_count(value: Any) -> bool:
     """Whether it is a number of tokens that bounds anything."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def limit_in(query: Mapping[str, str], *, usual: int, most: int) -> int:
+    """How many entries of a list are asked for.
+
+    Raises:
+        BadRequest: none, more than `most`, or it is no number.
+    """
+    said = query.get("limit", str(usual))
+    # Python refuses to read very many digits, with an error of its own.
+    if not said.isdecimal() or len(said) > _DIGITS or not 1 <= int(said) <= most:
+        raise BadRequest(f"`limit` must be a number from 1 to {most}.", param="limit")
+    return int(said)
 
 
 def text(value: Mapping[str, Any], name: str) -> str:

@@ -127,7 +127,9 @@ def test_anthropics_list_comes_in_pages() -> None:
         assert page(proxy, "after_id=e") == ([], False, None, None)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after_id=none", "before_id=none"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=x", f"limit={'9' * 5000}", "after_id=none", "before_id=none"]
+)
 def test_a_page_that_is_none_is_refused_in_anthropics_words(query: str) -> None:
     with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
         answer = proxy.client.get(f"/v1/models?{query}", headers=VERSION)

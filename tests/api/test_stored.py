@@ -142,7 +142,14 @@ def test_what_a_response_was_made_of_is_listed_in_pages() -> None:
         assert texts(client.responses.input_items.list(one.id, order="asc").data) == in_order[:2]
         kinds = [item.type for item in client.responses.input_items.list(two.id).data]
         assert kinds == ["message"] * 4
-        for wrong in ("limit=0", "limit=101", "limit=x", "order=up", "after=msg_nothing"):
+        for wrong in (
+            "limit=0",
+            "limit=101",
+            f"limit={'9' * 5000}",
+            "limit=x",
+            "order=up",
+            "after=msg_nothing",
+        ):
             told = proxy.client.get(f"/v1/responses/{two.id}/input_items?{wrong}", headers=BEARER)
             assert (told.status_code, told.json()["error"]["param"]) == (400, wrong.partition("=")[0])
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from proxy.dialects.bodies import limit_in
 from proxy.errors import BadRequest
 from proxy.neutral.offered import Offered
 
@@ -44,9 +45,7 @@ def page(offered: Sequence[Offered], asked: Mapping[str, str]) -> dict[str, Any]
     Raises:
         BadRequest: there is no such page.
     """
-    limit = asked.get("limit", str(_PAGE))
-    if not limit.isdecimal() or not 1 <= int(limit) <= _LONGEST_PAGE:
-        raise BadRequest(f"`limit` must be a number from 1 to {_LONGEST_PAGE}.", param="limit")
+    limit = limit_in(asked, usual=_PAGE, most=_LONGEST_PAGE)
     ids = [each.id for each in offered]
     first, last = 0, len(ids)
     if "after_id" in asked:
@@ -54,11 +53,11 @@ def page(offered: Sequence[Offered], asked: Mapping[str, str]) -> dict[str, Any]
     if "before_id" in asked:
         last = _place(ids, asked, "before_id")
     if "before_id" in asked and "after_id" not in asked:
-        first = max(0, last - int(limit))
+        first = max(0, last - limit)
         more = first > 0
     else:
-        more = last - first > int(limit)
-        last = min(last, first + int(limit))
+        more = last - first > limit
+        last = min(last, first + limit)
     shown = offered[first:last]
     return {
         "data": [model(each) for each in shown],
