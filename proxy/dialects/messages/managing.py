@@ -22,6 +22,8 @@ from proxy.neutral.managing import (
 )
 
 _RESULTS, _THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
+EDITS = (_RESULTS, _THOUGHTS, _COMPACT)
+"""The kinds that are known here."""
 _DEFAULT_CLEARING, _DEFAULT_KEPT = 100_000, 3
 _DEFAULT_COMPACTING = 150_000
 COMPACTION = "compaction"
@@ -36,20 +38,18 @@ def edits_in(asked: Mapping[str, Any]) -> list[Edit]:
     """
     made: list[Edit] = []
     for edit in _listed(asked):
-        match text(edit, "type"):
-            case "clear_tool_uses_20250919":
-                made.append(_results(edit))
-            case "clear_thinking_20251015" if (keep := _thinking_kept(edit.get("keep"))) is not None:
-                made.append(ClearThoughts(keep))
-            case _:
-                pass  # all thoughts stay, it is a compaction, or a kind that is not known here
+        kind = text(edit, "type")
+        if kind == _RESULTS:
+            made.append(_results(edit))
+        elif kind == _THOUGHTS and (keep := _thinking_kept(edit.get("keep"))) is not None:
+            made.append(ClearThoughts(keep))
     return made
 
 
 def unknown_edits(asked: Mapping[str, Any]) -> list[str]:
     """Kinds of edits that are not known here, and left out."""
     kinds = [text(edit, "type") for edit in _listed(asked)]
-    return [kind for kind in kinds if kind not in (_RESULTS, _THOUGHTS, _COMPACT)]
+    return [kind for kind in kinds if kind not in EDITS]
 
 
 def compaction_in(asked: Mapping[str, Any]) -> CompactionWish | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proxy.dialects.bodies import limit_in
+from proxy.dialects.messages.managing import EDITS
 from proxy.errors import BadRequest
 from proxy.neutral.offered import Offered
 
@@ -77,13 +78,12 @@ def _capabilities(offered: Offered) -> dict[str, Any]:
     """All keys that there are, as Anthropic has them; what is true is what Spillway does for every model."""
     no, yes = {"supported": False}, {"supported": True}
     efforts = ("low", "medium", "high", "xhigh", "max")
-    edits = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
     return {
         "batch": no,
         "citations": no,
         "code_execution": no,
         "compaction": {**yes, "summarize": yes},
-        "context_management": {**yes, **dict.fromkeys(edits, yes)},
+        "context_management": {**yes, **dict.fromkeys(EDITS, yes)},
         "effort": {**no, **dict.fromkeys(efforts, no)},
         "image_input": {"supported": offered.vision},
         "pdf_input": no,
