@@ -77,6 +77,12 @@ async def one_model(router: Router, options: Options, public: str) -> dict[str, 
     return _object(public, route, known, options)
 
 
+def told_window(route: Route, options: Options, profile: ModelProfile) -> int | None:
+    """The window that clients are told of a model, in tokens; None: nobody knows it."""
+    window = None if profile.window is None else profile.window.value
+    return options.for_model(route.model).told_window(window) if is_managed(route, options) else window
+
+
 async def profiles(router: Router, options: Options, meter: Any, ledger: CallLedger) -> dict[str, Any]:
     """What is known of every backend and model, with the origin of every field, for `/spillway/models`."""
     backends = []
@@ -145,7 +151,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
     window = profile.window.value if profile.window is not None else None
     chosen = options.for_model(route.model)
     managed = window is not None and is_managed(route, options)
-    told = chosen.told_window(window) if managed else window
+    told = told_window(route, options, profile)
     spillway = {
         "backend": route.upstream.name,
         "window": window,

@@ -10,10 +10,11 @@ from hashlib import blake2b
 from typing import Any
 
 from proxy import __version__
+from proxy.api.models import told_window
 from proxy.backends.profile import ModelProfile
 from proxy.errors import ModelNotFound
 from proxy.options import Options
-from proxy.stages.routing import Route, Router, is_managed
+from proxy.stages.routing import Route, Router
 
 VERSION = "0.14.0"
 """Of Ollama's whose API is answered: clients ask for a least one."""
@@ -32,7 +33,7 @@ async def tags(router: Router, options: Options) -> dict[str, Any]:
     """`GET /api/tags`: every model of every backend."""
     return {
         "models": [
-            _entry(name, profile, _told(route, options, profile))
+            _entry(name, profile, told_window(route, options, profile))
             for name, route, profile in await _profiles(router)
         ]
     }
@@ -66,7 +67,7 @@ async def show(router: Router, options: Options, name: str) -> dict[str, Any]:
     if route is None:
         raise ModelNotFound(f"model '{name}' not found")
     profile = await _profile(route)
-    told = _told(route, options, profile)
+    told = told_window(route, options, profile)
     window = {} if told is None else {f"{_FAMILY}.context_length": told}
     return {
         "license": "",
@@ -88,14 +89,6 @@ async def _profiles(router: Router) -> list[tuple[str, Route, ModelProfile]]:
 
 async def _profile(route: Route) -> ModelProfile:
     return await route.upstream.prober.profile(route.model)
-
-
-def _told(route: Route, options: Options, profile: ModelProfile) -> int | None:
-    """The window that clients are told, in tokens."""
-    if profile.window is None:
-        return None
-    window = profile.window.value
-    return options.for_model(route.model).told_window(window) if is_managed(route, options) else window
 
 
 def _entry(name: str, profile: ModelProfile, window: int | None) -> dict[str, Any]:
