@@ -22,7 +22,7 @@ from proxy.dialects.responses.compaction import (
 )
 from proxy.dialects.responses.conversation import Item, items_in, parts_of
 from proxy.dialects.responses.diagnosing import DIAGNOSIS, compared_with, diagnosis, print_of
-from proxy.dialects.responses.tools import choice, offered
+from proxy.dialects.responses.tools import choice, left_out, offered
 from proxy.errors import BadRequest
 from proxy.neutral.kept import Fetch, Unseal
 from proxy.neutral.managing import CompactionWish
@@ -112,7 +112,7 @@ def _made(
         form=asked,
         conversation=text(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,
-        left_out=_left_out(asked),
+        left_out=left_out(parts_of(asked.get("tools"))),
         keeping=partial(stored.keeping, asked, own, known) if kept else None,
     )
 
@@ -141,12 +141,6 @@ def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
     if (wanted := choice(asked.get("tool_choice"), found)) is not None:
         made["tool_choice"] = wanted
     return made
-
-
-def _left_out(asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """Kinds of tools that OpenAI's servers run, and that the client can do without."""
-    kinds = (text(tool, "type") for tool in parts_of(asked.get("tools")) if not offered([tool]))
-    return tuple(dict.fromkeys(kinds))
 
 
 def _format(wanted: Any) -> dict[str, Any] | None:

@@ -93,6 +93,12 @@ def offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any], Named]]:
     return found
 
 
+def left_out(tools: Iterable[_Tool]) -> tuple[str, ...]:
+    """Kinds of tools that OpenAI's servers run, each once: the client can do without them."""
+    kinds = (text(tool, "type") for tool in tools if next(_each([tool], ""), None) is None)
+    return tuple(dict.fromkeys(kinds))
+
+
 def function_name(name: str, namespace: str) -> str:
     """The name under which a model knows a tool."""
     return f"{namespace}{_SEPARATOR}{name}" if namespace else name

@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering
+from proxy.dialects.responses.conversation import parts_of
 from proxy.dialects.responses.diagnosing import DIAGNOSIS
 from proxy.dialects.responses.diagnosing import told as diagnosis_told
 from proxy.dialects.responses.items import (
@@ -49,13 +50,8 @@ class ResponsesWriter(Translator):
         self._asked: Mapping[str, Any] = request.form
         self._model = request.model
         self._unique = unique
-        tools = self._asked.get("tools")
-        self._named: dict[str, Named] = {
-            name: named
-            for name, (_, named) in offered(
-                tool for tool in (tools if isinstance(tools, list) else ()) if isinstance(tool, dict)
-            ).items()
-        }
+        tools = offered(parts_of(self._asked.get("tools")))
+        self._named: dict[str, Named] = {name: named for name, (_, named) in tools.items()}
         reasoning = self._asked.get("reasoning")
         summarised = isinstance(reasoning, dict) and bool(reasoning.get("summary"))
         self._thinking: type[ReasoningItem] = SummaryItem if summarised else ReasoningItem
