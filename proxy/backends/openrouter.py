@@ -100,8 +100,8 @@ class OpenRouter(Untold):
     drops_functions = False
     reports_usage = True
     fits_answer = True
-    takes_marks = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
+    takes_marks = True
     keeps_prompts = False
     native: tuple[str, ...] = (
         "/v1/credits",

@@ -34,17 +34,8 @@ class RequestLog:
     """Writes what requests tell to the log; what would repeat itself is said once for each model."""
 
     types: tuple[type, ...] = (
-        *(
-            e.Finished,
-            e.Failed,
-            e.Refused,
-            e.Cut,
-            e.Mended,
-            e.LeftOut,
-            e.Ahead,
-            e.WindowLearned,
-            e.WindowDisproved,
-        ),
+        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.LeftOut, e.Ahead),
+        *(e.WindowLearned, e.WindowDisproved),
     )
 
     def __init__(self) -> None:
