@@ -87,12 +87,11 @@ def _within(text: str, reduction: Reduction, tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What stays in front of the block, and the room it was chosen for; what of the history the block stands for."""
+    """What stays in front of the block, and what of the history the block stands for."""
 
     reduction: Reduction
     head: Sequence[Message]
     start: int
-    room: float
     newest: int | None
     """Index of the newest user message, where it belongs to the beginning."""
     chosen: bool
@@ -145,22 +144,25 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
     chosen = _block(reduction) is None and reduction.floor > 0
     newest = newest_user(reduction.messages)
     if not chosen:
-        head, room = reduction.messages[: reduction.floor], 0.0
+        head = reduction.messages[: reduction.floor]
         start = _tail_start(pruned, reduction.budget - sum(reduction.costs[: reduction.floor]) - by.tokens)
-        return None if start is None else _Plan(reduction, head, start, room, None, chosen=False)
+        return None if start is None else _Plan(reduction, head, start, None, chosen=False)
     reduction, pruned = replace(reduction, floor=0), replace(pruned, floor=0)
     begins = newest if newest is not None and newest < beginning(reduction.messages) else None
     room = max(reduction.budget * _LEAST, reduction.budget - by.tokens / 2 - _least_tail(pruned))
     end = len(reduction.messages) if newest is None else newest
     head = opening(reduction, end, room, forced=begins)
-    # The newest message is counted with the tail, wherever it stands.
-    pinned = sum(reduction.cost(head)) - (reduction.costs[begins] if begins is not None else 0.0)
-    start = _tail_start(pruned, reduction.budget - pinned - by.tokens)
+    start = _tail_start(pruned, reduction.budget - _pinned(reduction, head, begins) - by.tokens)
     if start is None:
         return None
     begins = begins if begins is not None and begins < start else None
     head = opening(reduction, min(end, start), room, forced=begins)
-    return _Plan(reduction, head, start, room, begins, chosen=True)
+    return _Plan(reduction, head, start, begins, chosen=True)
+
+
+def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -> float:
+    """Tokens of a head, without those of the newest user message, which is counted with the tail wherever it stands."""
+    return sum(reduction.cost(head)) - (reduction.costs[newest] if newest is not None else 0.0)
 
 
 def _least_tail(reduction: Reduction) -> float:
@@ -184,7 +186,7 @@ def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
         return compacted
     newest = newest_user(old.messages)
     end = plan.start if newest is None else min(plan.start, newest)
-    pinned = sum(old.cost(plan.head)) - (old.costs[plan.newest] if plan.newest is not None else 0.0)
+    pinned = _pinned(old, plan.head, plan.newest)
     head = opening(old, end, pinned + left, forced=plan.newest, others=True)
     fuller = _with_summary(kept, replace(plan, head=head), block)
     return fuller if fuller.fits else compacted
@@ -195,11 +197,7 @@ def _new(plan: _Plan) -> float:
     old, newest = plan.reduction, newest_user(plan.reduction.messages)
     stays = newest is not None and old.floor <= newest < plan.start
     between = sum(old.costs[old.floor : plan.start]) - (old.costs[newest or 0] if stays else 0.0)
-    if not plan.chosen:
-        return between
-    return between - sum(
-        old.cost([m for m in plan.head if plan.newest is None or m is not old.messages[plan.newest]])
-    )
+    return between - (_pinned(old, plan.head, plan.newest) if plan.chosen else 0.0)
 
 
 def _block(reduction: Reduction) -> int | None:
