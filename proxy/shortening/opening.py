@@ -19,8 +19,8 @@ from proxy.history.turns import bridge_needed, calls_of, is_result, is_user
 from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.middles import cut_middle
+from proxy.shortening.summary import NOTED
 
-NOTED = "Noted."
 _MOST = 16
 """Messages, counted from the first, that can belong to the beginning."""
 _ANSWER = 200
@@ -119,12 +119,7 @@ def _with_answers(reduction: Reduction, kept: dict[int, Message]) -> Iterator[Me
     for index in sorted(kept):
         if before is not None and index - 1 not in kept and bridge_needed(before, [kept[index]]):
             said = reduction.messages[index - 1]
-            answered = (
-                said.get("role") == "assistant" and not calls_of(said) and len(text_of(said)) <= _ANSWER
-            )
-            adjacent = index - 1 in kept
-            if not adjacent:
-                yield said if answered else {"role": "assistant", "content": NOTED}
+            yield said if _is_short(said) else {"role": "assistant", "content": NOTED}
         before = kept[index] if kept[index].get("role") not in SYSTEM_ROLES else before
         yield kept[index]
 
@@ -142,7 +137,7 @@ def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
         if _repeated(texts[index], later):
             yield _Part(index, _Rank.REPEATED, referred=False)
             continue
-        following = messages[index + 1] if index + 1 < len(messages) else {}
+        following = _after(messages, index)
         answered = following.get("role") == "assistant" and not calls_of(following)
         referred, stale = _references(texts[index : index + 1 + answered], texts[index + 1 + answered :])
         rank = _rank(messages, index, task_known=task_known)
@@ -168,7 +163,7 @@ def _rank(messages: Sequence[Message], index: int, *, task_known: bool) -> _Rank
         return _Rank.SET_UP
     if _FILE.search(text) or _TAGGED_FILE.search(text):
         return _Rank.FILES
-    following = messages[index + 1] if index + 1 < len(messages) else {}
+    following = _after(messages, index)
     # Where every answer is short, a short one tells nothing.
     noted = _is_short(following)
     worked = noted and any(map(_is_work, messages[index + 2 :]))
@@ -178,6 +173,11 @@ def _rank(messages: Sequence[Message], index: int, *, task_known: bool) -> _Rank
     if worked and (len(text) >= _SET_UP or _FENCED.search(text) or constraints([message], limit=_NAMES)):
         return _Rank.SET_UP
     return _Rank.OTHER if task_known or noted else _Rank.TASK
+
+
+def _after(messages: Sequence[Message], index: int) -> Message:
+    """The message behind that one; an empty one at the end."""
+    return messages[index + 1] if index + 1 < len(messages) else {}
 
 
 def _is_short(message: Message) -> bool:
@@ -193,7 +193,7 @@ def _stands_alone(messages: Sequence[Message], index: int) -> bool:
     """Whether much was said there, and not as a question whose answer would be missing."""
     if len(text_of(messages[index])) < _SET_UP:
         return False
-    following = messages[index + 1] if index + 1 < len(messages) else {}
+    following = _after(messages, index)
     return following.get("role") != "assistant" or _is_short(following)
 
 
