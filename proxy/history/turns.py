@@ -48,6 +48,12 @@ def is_user(message: Message) -> bool:
     return message.get("role") == "user" and not is_instruction(message) and not only_results(message)
 
 
+def is_system(message: Message) -> bool:
+    """Whether the system speaks in a message: in a role of its own, or in a user message that holds nothing else."""
+    role = message.get("role")
+    return role in SYSTEM_ROLES or (role == "user" and is_instruction(message))
+
+
 def calls_of(message: Message) -> list[dict[str, Any]]:
     """The tool calls of a message that are objects."""
     calls = message.get("tool_calls")

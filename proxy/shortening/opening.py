@@ -14,8 +14,8 @@ from enum import IntEnum
 
 from proxy.history.constraints import constraints
 from proxy.history.identifiers import identifiers
-from proxy.history.marks import is_instruction, is_summary
-from proxy.history.turns import bridge_needed, calls_of, is_result, is_user
+from proxy.history.marks import is_summary
+from proxy.history.turns import bridge_needed, calls_of, is_result, is_system, is_user
 from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.middles import cut_middle
@@ -127,7 +127,7 @@ def _with_answers(reduction: Reduction, kept: dict[int, Message]) -> Iterator[Me
 def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
     """The messages of the beginning that may stay, each with what it is."""
     end, messages = min(end, beginning(messages)), messages[:_LOOKED_AT]
-    candidates = [i for i in range(end) if is_user(messages[i]) or _is_system(messages[i])]
+    candidates = [i for i in range(end) if is_user(messages[i]) or is_system(messages[i])]
     after = max((i for i in candidates if _takes_back(messages[i])), default=-1)
     candidates = [i for i in candidates if i > after and not is_summary(messages[i])]
     texts = ["\n".join((text_of(message), _called(message))) for message in messages]
@@ -141,7 +141,7 @@ def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
         answered = following.get("role") == "assistant" and not calls_of(following)
         referred, stale = _references(texts[index : index + 1 + answered], texts[index + 1 + answered :])
         rank = _rank(messages, index, task_known=task_known)
-        long = len(texts[index]) > _LONG and not answered and not _is_system(messages[index])
+        long = len(texts[index]) > _LONG and not answered and not is_system(messages[index])
         if stale and (rank is _Rank.TASK or (rank is _Rank.SET_UP and long)):
             rank = _Rank.OTHER
         task_known |= rank is _Rank.TASK
@@ -159,7 +159,7 @@ def beginning(messages: Sequence[Message]) -> int:
 def _rank(messages: Sequence[Message], index: int, *, task_known: bool) -> _Rank:
     message = messages[index]
     text = text_of(message)[:_READ]
-    if _is_system(message):
+    if is_system(message):
         return _Rank.SET_UP
     if _FILE.search(text) or _TAGGED_FILE.search(text):
         return _Rank.FILES
@@ -217,10 +217,6 @@ def _references(said: Sequence[str], later: Sequence[str]) -> tuple[bool, bool]:
     names = identifiers((text[:_READ] for text in said), limit=_NAMES)
     referred = any(name in text for text in later for name in names)
     return referred, bool(names) and not referred
-
-
-def _is_system(message: Message) -> bool:
-    return message.get("role") in SYSTEM_ROLES or (message.get("role") == "user" and is_instruction(message))
 
 
 def _called(message: Message) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from proxy.history.marks import is_instruction, is_summary
-from proxy.history.turns import is_result, newest_user
-from proxy.neutral.request import SYSTEM_ROLES, Message
+from proxy.history.marks import is_summary
+from proxy.history.turns import is_result, is_system, newest_user
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.middles import cut_middle
 
@@ -41,12 +40,8 @@ def _cuttable(reduction: Reduction, most: float) -> Iterator[tuple[int, float]]:
     stale = False
     for index in reversed(range(newest)):
         message = reduction.messages[index]
-        if _is_system(message):
+        if is_system(message):
             yield index, most * (_STALE if stale else 1.0)
             stale = True
         elif message.get("role") == "user" and not is_result(message) and not is_summary(message):
             yield index, most
-
-
-def _is_system(message: Message) -> bool:
-    return message.get("role") in SYSTEM_ROLES or (message.get("role") == "user" and is_instruction(message))
