@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from proxy.history.tooltext import Span, calls_in, results_in
+from proxy.history.tooltext import Span, calls_in, results_in, texts_of
 from proxy.neutral.request import Message
 
 _MARK = "\n[… {} characters left out here to fit the context window …]\n"
@@ -43,10 +43,7 @@ def cut_middle(
 
 def cut_out(message: Message) -> int:
     """Characters that marks in a message say are left out of it."""
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
-    return sum(int(mark.group(1)) for text in texts for mark in _MARKED.finditer(text))
+    return sum(int(mark.group(1)) for _, text in texts_of(message) for mark in _MARKED.finditer(text))
 
 
 def _middle_cut(text: str, *, keep: int) -> str:
@@ -72,11 +69,8 @@ def _pieces(role: Any, text: str) -> list[Span]:
 
 
 def _texts(message: Message) -> list[str]:
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [p["text"] for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str)]
     role = message.get("role")
-    return [text[start:end] for text in texts for start, end in _pieces(role, text)]
+    return [text[start:end] for _, text in texts_of(message) for start, end in _pieces(role, text)]
 
 
 def _with_texts(message: Message, change: Callable[[str], str]) -> Message:
