@@ -25,13 +25,12 @@ def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
 
     Each message is named by who said it and, where the history tells, by its day.
     """
-    in_order = sorted(passages, key=lambda passage: (passage.index, passage.start))
-    return "\n".join((RECALLED, *_lines(messages, in_order), RECALLED_END))
+    return "\n".join((RECALLED, *_lines(messages, passages), RECALLED_END))
 
 
 def found_text(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
     """The same passages as what a search has found."""
-    return "\n".join(_lines(messages, sorted(passages, key=lambda passage: (passage.index, passage.start))))
+    return "\n".join(_lines(messages, passages))
 
 
 def with_block(message: Message, block: str) -> Message:
@@ -43,8 +42,9 @@ def with_block(message: Message, block: str) -> Message:
 
 
 def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator[str]:
+    in_order = sorted(passages, key=lambda passage: (passage.index, passage.start))
     day = None
-    for index, parts in groupby(passages, key=lambda passage: passage.index):
+    for index, parts in groupby(in_order, key=lambda passage: passage.index):
         pieces = list(parts)
         if pieces[0].day is not None and pieces[0].day != day:
             day = pieces[0].day
