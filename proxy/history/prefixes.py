@@ -22,7 +22,7 @@ BRANCHES = 4
 """Histories kept of those that begin with the same message."""
 _WHOLE_KEY = 4096
 """Characters up to which a text stands for itself in a key."""
-PER_MESSAGE = 500
+_PER_MESSAGE = 500
 """Bytes that a message takes beside its texts, about."""
 _DEPTH = 12
 """Levels of nesting up to which messages are compared."""
@@ -72,7 +72,7 @@ class Found(Generic[T]):
         """The messages that are not."""
         return self.messages[self.common :]
 
-    def grown(self, value: T, limit: float = math.inf, *, each: int = PER_MESSAGE) -> Known[T] | None:
+    def grown(self, value: T, limit: float = math.inf, *, each: int = _PER_MESSAGE) -> Known[T] | None:
         """What is known from now on, if this was made of the history; None if that is more than `limit` bytes.
 
         `each`: bytes that a message takes beside its texts.
@@ -102,7 +102,7 @@ class Prefixes(Generic[T]):
 
     def longest(self, scope: Hashable, messages: Sequence[Any]) -> Found[T]:
         """Find what is known of a history; `scope` is all else that the values depend on."""
-        group = (scope, head_of(messages[0])) if messages else ()
+        group = (scope, _head(messages[0])) if messages else ()
         found, most = None, 0
         for known in self._groups.get(group, ()):
             if (common := known.common(messages)) > most:
@@ -147,7 +147,7 @@ def _is_text(value: Any) -> bool:
     return all(map(_is_text, value)) if isinstance(value, list) else value is None or isinstance(value, str)
 
 
-def head_of(message: Any) -> Hashable:
+def _head(message: Any) -> Hashable:
     """Something that histories of one conversation have in common, and others rarely."""
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list) and content and isinstance(content[0], dict):
