@@ -67,7 +67,8 @@ def cap_unread(reduction: Reduction) -> Reduction:
     The last thing to give up: the model has just asked for it.
     """
     messages = list(reduction.messages)
-    unread = {i: own for i, own in by_message(results_of(messages)).items() if i >= unread_from(messages)}
+    start = unread_from(messages)
+    unread = {i: own for i, own in by_message(results_of(messages)).items() if i >= start}
     sizes = [reduction.costs[index] for index in unread]
     wanted = max(reduction.whole, max(reduction.budget, reduction.enough) - (reduction.total - sum(sizes)))
     if sum(sizes) <= wanted:
