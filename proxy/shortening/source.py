@@ -25,8 +25,6 @@ _USERS, _DATA = 2.0, 0.25
 _COMMON = 3
 """Messages from which on a word is no rare one."""
 _LAST_SAID = 3
-_OF_OTHERS = 200_000
-"""Characters of what others said that are looked through, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,8 @@ def source_of(messages: Sequence[Message]) -> Source:
                 known[key] = known.get(key, 0) + 1
             _add(everybody, found.values(), 1.0)
     users = " ".join(statement.text for statement in statements)
-    languages = (script_and_language(users), script_and_language(" ".join((users, *_assistants(messages)))))
+    answers = _assistants(messages)
+    languages = (script_and_language(users), script_and_language(" ".join((users, *answers))))
     return Source(
         statements=tuple(statements),
         users=_sorted(own.values()),
@@ -113,7 +112,7 @@ def source_of(messages: Sequence[Message]) -> Source:
             for key, each in everybody.items()
         ),
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
-        said=tuple(_assistants(messages))[-_LAST_SAID:][::-1],
+        said=tuple(answers[-_LAST_SAID:][::-1]),
         size=sum(map(len, texts)),
     )
 
