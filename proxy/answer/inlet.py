@@ -76,9 +76,7 @@ class Inlet:
     def corrected(self) -> Correct | Sequence[Piece]:
         """What has to be corrected, or what is to be said because it can't be."""
         wrong = self.calls.correction() if self.calls is not None else None
-        if self._answer.attempt.searching:
-            return ()
-        if self.calls is None or wrong is None:
+        if self.calls is None or wrong is None or self._answer.attempt.searching:
             return ()
         answer, instead = self._answer, self.calls.give_up()
         if not any(piece.finish == "length" for piece in instead):
