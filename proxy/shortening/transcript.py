@@ -17,15 +17,11 @@ _LABEL = re.compile(r"^(?=(?:USER|ASSISTANT|TOOL|FUNCTION|SYSTEM|DEVELOPER):)", 
 """Where a line of somebody's text reads as if another spoke from there on."""
 
 
-def transcript(messages: Sequence[Message]) -> str:
-    """A conversation as plain text for a summariser; tool calls and results look the same in either form."""
-    return next(iter(transcripts(messages)))
-
-
 def transcripts(messages: Sequence[Message]) -> Iterator[str]:
     """Transcripts of the same conversation, each much shorter than the one before it: less is kept of long messages.
 
-    What the user says itself, and earlier summaries, are kept as in the first one.
+    Tool calls and results look the same in either form. What the user says itself, and earlier summaries, are kept as in
+    the first one.
     """
     told = [(_speaker(m), all_text(m), _most(m)) for m in messages]
     length = 0

@@ -27,7 +27,7 @@ from proxy.shortening.ladder.trim import cut_middles, drop_oldest
 from proxy.shortening.policy import LOCAL
 from proxy.shortening.source import source_of
 from proxy.shortening.summary import block
-from proxy.shortening.transcript import transcript
+from proxy.shortening.transcript import transcripts
 from tests.histories import assistant, call, reduction_of, tool, user
 
 pytestmark = pytest.mark.slow
@@ -123,7 +123,7 @@ WORK: dict[str, Callable[[Sequence[Message]], object]] = {
     "chain": chain,
     "cut points": cut_points,
     "constraints": lambda messages: constraints(messages, limit=900),
-    "transcript": transcript,
+    "transcript": lambda messages: next(transcripts(messages)),
     "extract": lambda messages: extract(messages, source_of(messages), limit=900),
     "block": lambda messages: block("said", messages, limit=900),
     "read": lambda messages: [read_message(message) for message in messages],

@@ -11,7 +11,7 @@ from proxy.shortening import summary
 from proxy.shortening.extract import extract
 from proxy.shortening.source import source_of
 from proxy.shortening.summary import block, fenced, instruction, is_bridge
-from proxy.shortening.transcript import transcript
+from proxy.shortening.transcript import transcripts
 from tests.histories import assistant, call, tool, user
 
 SAYS = "The user wants a blue house; the roof is missing."
@@ -48,11 +48,13 @@ def test_a_bridge_is_one_only_behind_a_summary() -> None:
 
 def test_a_transcript_tells_who_said_what() -> None:
     messages = [user("Read it."), assistant(None, tool_calls=[call(1)]), tool(1, "text")]
-    assert transcript(messages) == 'USER: Read it.\n\nASSISTANT: read_file({"path":"a.py"})\n\nTOOL: text'
+    assert (
+        next(transcripts(messages)) == 'USER: Read it.\n\nASSISTANT: read_file({"path":"a.py"})\n\nTOOL: text'
+    )
 
 
 def test_long_messages_lose_their_middle_in_a_transcript() -> None:
-    text = transcript([user("a" * 9000 + "b" * 9000)])
+    text = next(transcripts([user("a" * 9000 + "b" * 9000)]))
     assert len(text) < 5000
     assert text.startswith("USER: aaa")
     assert "[…]" in text
@@ -94,7 +96,7 @@ def test_a_fenced_request_goes_on_from_what_is_known() -> None:
     ],
 )
 def test_odd_messages_are_told_as_well_as_can_be(message: Message) -> None:
-    transcript([message])
+    next(transcripts([message]))
     extract([message], source_of([message]), limit=300)
     block(SAYS, [message], limit=100)
     assert text_of(message) == ""
