@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from proxy.neutral.piece import CallPart
 from proxy.wire.jsontext import loads
 
@@ -34,15 +32,6 @@ class Numbering:
         if part.index is not None:
             self._numbers[part.index] = len(self._ids) - 1
         return len(self._ids) - 1, True
-
-
-def arguments_of(written: str) -> dict[str, Any]:
-    """The arguments of a whole call; none where they are no JSON object."""
-    try:
-        parsed = loads(written)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def is_whole(written: str) -> bool:

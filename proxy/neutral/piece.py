@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from proxy.wire.jsontext import loads
+
 _LARGEST = 2**53
 
 
@@ -101,6 +103,15 @@ class Piece:
         made.bare, made.role, made.more = True, False, False
         made.text, made.thought, made.calls, made.finish = "", "", (), None
         return made
+
+
+def arguments_of(written: str) -> dict[str, Any]:
+    """The arguments of a whole call; none where they are no JSON object."""
+    try:
+        parsed = loads(written)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def whole_number(value: Any) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from proxy.neutral.piece import CallPart
-from proxy.wire.jsontext import loads
+from proxy.neutral.piece import CallPart, arguments_of
 
 NAME = "search_conversation"
 _LONGEST = 1_000
@@ -52,7 +51,7 @@ def definition(name: str) -> dict[str, Any]:
 
 def wanted(call: CallPart) -> str:
     """What a call asks for; empty if it can't be read."""
-    query = _arguments(call).get("query")
+    query = arguments_of(call.arguments).get("query")
     return query.strip()[:_LONGEST] if isinstance(query, str) else ""
 
 
@@ -73,12 +72,4 @@ def round_of(
 
 def _valid(call: CallPart) -> str:
     """The arguments as they came, where they are what backends take."""
-    return call.arguments if _arguments(call) else "{}"
-
-
-def _arguments(call: CallPart) -> Mapping[str, Any]:
-    try:
-        arguments = loads(call.arguments)
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, Mapping) else {}
+    return call.arguments if arguments_of(call.arguments) else "{}"

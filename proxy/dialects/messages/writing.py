@@ -10,10 +10,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.dialects.calls import Numbering, arguments_of, is_whole
+from proxy.dialects.calls import Numbering, is_whole
 from proxy.dialects.messages.managing import COMPACTION, applied, block_of, iterations
 from proxy.dialects.translating import Translator, event_of
-from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, whole_number
+from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
 
 _REASONS = {
     "stop": "end_turn",

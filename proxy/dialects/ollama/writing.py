@@ -11,10 +11,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.dialects.calls import Numbering, arguments_of
+from proxy.dialects.calls import Numbering
 from proxy.dialects.ollama.request import moment
 from proxy.dialects.translating import Translator
-from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
+from proxy.neutral.piece import CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.wire.jsontext import dumps
 
 _WORD = "%"

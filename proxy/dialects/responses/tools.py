@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.dialects.bodies import text
-from proxy.dialects.calls import arguments_of
 from proxy.errors import BadRequest
+from proxy.neutral.piece import arguments_of
 
 _Tool = Mapping[str, Any]
 
