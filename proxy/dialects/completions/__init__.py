@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.dialects.bodies import is_count, object_in
+from proxy.dialects.chat.reading import DONE, is_done, object_of, text_of
 from proxy.errors import NotManaged
 from proxy.neutral.piece import whole_number
 from proxy.wire import sse
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 
 PATH = "/v1/completions"
-DONE = b"data: [DONE]\n\n"
 _ALONE = ("suffix", "echo", "logprobs", "input_prefix", "input_suffix", "input_extra", "prompt_logprobs")
 """Options whose answers can't be put together of several, or whose prompt is no plain text."""
 _BAR = "\uff5c"
@@ -98,21 +98,15 @@ class Said:
 
 def said_in(data: bytes | None) -> Said:
     """What the data of a frame, or a whole body, says."""
-    if data is None or data.strip() == b"[DONE]":
-        return Said(None, done=data is not None)
-    try:
-        form = loads(data)
-    except ValueError:
-        return Said(None)
-    if not isinstance(form, dict):
-        return Said(None)
+    form = object_of(data)
+    if form is None:
+        return Said(None, done=is_done(data))
     choices, usage = form.get("choices"), form.get("usage")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    text, finish = choice.get("text"), choice.get("finish_reason")
     return Said(
         form,
-        text=text if isinstance(text, str) else "",
-        finish=finish if isinstance(finish, str) and finish else None,
+        text=text_of(choice, "text"),
+        finish=text_of(choice, "finish_reason") or None,
         usage=usage if isinstance(usage, dict) else None,
         failed="error" in form and not choices,
     )
