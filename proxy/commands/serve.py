@@ -16,6 +16,8 @@ from proxy.server import Limits, Server, within_files
 from proxy.settings import BackendSetting, Settings
 from proxy.telemetry.log import FORMAT, OneLine
 
+LISTENING = "Spillway listening on "
+"""How the line begins that tells where; who starts one waits for it."""
 _NOTHING_FOUND = (
     "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
     "vLLM 8000); start one, or name one with --backend URL or SPILLWAY_BACKENDS"
@@ -104,7 +106,7 @@ def _greet(host: str, port: int, note: str) -> None:
     """Say where it listens, and what to type next."""
     host = f"[{host}]" if ":" in host else host
     base = f"http://{host}:{port}/v1"
-    _say(f"Spillway listening on {base}")
+    _say(f"{LISTENING}{base}")
     if note:
         _say(note)
     _say(

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 
 import proxy
+from proxy.commands.serve import LISTENING
 from proxy.dialects.responses.catalog import VERSION
 from proxy.settings import Settings, environment, state_folder
 
-_LISTENING = "Spillway listening on "
 _STOP = 15.0
 """Seconds that one that was started gets to stop."""
 _ANSWER = 60.0
@@ -118,8 +118,8 @@ def _environment(told: Mapping[str, str]) -> dict[str, str]:
 def _address(process: subprocess.Popen[str], log: Path) -> str:
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith(_LISTENING):
-            return line.removeprefix(_LISTENING).strip().removesuffix("/v1")
+        if line.startswith(LISTENING):
+            return line.removeprefix(LISTENING).strip().removesuffix("/v1")
     process.wait(_STOP)
     said = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
     raise NoServer(
