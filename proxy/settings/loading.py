@@ -18,10 +18,6 @@ from proxy.settings.settings import Settings
 _NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelSetting}
 _EXAMPLES = {
     "SPILLWAY_BACKENDS": '[{"url": "http://127.0.0.1:1234"}]',
-    "SPILLWAY_API_KEYS": '["a-key"]',
-    "SPILLWAY_ALLOWED_HOSTS": '["spillway"]',
-    "SPILLWAY_CORS": '["https://chat.example.com"]',
-    "SPILLWAY_TOOLS_ALLOWED": '["read_*"]',
     "SPILLWAY_MODELS": '{"qwen*": {"window": 8192}}',
 }
 
