@@ -22,7 +22,7 @@ Node: TypeAlias = dict[str, Any]
 Fetching: TypeAlias = Generator[Fetch, Any, T]
 Asking: TypeAlias = Generator[Fetch | Unseal, Any, T]
 
-PLACED = re.compile(r"[a-z]+_(.+)_i?\d+")
+_PLACED = re.compile(r"[a-z]+_(.+)_i?\d+")
 """Ids of items that were made here: they hold the one of the response that they belong to."""
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "compaction": "cmp"}
 
@@ -150,7 +150,7 @@ def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
         if not name:
             found.append(item)
             continue
-        made = PLACED.fullmatch(name)
+        made = _PLACED.fullmatch(name)
         owner = f"resp_{made[1]}" if made is not None else ""
         if owner and owner not in fetched:
             fetched[owner] = yield Fetch(owner)
