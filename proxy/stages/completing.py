@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -58,8 +58,6 @@ class _Run:
     """Of the first attempt."""
     first: dict[str, object] | None = None
     cut: bool = False
-    attempts: list[int] = field(default_factory=list)
-    """Completion tokens of each."""
 
 
 class Completer:
@@ -176,7 +174,6 @@ class Completer:
         prompt = prompt or await self._count(run, run.prompt)
         run.prompt_tokens = run.prompt_tokens or prompt
         run.spent += completion
-        run.attempts.append(completion)
         window, bound = run.budget.window, run.asked.bound
         ceiling = self._options.answer_windows * window
         full = ended.finish == "length" and prompt + completion >= _FULL * window

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from proxy.backends.profile import ModelKey
 from proxy.errors import UpstreamUnavailable
 from proxy.net.apart import apart
 from proxy.net.inflate import Undecodable
@@ -60,10 +59,6 @@ class _Wanted:
     route: Route
     texts: Sequence[str]
     keys: Sequence[bytes]
-
-    @property
-    def model(self) -> ModelKey:
-        return (self.route.upstream.name, self.route.model)
 
 
 class Embedder:
