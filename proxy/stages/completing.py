@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import httpx
 
 from proxy.backends.overflow import recognise
-from proxy.backends.profile import ModelKey
 from proxy.dialects.completions import Asked, Said, broken, ending, going, read, said_in, written
 from proxy.errors import ContextOverflow, NotManaged, UpstreamUnavailable
 from proxy.exchange import Exchange
@@ -47,7 +46,6 @@ class _Run:
     journal: Journal
     asked: Asked
     route: Route
-    key: ModelKey
     budget: ContextBudget
     prompt: str
     """As it is sent now."""
@@ -94,8 +92,7 @@ class Completer:
                 return
             journal.tell(Routed(route.upstream.name, route.model))
             budget = self._options.for_model(route.model).budget(window.value)
-            key = (route.upstream.name, route.model)
-            await self._complete(_Run(exchange, journal, asked, route, key, budget, asked.prompt))
+            await self._complete(_Run(exchange, journal, asked, route, budget, asked.prompt))
 
     async def _complete(self, run: _Run) -> None:
         await self._fit(run, run.asked.prompt)
@@ -146,7 +143,7 @@ class Completer:
             run.journal.tell(Measured(tokens, window))
 
     async def _count(self, run: _Run, text: str) -> int:
-        return await apart(len(text) > HEAVY, self._counting.meter.count_text, run.key, text)
+        return await apart(len(text) > HEAVY, self._counting.meter.count_text, run.route.key, text)
 
     # -- attempts
 

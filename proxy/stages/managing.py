@@ -100,7 +100,7 @@ class Keeper:
     ) -> tuple[Sequence[Message], list[Cleared]]:
         """Whole prompts are measured for it: what is left out hangs on their size."""
         tokens = (await self._counting.measure(route, profile, body)).tokens
-        meter, key = self._counting.meter, (route.upstream.name, route.model)
+        meter, key = self._counting.meter, route.key
         heavy = is_heavy(list(sent))
         return await apart(
             heavy, partial(edited, sent, edits, tokens=tokens, cost=lambda m: meter.costs(key, m))

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import httpx
 
 from proxy.answer.answer import Answer
+from proxy.backends.profile import ModelKey
 from proxy.dialects import UPSTREAM
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import summarising
@@ -78,9 +79,9 @@ class Experience:
     """What asking the models for summaries came to: what never serves is not asked for, but for a try now and then."""
 
     def __init__(self) -> None:
-        self._vain: dict[tuple[str, str], int] = {}
+        self._vain: dict[ModelKey, int] = {}
         """Second requests in a row that came to nothing."""
-        self._lost: dict[tuple[str, str], int] = {}
+        self._lost: dict[ModelKey, int] = {}
         """Requests at the end of the live prompt in a row that came to nothing, where a transcript served."""
 
     def second_serves(self, route: Route) -> bool:
@@ -93,7 +94,7 @@ class Experience:
 
     def learn(self, route: Route, ask: SummaryAsk, *, again: bool, served: bool) -> None:
         """What a request came to; `again`: another one had come to nothing."""
-        key = route.upstream.name, route.model
+        key = route.key
         if again:
             _count(self._vain, key, vain=not served)
         if ask.append and served:
@@ -102,7 +103,7 @@ class Experience:
             _count(self._lost, key, vain=True)
 
 
-def _count(counts: dict[tuple[str, str], int], key: tuple[str, str], *, vain: bool) -> None:
+def _count(counts: dict[ModelKey, int], key: ModelKey, *, vain: bool) -> None:
     if not vain:
         counts.pop(key, None)
         return
@@ -111,8 +112,8 @@ def _count(counts: dict[tuple[str, str], int], key: tuple[str, str], *, vain: bo
     counts[key] = counts.get(key, 0) + 1
 
 
-def _worth_it(counts: dict[tuple[str, str], int], route: Route) -> bool:
-    key = route.upstream.name, route.model
+def _worth_it(counts: dict[ModelKey, int], route: Route) -> bool:
+    key = route.key
     vain = counts.get(key, 0)
     if vain < IN_A_ROW:
         return True
