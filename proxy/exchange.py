@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any, TypeAlias
 
 from proxy.errors import BadRequest, BodyTooLarge, ClientError, Overloaded, ShuttingDown
+from proxy.net.apart import apart
 from proxy.net.inflate import UNDONE, Undecodable, undone
 from proxy.net.tasks import spawn
 from proxy.wire.jsontext import dumps
@@ -188,14 +189,17 @@ class Exchange:
         """Have a body that was read be read once more."""
         self._begun = (body, False)
 
-    def decoded(self, body: bytes, limit: int) -> bytes:
-        """Undo the body's content-encoding, and hold what comes out.
+    async def decoded(self, body: bytes, limit: int) -> bytes:
+        """Undo the body's content-encoding, not on the loop, and hold what comes out.
 
         Raises:
             BadRequest, BodyTooLarge: see the function of this name.
             Overloaded: too much is held already.
         """
-        out = decoded(body, self.header(b"content-encoding"), limit)
+        encoding = self.header(b"content-encoding")
+        if encoding is None:
+            return body
+        out = await apart(True, decoded, body, encoding, limit)
         if out is not body:
             self.hold(len(out))
         return out

@@ -16,7 +16,7 @@ import httpx
 
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, NotManaged, UpstreamInvalid
-from proxy.exchange import Exchange, unique
+from proxy.exchange import Exchange, decoded, unique
 from proxy.net.headers import response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
@@ -104,7 +104,7 @@ class Relay:
         """
         wire = await exchange.body(self.options.max_body)
         with exchange.watched():
-            plain = exchange.decoded(wire, self.options.max_body)
+            plain = await exchange.decoded(wire, self.options.max_body)
             try:
                 await asyncio.to_thread(check_plain, plain)
             except ValueError as error:
@@ -393,7 +393,7 @@ def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> En
     """Ends a stream, that answers this request and is passed on as it comes, with an error."""
 
     def ending(error: ClientError) -> bytes:
-        plain = exchange.decoded(wire, limit)
+        plain = decoded(wire, exchange.header(b"content-encoding"), limit)
         return dialect.writer(dialect.read(plain, plain), unique()).error(error.body())
 
     return ending

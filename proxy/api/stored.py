@@ -200,7 +200,7 @@ class _Stored:
             raise BodyTooLarge("This is larger than the store takes (SPILLWAY_STORE_BYTES).")
 
     async def _body(self, exchange: Exchange) -> dict[str, Any]:
-        raw = exchange.decoded(await exchange.body(self._limit), self._limit)
+        raw = await exchange.decoded(await exchange.body(self._limit), self._limit)
         return object_in(raw) if raw.strip() else {}
 
 

@@ -81,7 +81,7 @@ class Completer:
                 await pass_through(exchange, journal, *alone)
                 return
             try:
-                asked = await apart(len(wire) > HEAVY, read, exchange.decoded(wire, limit))
+                asked = await apart(len(wire) > HEAVY, read, await exchange.decoded(wire, limit))
                 route = await self._router.route(asked.model)
                 window = (await route.upstream.prober.profile(route.model)).window
             except NotManaged:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 
 from proxy.errors import BadRequest
-from proxy.exchange import Exchange, decoded
+from proxy.exchange import Exchange
 from proxy.net.apart import apart
 from proxy.stages.reading import LARGE
 from proxy.stages.routing import Route, Router
@@ -82,13 +82,10 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
         BadRequest: it is JSON and holds text that is none.
         BodyTooLarge: it is larger than `limit` without its content-encoding.
     """
-    encoding, body = exchange.header(b"content-encoding"), wire
-    if encoding is not None:
-        try:
-            body = await apart(True, decoded, wire, encoding, limit)
-        except BadRequest:
-            return Addressed(await router.unnamed(exchange.path), wire)
-        exchange.hold(len(body) if body is not wire else 0)
+    try:
+        body = await exchange.decoded(wire, limit)
+    except BadRequest:
+        return Addressed(await router.unnamed(exchange.path), wire)
     names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
     large = len(body) > LARGE
     field = await apart(True, text_field, body, names) if large else _field(body, names)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.exchange import Exchange, decoded
+from proxy.exchange import Exchange
 from proxy.net.apart import apart
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
@@ -34,10 +34,7 @@ async def read(
         BodyTooLarge: it is larger than is taken when it is decoded.
         Overloaded: too much is held already.
     """
-    encoding, body = exchange.header(b"content-encoding"), wire
-    if encoding is not None:
-        body = await apart(True, decoded, wire, encoding, options.max_body)
-        exchange.hold(len(body) if body is not wire else 0)
+    body = await exchange.decoded(wire, options.max_body)
     return await apart(True, _read, body, wire, reads) if _is_much(body) else reads(body, wire)
 
 

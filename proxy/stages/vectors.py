@@ -31,7 +31,7 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
         if await has_path(route, exchange.path):
             await pass_on(exchange, journal, router, wire, options.max_body)
             return
-        body = asked(exchange.decoded(wire, options.max_body), exchange.path, route.model)
+        body = asked(await exchange.decoded(wire, options.max_body), exchange.path, route.model)
         journal.tell(Routed(route.upstream.name, route.model))
         journal.tell(Sent("vectors"))
         headers = decodable(said_otherwise(exchange.headers))
