@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 import httpx
@@ -15,7 +14,7 @@ from proxy.net.headers import Header, response_headers
 from proxy.net.responses import is_event_stream
 from proxy.options import Options
 from proxy.stages.naming import Addressed, address, address_read
-from proxy.stages.routing import Route, Router, is_managed
+from proxy.stages.routing import Route, Router, has_path, is_managed
 from proxy.telemetry.events import BackendFailed, FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
 
@@ -117,7 +116,7 @@ async def pass_by_model(exchange: Exchange, journal: Journal, router: Router, li
     """
     to = await address(exchange, router, limit)
     with exchange.watched():
-        await pass_through(exchange, journal, to.route, _body(exchange, to))
+        await pass_to(exchange, journal, to)
 
 
 async def pass_on(
@@ -135,17 +134,20 @@ async def pass_on(
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
     to = await address_read(exchange, router, wire, limit)
-    if otherwise is not None and not await has_path(to.route, exchange.path):
+    if otherwise is not None and not await has_path(to.route.upstream, exchange.path):
         journal.tell(Routed(to.route.upstream.name, to.route.model))
         await exchange.reply(200, [(b"content-type", b"application/json")], otherwise())
         return
+    await pass_to(exchange, journal, to)
+
+
+async def pass_to(exchange: Exchange, journal: Journal, to: Addressed) -> None:
+    """The same for one of which is known where it goes.
+
+    Raises:
+        UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
+    """
     await pass_through(exchange, journal, to.route, _body(exchange, to))
-
-
-async def has_path(route: Route, path: str) -> bool:
-    """Whether a path is one of the backend's own."""
-    backend = await route.upstream.prober.backend()
-    return backend is not None and any(fnmatchcase(path, glob) for glob in backend.native)
 
 
 def _body(exchange: Exchange, to: Addressed) -> bytes | AsyncIterable[bytes]:

@@ -39,6 +39,12 @@ def is_managed(route: Route, options: Options) -> bool:
     return route.upstream.managed if chosen is None else chosen
 
 
+async def has_path(upstream: Upstream, path: str) -> bool:
+    """Whether a path is one of the backend's own."""
+    backend = await upstream.prober.backend()
+    return backend is not None and any(fnmatchcase(path, glob) for glob in backend.native)
+
+
 def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
     """A warning for each of the models chosen by an option that is none of the listed `ids`."""
     by_lower = {listed.lower(): listed for listed in ids}
@@ -80,8 +86,7 @@ class Router:
     async def owner(self, path: str) -> Upstream | None:
         """The first backend of the kind whose own path it is; None if it is no kind's that is there."""
         for upstream in self.upstreams:
-            backend = await upstream.prober.backend()
-            if backend is not None and any(fnmatchcase(path, glob) for glob in backend.native):
+            if await has_path(upstream, path):
                 return upstream
         return None
 

@@ -10,8 +10,8 @@ from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, error_of, plain_body
 from proxy.options import Options
 from proxy.stages.naming import address_read
-from proxy.stages.passing import failure, has_path, pass_on
-from proxy.stages.routing import Router
+from proxy.stages.passing import failure, pass_to
+from proxy.stages.routing import Router, has_path
 from proxy.telemetry.events import FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
 
@@ -27,9 +27,10 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
     """
     wire = await exchange.body(options.max_body)
     with exchange.watched():
-        route = (await address_read(exchange, router, wire, options.max_body)).route
-        if await has_path(route, exchange.path):
-            await pass_on(exchange, journal, router, wire, options.max_body)
+        to = await address_read(exchange, router, wire, options.max_body)
+        route = to.route
+        if await has_path(route.upstream, exchange.path):
+            await pass_to(exchange, journal, to)
             return
         body = asked(await exchange.decoded(wire, options.max_body), exchange.path, route.model)
         journal.tell(Routed(route.upstream.name, route.model))
