@@ -41,7 +41,12 @@ def cut_middle(
     return best, best_cost
 
 
-def cut_out(message: Message) -> int:
+def is_cut(message: Message, original: Message) -> bool:
+    """Whether more is left out of the middle of a message than of what it was."""
+    return message is not original and _cut_out(message) > _cut_out(original)
+
+
+def _cut_out(message: Message) -> int:
     """Characters that marks in a message say are left out of it."""
     return sum(int(mark.group(1)) for _, text in texts_of(message) for mark in _MARKED.finditer(text))
 

@@ -26,7 +26,7 @@ from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, Recalled, stays
 from proxy.shortening.budget import ContextBudget
-from proxy.shortening.middles import cut_out
+from proxy.shortening.middles import is_cut
 from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
 from proxy.telemetry.events import Recalled as Told
@@ -213,7 +213,7 @@ class Recaller:
     def _cut_out(self, job: Job, said: Said, newest: int) -> Said:
         """What the newest user message says, and if its middle had to be cut out, that alone."""
         placed = newest_user(job.prompt.history)
-        if placed is None or cut_out(job.prompt.history[placed]) <= cut_out(job.prompt.sent[newest]):
+        if placed is None or not is_cut(job.prompt.history[placed], job.prompt.sent[newest]):
             return said
         text, left = spoken_text(job.prompt.sent[newest]), spoken_text(job.prompt.history[placed])
         return said.only(lambda start, end: text[start:end] not in left)
