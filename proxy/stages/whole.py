@@ -238,8 +238,8 @@ def _made(
     What was done to the prompt is told in the usage.
     """
     usage = came.usage if run is None else run.session.answer.usage()
-    writer, told = job.writer(), job.told()
-    if usage is None and not writer.native and came.pieces:
+    told = job.told()
+    if usage is None and not job.native and came.pieces:
         usage = _counted(job, came.pieces[0], driver)
     if usage is not None and told is not None:
         usage = {**usage, "spillway": told}
