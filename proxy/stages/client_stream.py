@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -141,9 +141,8 @@ class ClientStream:
             pause = min(2 * pause, LONGEST_PROGRESS)
             # Until the response opens there is one notice waiting, which says that it is being compacted.
             if self._telling and self.exchange.started and written() > shown:
-                notice = Notice(done=False, written=(shown := written()))
-                identity = self.identity or NOBODY
-                await self.write(b"".join(self.writer.own(form(notice), identity) for form in self.beside))
+                shown = written()
+                await self.write(self._written(Notice(done=False, written=shown), self.beside))
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
@@ -179,8 +178,11 @@ class ClientStream:
 
     def _framed(self, notice: Notice) -> bytes:
         opening, self._opening = self._opening, b""
+        return opening + self._written(notice, self._forms)
+
+    def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
         identity = self.identity or NOBODY
-        return opening + b"".join(self.writer.own(form(notice), identity) for form in self._forms)
+        return b"".join(self.writer.own(form(notice), identity) for form in forms)
 
     def _introduce(self) -> None:
         """Give the answer an identity if a notice needs one before the backend has."""
