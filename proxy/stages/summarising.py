@@ -151,7 +151,7 @@ class Summaries:
         if again and not self._experience.second_serves(route):
             job.unsummarised = IN_VAIN
             return ""
-        written = await self._in_time(ask)
+        written = await self._in_time(route, ask)
         found = checked(written or FAILED, ask.source, tokens=ask.max_tokens)
         if found.text:
             job.unsummarised = 0
@@ -164,11 +164,10 @@ class Summaries:
             raise NotWritten
         return found.text
 
-    async def _in_time(self, ask: SummaryAsk) -> Written | None:
+    async def _in_time(self, route: Route, ask: SummaryAsk) -> Written | None:
         """What came; None if the model is not to be asked again."""
         if self._until is None:
             self._until = asyncio.get_running_loop().time() + self._job.options.summary_timeout
-        route = await self._route()
         try:
             async with asyncio.timeout_at(self._until):
                 while (came := await self._asked(route, ask)) is not None:
