@@ -244,17 +244,18 @@ class Completer:
         Raises:
             UpstreamUnavailable: it is an error.
         """
-        ended = Said(None)
+        ended, parts = Said(None), list[str]()
         async for said in _read(response):
             if said.failed:
                 raise UpstreamUnavailable("The backend reported an error.")
             if said.text:
                 run.first = run.first or said.form
-                run.text += said.text
+                parts.append(said.text)
                 await run.exchange.write(going(said, run.first))
             if said.finish is not None or said.usage is not None:
                 ended.form = said.form if said.finish or ended.form is None else ended.form
                 ended.finish, ended.usage = said.finish or ended.finish, said.usage or ended.usage
+        run.text += "".join(parts)
         return ended
 
 
