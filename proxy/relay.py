@@ -334,16 +334,13 @@ class Relay:
         if again is None:
             await self._make_room(job, None)
         if again is not None or job.managed.ended:
-            headers = [(b"content-type", b"application/json"), *job.spillway_headers()]
             nothing = replace(NO_ANSWER, read=lambda: (Piece(identity=self._identity(job)),))
             told = job.writer().whole(again or nothing, () if again is None else again.pieces, None)
-            if job.asked.keeping is not None:
-                await self._keep(job, loads(told))
-            await job.exchange.reply(200, headers, told)
-            return
-        response, raw = await self.attempts.open(job)
-        assert raw is not None  # nobody asked for a stream
-        whole = await answer_whole(job, response, raw, self.driver)
+            whole = Whole(200, [(b"content-type", b"application/json")], told)
+        else:
+            response, raw = await self.attempts.open(job)
+            assert raw is not None  # nobody asked for a stream
+            whole = await answer_whole(job, response, raw, self.driver)
         if job.asked.keeping is not None and whole.status == 200:
             await self._keep(job, loads(whole.body))
         await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
