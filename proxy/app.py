@@ -37,6 +37,7 @@ from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
+from proxy.stages.fixed import FixedPart
 from proxy.stages.handing_over import HandingOver
 from proxy.stages.managing import Keeper
 from proxy.stages.pooling import SharedPool
@@ -216,6 +217,7 @@ def _relay(
         ),
         journals=journals,
         completer=Completer(counting=counting, router=router, options=options),
+        fixed_part=FixedPart(),
         memory=Memory(Documents(store, clock), sealer, store, options.max_body),
         clock=clock,
     )

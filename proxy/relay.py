@@ -30,6 +30,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
+from proxy.stages.fixed import FixedPart
 from proxy.stages.handing_over import HandingOver
 from proxy.stages.identity import conversation_of
 from proxy.stages.job import Job
@@ -72,6 +73,7 @@ class Relay:
     journals: Journals
     memory: Memory
     completer: Completer
+    fixed_part: FixedPart
     clock: Callable[[], float]
     """Seconds since the epoch."""
 
@@ -367,7 +369,7 @@ class Relay:
             return
         before = job.prompt.estimate.tokens
         audience = client or Nobody(job.writer())
-        job.fixed = self.compactor.fixed.to_tell(job)
+        job.fixed = self.fixed_part.to_tell(job)
         if goal is not None or await self.compactor.helps(job):
             await audience.tell(Notice(done=False))
             async with audience.telling(lambda: job.progress.written):

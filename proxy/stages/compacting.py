@@ -25,7 +25,6 @@ from proxy.shortening.ladder import Reduction
 from proxy.shortening.policy import limits_for
 from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
-from proxy.stages.fixed import FixedPart
 from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
@@ -84,7 +83,6 @@ class Compactor:
         self._recaller = recaller
         self._clock = clock
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
-        self.fixed = FixedPart()
         self._experience = Experience()
         self._cooling: dict[tuple[str, bytes], float] = {}
 
