@@ -113,7 +113,7 @@ def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ())
             told.append(value)
         elif name not in HOP_BY_HOP and name not in drop and not name.startswith(_NOT_DOWNSTREAM):
             kept.append((name, value))
-    named = _named_in(told) if told else _NONE
+    named = _named_in(told)
     return [pair for pair in kept if pair[0] not in named] if named else kept
 
 

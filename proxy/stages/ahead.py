@@ -23,6 +23,7 @@ from proxy.history.turns import newest_user
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.neutral.dialect import Dialect
+from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Message, Request
 from proxy.neutral.weight import is_heavy
 from proxy.options import Options
@@ -184,7 +185,7 @@ class Ahead:
         usage = job.journal.outcome.usage
         if budget is None or usage is None or self._closed or not self._may(upstream, job.options):
             return
-        used = _tokens(usage.get("prompt_tokens")) + _tokens(usage.get("completion_tokens"))
+        used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
         if not is_near(budget, used) or not _is_conversation(job):
             return
         assert job.said is not None  # or it is no conversation
@@ -350,7 +351,3 @@ def _is_conversation(job: Job) -> bool:
     )
     begun = any(message.get("role") == "assistant" for message in request.messages)
     return answered and single and begun and not exchange.draining and bool(job.prompt.links)
-
-
-def _tokens(reported: object) -> int:
-    return reported if isinstance(reported, int) else 0

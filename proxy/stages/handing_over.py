@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from proxy.dialects import UPSTREAM
+from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import whole_answer
 from proxy.history.own_compaction import SINCE, grown, marks_of, plainly
 from proxy.net.apart import apart
@@ -60,7 +60,7 @@ class HandingOver:
         if text is None:
             return None
         job.journal.tell(HandedOver())
-        answer_id, model = f"chatcmpl-{job.unique}", job.prompt.request.model
+        answer_id, model = CHAT.answer_id(job.unique), job.prompt.request.model
         return UPSTREAM.whole(whole_answer(text, answer_id, model, int(self._clock())))
 
     def keep(self, job: Job) -> None:
