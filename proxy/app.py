@@ -192,7 +192,7 @@ def _relay(
     meter = counting.meter
     recaller = Recaller(meter=meter, embedder=Embedder(router=router))
     compactor = Compactor(counting=counting, store=store, router=router, recaller=recaller, clock=clock)
-    sealer = Sealer(store)
+    sealer, documents = Sealer(store), Documents(store, clock)
     keeper = Keeper(sealer=sealer, counting=counting)
     preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
     attempts = Attempts(
@@ -206,7 +206,7 @@ def _relay(
         router=router,
         preparer=preparer,
         keeper=keeper,
-        handing_over=HandingOver(documents=Documents(store, clock), meter=meter, clock=clock),
+        handing_over=HandingOver(documents=documents, meter=meter, clock=clock),
         compactor=compactor,
         ahead=ahead,
         recaller=recaller,
@@ -218,7 +218,7 @@ def _relay(
         journals=journals,
         completer=Completer(counting=counting, router=router, options=options),
         fixed_part=FixedPart(),
-        memory=Memory(Documents(store, clock), sealer, store, options.max_body),
+        memory=Memory(documents, sealer, store, options.max_body),
         clock=clock,
     )
 

@@ -17,27 +17,12 @@ from proxy.neutral.weight import is_heavy
 from proxy.options import Options
 from proxy.stages.reading import check, read
 from proxy.stages.sealing import Sealer
+from proxy.store.documents import Documents
 
 T = TypeVar("T")
 
 LEASE = 5.0
 """Seconds for which a conversation is held while an answer is put at its end."""
-
-
-class Kept(Protocol):
-    """Documents by owner and name; see `proxy.store.documents`."""
-
-    async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
-        """One of them."""
-        ...
-
-    async def keep(self, owner: str, name: str, document: dict[str, Any]) -> None:
-        """Store one."""
-        ...
-
-    async def drop(self, owner: str, name: str) -> bool:
-        """Delete one."""
-        ...
 
 
 class Health(Claims, Protocol):
@@ -52,7 +37,7 @@ class Health(Claims, Protocol):
 class Memory:
     """Runs the flows of dialects that ask for what is kept. Everything is one credential's own."""
 
-    def __init__(self, documents: Kept, sealer: Sealer, store: Health, limit: int) -> None:
+    def __init__(self, documents: Documents, sealer: Sealer, store: Health, limit: int) -> None:
         """`limit`: bytes of what one request may go on from."""
         self._documents = documents
         self._sealer = sealer
