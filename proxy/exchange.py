@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from proxy.errors import BadRequest, BodyTooLarge, ClientError, Overloaded, ShuttingDown
 from proxy.net.apart import apart
+from proxy.net.headers import AS_JSON
 from proxy.net.inflate import UNDONE, Undecodable, undone
 from proxy.net.tasks import spawn
 from proxy.wire.jsontext import dumps
@@ -319,7 +320,7 @@ class Exchange:
     async def refuse(self, error: ClientError, told: Mapping[str, Any]) -> None:
         """Answer with an error, told in the words of the client's dialect."""
         body = dumps(told)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers = [AS_JSON, (b"content-length", str(len(body)).encode())]
         if error.retry_after is not None:
             headers.append((b"retry-after", str(error.retry_after).encode()))
         await self.reply(error.status, headers, body)

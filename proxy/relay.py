@@ -17,7 +17,7 @@ import httpx
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, NotManaged, UpstreamInvalid
 from proxy.exchange import Exchange, decoded, unique
-from proxy.net.headers import response_headers, said_otherwise
+from proxy.net.headers import AS_JSON, response_headers, said_otherwise
 from proxy.net.inflate import readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
@@ -115,7 +115,7 @@ class Relay:
                 ) from None
             job = await self._read(exchange, self.journals.silent(), CHAT, wire)
             body = dumps(await explain(job, self.counting, self.compactor, self.recaller))
-            await exchange.reply(200, [(b"content-type", b"application/json")], body)
+            await exchange.reply(200, [AS_JSON], body)
 
     async def count(self, exchange: Exchange, dialect: Dialect) -> None:
         """Tell how many tokens a prompt has that is asked in this dialect: all that the client sends, shortened only as it wishes.
@@ -136,7 +136,7 @@ class Relay:
             tokens = await self.counting.exactly(route, body)
             before = await self.counting.exactly(route, request.body) if cleared else tokens
             told = dumps(dialect.counted(tokens, before if request.edits else None))
-            await exchange.reply(200, [(b"content-type", b"application/json")], told)
+            await exchange.reply(200, [AS_JSON], told)
 
     async def passthrough(self, exchange: Exchange) -> None:
         """Hand any other request to a backend, streaming both ways.
@@ -338,7 +338,7 @@ class Relay:
         if again is not None or job.managed.ended:
             nothing = replace(NO_ANSWER, read=lambda: (Piece(identity=self._identity(job)),))
             told = job.writer().whole(again or nothing, () if again is None else again.pieces, None)
-            whole = Whole(200, [(b"content-type", b"application/json")], told)
+            whole = Whole(200, [AS_JSON], told)
         else:
             response, raw = await self.attempts.open(job)
             assert raw is not None  # nobody asked for a stream

@@ -9,6 +9,9 @@ from proxy.net.inflate import UNDONE
 
 Header = tuple[bytes, bytes]
 
+AS_JSON: Header = (b"content-type", b"application/json")
+"""Of a body that is JSON."""
+
 # RFC 9110, section 7.6.1, and what concerns only one of the two connections.
 HOP_BY_HOP = frozenset(
     {

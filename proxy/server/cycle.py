@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from proxy.errors import InternalError, SpillwayError
 from proxy.exchange import AsgiMessage, Receive, Scope, SendMessage
+from proxy.net.headers import AS_JSON
 from proxy.server.limits import BODY_BUFFER
 from proxy.wire.jsontext import dumps
 
@@ -135,7 +136,7 @@ class Cycle:
             self._line.cut_off(at_once=not (self._chunked or self._left))
         else:
             body = dumps(InternalError("Spillway failed on this request; its log says more.").body())
-            head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            head = [AS_JSON, (b"content-length", b"%d" % len(body))]
             await self.send({"type": "http.response.start", "status": 500, "headers": head})
             await self.send({"type": "http.response.body", "body": body})
 

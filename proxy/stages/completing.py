@@ -16,7 +16,7 @@ from proxy.dialects.completions import Asked, Said, broken, ending, going, read,
 from proxy.errors import ContextOverflow, NotManaged, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.apart import apart
-from proxy.net.headers import response_headers
+from proxy.net.headers import AS_JSON, response_headers
 from proxy.net.inflate import readable
 from proxy.net.responses import body_of
 from proxy.neutral.weight import HEAVY
@@ -30,7 +30,6 @@ from proxy.telemetry.journal import Journal
 from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
-_JSON = (b"content-type", b"application/json")
 _OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type")
 _FULL = 0.9
 """Share of the window from which on an answer that ended for its length is taken to have ended for want of room."""
@@ -216,7 +215,7 @@ class Completer:
                 break
             next_ = further
         body = dumps(written(said, run.first, text=run.text, **self._usage(run)))
-        await run.exchange.reply(200, self._headers(run, head, _JSON), body)
+        await run.exchange.reply(200, self._headers(run, head, AS_JSON), body)
 
     async def _stream(self, run: _Run, response: httpx.Response) -> None:
         kind = (b"content-type", b"text/event-stream; charset=utf-8")

@@ -10,7 +10,7 @@ import httpx
 
 from proxy.errors import BrokenOff, ClientError, UpstreamUnavailable
 from proxy.exchange import Exchange
-from proxy.net.headers import Header, response_headers
+from proxy.net.headers import AS_JSON, Header, response_headers
 from proxy.net.responses import is_event_stream
 from proxy.options import Options
 from proxy.stages.naming import Addressed, address, address_read
@@ -136,7 +136,7 @@ async def pass_on(
     to = await address_read(exchange, router, wire, limit)
     if otherwise is not None and not await has_path(to.route.upstream, exchange.path):
         journal.tell(Routed(to.route.upstream.name, to.route.model))
-        await exchange.reply(200, [(b"content-type", b"application/json")], otherwise())
+        await exchange.reply(200, [AS_JSON], otherwise())
         return
     await pass_to(exchange, journal, to)
 

@@ -18,6 +18,7 @@ from proxy.dialects.chat.request import summarising
 from proxy.errors import UpstreamUnavailable
 from proxy.net.apart import apart
 from proxy.net.credentials import is_credential
+from proxy.net.headers import AS_JSON
 from proxy.net.inflate import readable
 from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
@@ -246,7 +247,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
 def own_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     """The client's own credentials, for its own backend only."""
     own = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
-    return [(b"content-type", b"application/json"), *(own if same else ())]
+    return [AS_JSON, *(own if same else ())]
 
 
 class _Reading:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.dialects.ollama.embedding import UPSTREAM_PATH, answered, asked, failed
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
-from proxy.net.headers import decodable, said_otherwise
+from proxy.net.headers import AS_JSON, decodable, said_otherwise
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, error_of, plain_body
 from proxy.options import Options
@@ -14,8 +14,6 @@ from proxy.stages.passing import failure, pass_to
 from proxy.stages.routing import Router, has_path
 from proxy.telemetry.events import FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
-
-_JSON = (b"content-type", b"application/json")
 
 
 async def embed(exchange: Exchange, journal: Journal, router: Router, options: Options) -> None:
@@ -42,7 +40,7 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
             )
             journal.tell(FirstByte())
             if response.status_code != 200:
-                await exchange.reply(response.status_code, [_JSON], failed(await error_of(response)))
+                await exchange.reply(response.status_code, [AS_JSON], failed(await error_of(response)))
                 return
             came = await body_of(response, options.max_answer)
             plain = plain_body(response, came, options.max_answer)
@@ -51,4 +49,4 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
             raise
         except Undecodable as error:
             raise UpstreamInvalid(f"The backend's answer can't be decoded: {error}.") from None
-        await exchange.reply(200, [_JSON], answered(plain or came, exchange.path, route.model))
+        await exchange.reply(200, [AS_JSON], answered(plain or came, exchange.path, route.model))
