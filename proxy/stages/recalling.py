@@ -100,10 +100,9 @@ class Recaller:
             await self._put(job, Recalled(blocks, turn.block))
         else:
             await self._put(job, Recalled(earlier))
-            if not job.undisturbed:
-                block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
-                if keep:
-                    self._remember(key, _Turn(checkpoint.digest, block))
+            block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
+            if keep:
+                self._remember(key, _Turn(checkpoint.digest, block))
         told = job.prompt.recalled.newest
         if told is not None or job.journal.outcome.recalled:
             job.journal.tell(Told(len(told.passages) if told else 0, job.prompt.recalled.newest_tokens))
