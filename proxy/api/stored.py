@@ -19,6 +19,7 @@ from proxy.dialects.responses import stored
 from proxy.dialects.responses.conversation import Item, items_in
 from proxy.errors import BadRequest, BodyTooLarge, ClientError, NotFound
 from proxy.exchange import Exchange, unique
+from proxy.neutral.kept import Keeping
 
 _MOST, _USUAL = 100, 20
 """Items in a list."""
@@ -151,7 +152,7 @@ class _Stored:
         added = _added(await self._body(exchange))
         name = f"items_{unique()}"
         node = stored.node_of(name, added)
-        await self._memory.keep(exchange.tenant, stored.append(conversation_id, name, node))
+        await self._keep(exchange, stored.append(conversation_id, name, node))
         return stored.page(node["input"], after="", limit=len(added), newest_first=False)
 
     async def items(self, exchange: Exchange, conversation_id: str) -> dict[str, Any]:
@@ -195,8 +196,10 @@ class _Stored:
         return name
 
     async def _change(self, exchange: Exchange, name: str, document: dict[str, Any]) -> None:
-        await self._memory.keep(exchange.tenant, stored.kept_as(name, document))
-        if await self._memory.fetch(exchange.tenant, name) is None:
+        await self._keep(exchange, stored.kept_as(name, document))
+
+    async def _keep(self, exchange: Exchange, flow: Keeping) -> None:
+        if not await self._memory.keep(exchange.tenant, flow):
             raise BodyTooLarge("This is larger than the store takes (SPILLWAY_STORE_BYTES).")
 
     async def _body(self, exchange: Exchange) -> dict[str, Any]:

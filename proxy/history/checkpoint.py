@@ -47,8 +47,8 @@ class Checkpoints(Protocol):
         """The stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
         ...
 
-    async def put(self, checkpoint: Checkpoint) -> None:
-        """Store it; one of the same scope and digest is replaced."""
+    async def put(self, checkpoint: Checkpoint) -> bool:
+        """Store it; one of the same scope and digest is replaced. False: it never can be, and is left out."""
         ...
 
     async def drop(self, scope: str, digest: bytes) -> bool:

@@ -27,7 +27,7 @@ class Unseal:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep a document under a name, for the client's credential alone; no reply."""
+    """Keep a document under a name, for the client's credential alone; the reply is whether the store takes such a one."""
 
     name: str
     document: dict[str, Any]
@@ -40,4 +40,5 @@ class Alone:
     name: str
 
 
-Keeping: TypeAlias = Generator[Fetch | Keep | Alone, Any, None]
+Keeping: TypeAlias = Generator[Fetch | Keep | Alone, Any, bool]
+"""Comes to whether all of it is kept."""

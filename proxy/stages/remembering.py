@@ -100,8 +100,8 @@ class Memory:
         if request.keeping is not None:
             await self.keep(owner, request.keeping(answer), heavy=is_heavy(request.messages))
 
-    async def keep(self, owner: str, flow: Keeping, *, heavy: bool = False) -> None:
-        """Carry out what a flow keeps; what the store does not take now is left out. `heavy`: not on the loop."""
+    async def keep(self, owner: str, flow: Keeping, *, heavy: bool = False) -> bool:
+        """Carry out what a flow keeps; False: something is left out that the store never takes. `heavy`: not on the loop."""
         reply: Any = None
         async with AsyncExitStack() as alone:
             while not isinstance(step := await apart(heavy, _next, flow, reply), tuple):
@@ -109,9 +109,11 @@ class Memory:
                 if isinstance(step, Alone):
                     await self._alone(alone, f"document|{owner}|{step.name}")
                 elif isinstance(step, Keep):
-                    await self._documents.keep(owner, step.name, step.document)
+                    reply = await self._documents.keep(owner, step.name, step.document)
                 else:
                     reply = await self._documents.fetch(owner, step.name)
+        kept: bool = step[0]
+        return kept
 
     async def drop(self, owner: str, name: str) -> None:
         """Delete a document.

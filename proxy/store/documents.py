@@ -28,8 +28,8 @@ class Documents:
         told, document = found.replacement
         return document if told == {"name": name} else None
 
-    async def keep(self, owner: str, name: str, document: dict[str, Any]) -> None:
-        """Store it, in place of what had that name. What the store can't take is left out."""
+    async def keep(self, owner: str, name: str, document: dict[str, Any]) -> bool:
+        """Store it, in place of what had that name. False: it is nothing that the store takes, and is left out."""
         kept = Checkpoint(
             scope=_scope(owner),
             digest=_digest(name),
@@ -40,7 +40,7 @@ class Documents:
             kind=KIND,
             created=self._clock(),
         )
-        await self._store.put(kept)
+        return await self._store.put(kept)
 
     async def drop(self, owner: str, name: str) -> bool:
         """Delete it, if it is there; False: the store does not take that now."""

@@ -98,11 +98,12 @@ class MemoryStore(LocalClaims):
         """See `Checkpoints.find`."""
         return self._shelf.find(scope, digests)
 
-    async def put(self, checkpoint: Checkpoint) -> None:
+    async def put(self, checkpoint: Checkpoint) -> bool:
         """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
             self._shelf.put(Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created))
+        return body is not None
 
     async def drop(self, scope: str, digest: bytes) -> bool:
         """See `Checkpoints.drop`."""

@@ -131,11 +131,12 @@ class RedisStore:
             await self._store(next(iter(self._kept)))
         return kept if found is None or (kept is not None and kept.covered > found.covered) else found
 
-    async def put(self, checkpoint: Checkpoint) -> None:
+    async def put(self, checkpoint: Checkpoint) -> bool:
         """See `Checkpoints.put`."""
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is not None:
             await self._store(Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created))
+        return body is not None
 
     async def drop(self, scope: str, digest: bytes) -> bool:
         """See `Checkpoints.drop`."""

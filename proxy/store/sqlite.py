@@ -141,16 +141,17 @@ class SqliteStore(LocalClaims):
             self._use((scope, kept.digest))
         return kept
 
-    async def put(self, checkpoint: Checkpoint) -> None:
+    async def put(self, checkpoint: Checkpoint) -> bool:
         """See `Checkpoints.put`. Queued."""
         checkpoint = replace(checkpoint, scope=_storable(checkpoint.scope))
         body = encode_or_drop(checkpoint, self._max_bytes)
         if body is None:
-            return
+            return False
         item = Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created)
         self._kept.put(item)
         if self._thread.guard.ready_to_write:
             self._write(item)
+        return True
 
     async def drop(self, scope: str, digest: bytes) -> bool:
         """See `Checkpoints.drop`."""

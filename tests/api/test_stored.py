@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import openai
@@ -273,6 +274,20 @@ def test_a_conversation_collects_what_is_said_in_it(streamed: bool) -> None:
 def test_a_malformed_conversation_is_refused(body: Any) -> None:
     with talking() as (_, proxy):
         assert proxy.client.post("/v1/conversations", json=body).status_code == 400
+
+
+def test_what_the_store_does_not_take_leaves_a_conversation_as_it_was() -> None:
+    large = [{"type": "message", "role": "user", "content": token_hex(10_000)}]
+    with talking("Blue.", "Red.", "Green.", store_bytes=12_000) as (fake, proxy):
+        client = sdk(proxy)
+        talk = client.conversations.create()
+        ask(client, "sky?", conversation=talk.id)
+        with pytest.raises(openai.APIStatusError) as refused:
+            client.conversations.items.create(talk.id, items=large)  # type: ignore[arg-type]  # a message
+        assert refused.value.status_code == 413
+        ask(client, large, conversation=talk.id)
+        ask(client, "grass?", conversation=talk.id)
+        assert [text for _, text in said(fake)] == ["sky?", "Blue.", "grass?"]
 
 
 def test_answers_to_many_requests_of_one_conversation_are_all_kept() -> None:

@@ -157,7 +157,7 @@ async def test_what_is_stored_does_not_change_with_the_callers_objects(store: Ch
 async def test_what_cannot_be_stored_is_left_out_and_does_not_raise(
     store: CheckpointStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await store.put(checkpoint(replacement=({"role": "user", "content": object()},)))
+    assert not await store.put(checkpoint(replacement=({"role": "user", "content": object()},)))
     assert await store.find("scope", [digest(1)]) is None
     assert "can't be encoded" in caplog.text
 
@@ -307,8 +307,8 @@ async def test_above_the_size_cap_the_longest_unused_goes(opened: Open, clock: H
 
 async def test_a_checkpoint_above_the_cap_is_not_stored_and_displaces_none(opened: Open) -> None:
     store = opened(max_bytes=5000)
-    await store.put(checkpoint(1))
-    await store.put(checkpoint(2, text="x" * 6000))
+    assert await store.put(checkpoint(1))
+    assert not await store.put(checkpoint(2, text="x" * 6000))
     assert await store.find("scope", [digest(2), digest(1)]) == checkpoint(1)
 
 

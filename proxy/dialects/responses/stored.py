@@ -181,24 +181,22 @@ def keeping(
     node = node_of(name, own, previous=previous, output=response["output"])
     if is_kept(asked):
         node |= {"response": response, "print": known()}
-    if into:
-        yield from append(into, name, node)
-    else:
-        yield Keep(name, node)
+    return (yield from append(into, name, node) if into else kept_as(name, node))
 
 
 def append(into: str, name: str, node: Node) -> Keeping:
-    """Keep a node at the end of a conversation, if that is still there."""
+    """Keep a node at the end of a conversation, if that is still there; one that is not taken leaves it as it was."""
     yield Alone(into)
     kept = yield Fetch(into)
-    if kept is not None:
-        yield Keep(name, {**node, "previous": kept["head"]})
-        yield Keep(into, {**kept, "head": name})
+    if kept is None or not (yield Keep(name, {**node, "previous": kept["head"]})):
+        return False
+    return (yield from kept_as(into, {**kept, "head": name}))
 
 
 def kept_as(name: str, document: dict[str, Any]) -> Keeping:
     """Keep it, and nothing else."""
-    yield Keep(name, document)
+    taken: bool = yield Keep(name, document)
+    return taken
 
 
 def node_of(name: str, items: Sequence[Item], *, previous: str = "", output: Sequence[Item] = ()) -> Node:
