@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from proxy.neutral.piece import Piece
 
+_COMPACTING = "⚙️ Compacting conversation history…"
+_IN_VAIN = "⚠️ Compacting did not help, continuing as it is"
+_NO_ROOM = "⚠️ No room is left to go on with this answer, it ends here"
 _COMPACTED = "✅ Context compacted, continuing…"
 _LEFT_OUT = "✅ Context compacted, the middle of your message was left out, continuing…"
 _EXTRACT = "✅ Context compacted, kept an extract, continuing…"
@@ -50,11 +53,11 @@ class Notice:
         if self.beside:
             return self._beside
         if not self.done:
-            return "⚙️ Compacting conversation history…"
+            return _COMPACTING
         if self.ended:
-            return "⚠️ No room is left to go on with this answer, it ends here"
+            return _NO_ROOM
         if self.failed:
-            return "⚠️ Compacting did not help, continuing as it is"
+            return _IN_VAIN
         told = _LEFT_OUT if self.left_out else _EXTRACT if self.extract else _COMPACTED
         if self.before is None or self.after is None:
             return told
@@ -63,7 +66,7 @@ class Notice:
     @property
     def _beside(self) -> str:
         if self.written:
-            return f"⚙️ Compacting conversation history… ({self.written} tokens of its summary written)"
+            return f"{_COMPACTING} ({self.written} tokens of its summary written)"
         if self.fixed:
             return (
                 f"⚠️ System prompt and tools take {self.fixed} % of the window: little is left for the conversation. "
@@ -82,16 +85,10 @@ class Notice:
 Form: TypeAlias = Callable[[Notice], Piece]
 """Makes the piece that carries a notice; the client's dialect writes it."""
 
-_TEXTS = (
-    "⚙ Compacting conversation history…",
-    "⚠ Compacting did not help, continuing as it is",
-    "⚠ No room is left to go on with this answer, it ends here",
-    _LEFT_OUT,
-    _EXTRACT,
-    _COMPACTED,
-)
-_FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
 _SELECTOR = "\ufe0f"
+_DONE = (_LEFT_OUT, _EXTRACT, _COMPACTED)
+_TEXTS = (*(text.replace(_SELECTOR, "") for text in (_COMPACTING, _IN_VAIN, _NO_ROOM)), *_DONE)
+_FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
 _SHORTEST = 12
 """Characters of a notice by which half of one is recognised."""
 
@@ -142,7 +139,7 @@ def _begun(tail: str) -> bool:
     if len(tail) < _SHORTEST:
         return False
     lines = [f"> *{text}*" for text in _TEXTS]
-    told = [f"> *{text}" for text in (_LEFT_OUT, _EXTRACT, _COMPACTED)]
+    told = [f"> *{text}" for text in _DONE]
     return any(line.startswith(tail) for line in lines) or any(
         tail.startswith(text) and _REST.fullmatch(tail.removeprefix(text)) is not None for text in told
     )
