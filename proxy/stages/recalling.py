@@ -205,7 +205,8 @@ class Recaller:
         heavy = many or is_heavy(prompt.sent)
         near = None
         if job.options.recall_model is not None:
-            near = await self._embedder.near(job, words, _texts(prompt.sent, said))
+            texts = await apart(heavy, _texts, prompt.sent, said)
+            near = await self._embedder.near(job, words, texts)
         ranked = partial(rank, said, query, near)
         return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
 
