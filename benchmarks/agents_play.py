@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -15,6 +14,7 @@ from benchmarks.survival_model import asks_summary
 from proxy.history.turns import cut_points
 from proxy.neutral.request import Message, text_of
 from tests.fakes import FakeModel, FakeTokenizer, LlamaCppFake, Question, Reply, ToolCall, check_history
+from tests.prefix import common
 from tests.proxying import Proxy, read_stream, running_proxy
 
 LETTERS = 12
@@ -151,9 +151,7 @@ def _newest(played: Replayed, newest: Message, sent: Sequence[Message], window: 
 
 def _compare(played: Replayed, before: bytes, prompt: bytes) -> None:
     played.shown += len(before)
-    played.kept += sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, prompt, strict=False))
-    )
+    played.kept += common(before, prompt)
 
 
 def newest_turns(session: Session, window: int) -> Replayed:

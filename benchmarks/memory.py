@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import partial
-from multiprocessing import get_context
 
 from benchmarks.memory_cpu import cost
 from benchmarks.memory_data import Dialogue, dialogues
 from benchmarks.memory_keeper import COMMAND
 from benchmarks.memory_play import Found, Played, play, play_kept
+from benchmarks.tables import mapped, percent, table
 
 SINGLE, LONG = (2048,), (2048, 4096, 8192)
 """Windows in which chats of single users, and the long ones, are played; single ones fit into larger windows."""
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     )
                     print(end=".", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    print(_table(rows))
+    print(table(rows))
     print(cost())
     if not COMMAND.is_file():
         print("ctxkeeper is left out: it is not installed, which `make bench` does")
@@ -70,7 +69,9 @@ _HEAD = [
 
 def _rows(name: str, chats: Sequence[Dialogue], window: int, jobs: int) -> list[list[str]]:
     """Two lines for Spillway, without recall and with it, and two for what it is compared with, in the tokens of the latter."""
-    off, on = (_total(_played(chats, window, recall, jobs)) for recall in ("off", "auto"))
+    off, on = (
+        _total(mapped(jobs, partial(play, window=window, recall=recall), chats)) for recall in ("off", "auto")
+    )
     rows = [
         [name, str(window), recall, *_shares(sum_.spillway), *_chat(sum_)]
         for recall, sum_ in (("off", off), ("auto", on))
@@ -78,23 +79,12 @@ def _rows(name: str, chats: Sequence[Dialogue], window: int, jobs: int) -> list[
     others = [("newest turns", on.newest), ("plain BM25", on.bm25)]
     if COMMAND.is_file():
         for label, searches in (("ctxkeeper", False), ("ctxkeeper, searching", True)):
-            kept = _total(_mapped(partial(play_kept, window=window, searches=searches), chats, jobs))
+            kept = _total(mapped(jobs, partial(play_kept, window=window, searches=searches), chats))
             others.append((label, kept.spillway))
     return rows + [[name, str(window), other, *_shares(found), "-", "-", "-", "-"] for other, found in others]
 
 
-def _played(chats: Sequence[Dialogue], window: int, recall: str, jobs: int) -> list[Played]:
-    return _mapped(partial(play, window=window, recall=recall), chats, jobs)
-
-
-def _mapped(run: Callable[[Dialogue], Played], chats: Sequence[Dialogue], jobs: int) -> list[Played]:
-    if jobs == 1:
-        return list(map(run, chats))
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(run, chats))
-
-
-def _total(played: Sequence[Played]) -> Played:
+def _total(played: Iterable[Played]) -> Played:
     whole = Played()
     for each in played:
         for name in (field.name for field in fields(Played)):
@@ -109,28 +99,16 @@ def _sum(one: Found, other: Found) -> Found:
 
 
 def _shares(found: Found) -> list[str]:
-    return [_share(found.evidence, found.of_evidence), _share(found.words, found.of_words)]
+    return [percent(found.evidence, found.of_evidence), percent(found.words, found.of_words)]
 
 
 def _chat(played: Played) -> list[str]:
     return [
-        _share(played.kept, played.shown),
-        _share(played.recalled, played.turns),
-        _share(played.summaries, played.turns),
+        percent(played.kept, played.shown),
+        percent(played.recalled, played.turns),
+        percent(played.summaries, played.turns),
         str(played.wrong),
     ]
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f}" if whole else "-"
-
-
-def _table(rows: list[list[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [" | ".join(map(str.rjust, row, widths)) for row in rows]
-    return "\n".join(
-        f"| {line} |" for line in (lines[0], " | ".join("-" * width for width in widths), *lines[1:])
-    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import Any, Protocol
 
 import httpx
@@ -22,6 +21,7 @@ from proxy.history.marks import RECALLED
 from proxy.neutral.request import Message, text_of
 from proxy.recall.words import terms
 from tests.fakes import FakeModel, FakeTokenizer, LlamaCppFake, Question, Reply
+from tests.prefix import common
 from tests.proxying import running_proxy
 
 _COUNT = FakeTokenizer().count
@@ -146,9 +146,7 @@ def _turn(played: Played, sent: Sequence[Message], before: bytes) -> bytes:
     played.turns += 1
     played.recalled += text_of(sent[-1]).startswith(RECALLED)
     played.shown += len(before)
-    played.kept += sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, prompt, strict=False))
-    )
+    played.kept += common(before, prompt)
     return prompt
 
 

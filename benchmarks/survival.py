@@ -10,16 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
 from benchmarks.survival_report import Result, misses, table
 from benchmarks.survival_scripts import SCENARIOS, Scenario
 from benchmarks.survival_session import Cell, play
 from benchmarks.survival_tally import Tally
+from benchmarks.tables import mapped
 from tests.fakes import FAKES
 
 WINDOWS = (2048, 4096, 8192, 32768)
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cells = _cells(options)
     trace = (lambda line: print(line, flush=True)) if options.trace else None
     results: list[Result] = []
-    for cell, tally in _played(cells, options.jobs, trace):
+    jobs = 1 if trace else options.jobs
+    for cell, tally in zip(cells, mapped(jobs, partial(play, trace=trace), cells), strict=True):
         results.append((cell, tally))
         print(f"\r{len(results)} of {len(cells)} sessions", end="", file=sys.stderr, flush=True)
         if len(results) == len(cells) or cells[len(results)].window != cell.window:
@@ -70,14 +71,6 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
     turns = options.turns or (QUICK_TURNS if options.quick else TURNS)
     scenarios: list[Scenario] = [NAMES[name] for name in options.scenarios]
     return [Cell(s, kind, window, turns) for window in windows for s in scenarios for kind in options.kinds]
-
-
-def _played(cells: list[Cell], jobs: int, trace: Callable[[str], None] | None) -> Iterator[Result]:
-    if jobs == 1 or trace is not None:
-        yield from ((cell, play(cell, trace)) for cell in cells)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from zip(cells, pool.map(play, cells), strict=True)
 
 
 def _plain(results: Sequence[Result]) -> list[dict[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmarks import tables
 from benchmarks.survival_session import Cell
 from benchmarks.survival_tally import Tally
 
@@ -102,9 +103,7 @@ def table(results: Sequence[Result], *, each: bool) -> str:
         whole = total(tallies)
         figures = [_number(aim.figure(whole), aim.digits) for aim in AIMS]
         lines.append([scenario, window, kind or str(len(tallies)), *figures, f"{whole.seconds:.0f}"])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(f"| {' | '.join(map(str.rjust, line, widths))} |" for line in lines)
+    return tables.table(lines)
 
 
 def misses(results: Sequence[Result]) -> str:

@@ -16,6 +16,7 @@ from proxy.history.marks import RECALLED, RECALLED_END
 from proxy.neutral.request import text_of
 from tests.fakes import FakeBackend, Recorded, check_history, facts
 from tests.fakes.model import Message
+from tests.prefix import common
 
 SYSTEM = ("system", "developer")
 CANARY = "canary-{}"
@@ -149,9 +150,7 @@ class Watcher:
         prompt = _prompt(forwarded[0], system=not self._clock)
         before = sight.previous.get(sent.model)
         if before is not None and sent.grown:
-            same = sum(
-                1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, prompt, strict=False))
-            )
+            same = common(before, prompt)
             self.tally.shown_overall += len(before)
             self.tally.kept_overall += same
             # What was recalled for the turn before is taken out again: that is a choice, and counts in the whole only.

@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import orjson
 
-from benchmarks.agents import table
 from benchmarks.memory_data import dialogues
+from benchmarks.tables import table
 from tests.engine.server import Engine, llama_server
 from tests.engine.spillway import spillway_server
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.fakes import Question, Recorded, Reply, ToolCall, summariser
+from tests.prefix import common
 
 DONE = "THE TASK IS FINISHED"
 _SUMMARY = "Summarise the conversation so far so"
@@ -77,20 +78,9 @@ def prefix_kept(chats: Sequence[Recorded]) -> float:
         for chat in chats
         if chat.json.get("tools") and chat.json.get("tool_choice") != "none"
     ]
-    kept = sum(_common(before, after) for before, after in pairwise(prompts))
+    kept = sum(common(before, after) for before, after in pairwise(prompts))
     return kept / max(1, sum(map(len, prompts[:-1])))
 
 
 def _written(body: Mapping[str, Any]) -> str:
     return json.dumps(body["tools"]) + "".join(json.dumps(message) for message in body["messages"])
-
-
-def _common(before: str, after: str) -> int:
-    low, high = 0, min(len(before), len(after))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if before[:middle] == after[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.agents import table
 from benchmarks.agents_data import Session, sessions
 from benchmarks.agents_play import newest_turns, replay
 
@@ -28,4 +27,3 @@ def test_the_newest_turns_that_fit_lose_the_prefix() -> None:
     kept = newest_turns(session, 8192)
     assert kept.steps == session.steps
     assert 0 < kept.kept < 0.8 * kept.shown
-    assert table([["a", "b"], ["1", "22"]]).count("\n") == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks.memory import _table, _total
+from benchmarks.memory import _total
 from benchmarks.memory_data import Dialogue, dialogues
 from benchmarks.memory_play import Found, play
 
@@ -49,4 +49,3 @@ def test_several_chats_count_together() -> None:
     whole = _total([one, one])
     assert (whole.turns, whole.spillway.of_evidence) == (2 * one.turns, 2 * one.spillway.of_evidence)
     assert isinstance(whole.spillway, Found)
-    assert _table([["a", "b"], ["1", "22"]]).count("\n") == 2
