@@ -110,22 +110,22 @@ def _step(
         return before
     played.vain += any("did not help" in str(event) for event in read_stream(answer.content).events)
     sent, window = asked[-1], fake.models[0].window
-    flaws = {flaw.text for flaw in check_history(messages) if flaw.severity == "error"}
-    wrong = [flaw for flaw in check_history(sent["messages"]) if flaw.severity == "error"]
-    played.invalid += bool(wrong) and not flaws
-    if fake.count({**sent, "messages": _least(messages)}) < window * (_FULL - _ROOM):
+    played.invalid += _flawed(sent["messages"]) and not _flawed(messages)
+    forced = fake.count({**sent, "messages": _least(messages)}) / window
+    if forced < _FULL - _ROOM:
         _newest(played, messages[-1], sent["messages"], window)
     if answer.headers.get("x-spillway-action") in _REDUCED or "Context compacted" in answer.text:
-        _reduced(played, fake, sent, messages)
+        _reduced(played, fake.count(sent) / window, forced)
     prompt = b"".join(map(orjson.dumps, sent["messages"]))
     _compare(played, before, prompt)
     return prompt
 
 
-def _reduced(played: Replayed, fake: LlamaCppFake, sent: dict[str, Any], messages: Sequence[Message]) -> None:
-    window = fake.models[0].window
-    fill = fake.count(sent) / window
-    forced = fake.count({**sent, "messages": _least(messages)}) / window
+def _flawed(messages: Sequence[Message]) -> bool:
+    return any(flaw.severity == "error" for flaw in check_history(messages))
+
+
+def _reduced(played: Replayed, fill: float, forced: float) -> None:
     played.reductions += 1
     played.deepest.append(fill)
     played.shallow += fill > max(DEEP, forced + _ROOM)
@@ -157,19 +157,19 @@ def _compare(played: Replayed, before: bytes, prompt: bytes) -> None:
 def newest_turns(session: Session, window: int) -> Replayed:
     """The same session with the system prompt and as many of the newest turns as fit, and nothing else."""
     played, before = Replayed(), b""
-    lead = session.messages[0]
-    for at, message in enumerate(session.messages):
+    lead, *rest = session.messages
+    room = _FULL * window - _tokens(lead)
+    costs = [_tokens(message) for message in rest]
+    for at, message in enumerate(rest, 1):
         if message["role"] not in ("user", "tool"):
             continue
-        history = session.messages[1 : at + 1]
-        room = _FULL * window - _tokens(lead)
-        costs = [_tokens(each) for each in history]
-        starts = [start for start in cut_points(history)[:-1] if sum(costs[start:]) <= room]
+        history = rest[:at]
+        start = next((start for start in cut_points(history)[:-1] if sum(costs[start:at]) <= room), None)
         played.steps += 1
-        if not starts:
+        if start is None:
             played.overflows += 1
             continue
-        sent = [lead, *history[starts[0] :]]
+        sent = [lead, *history[start:]]
         _newest(played, message, sent, window)
         prompt = b"".join(map(orjson.dumps, sent))
         _compare(played, before, prompt)
