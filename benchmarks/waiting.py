@@ -46,8 +46,6 @@ class Turn:
     action: str
     saved: int
     """Tokens by which the history is shorter in the prompt; a change of it is a new summary."""
-    reading: float
-    """Seconds for which the user read the answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -88,13 +86,12 @@ def _played(model: Path, options: argparse.Namespace, said: Sequence[str], ahead
             messages.append({"role": "user", "content": each})
             turn, answer = play(client, messages)
             messages.append({"role": "assistant", "content": answer})
-            since = time.monotonic()
             _settle(engine)
-            yield Turn(**turn, reading=time.monotonic() - since)
+            yield turn
             print(end=".", file=sys.stderr, flush=True)
 
 
-def play(client: httpx.Client, messages: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+def play(client: httpx.Client, messages: Sequence[dict[str, Any]]) -> tuple[Turn, str]:
     """Ask, and see when the first word comes and what it took; with the whole answer."""
     body = {"model": "m", "messages": messages, "max_tokens": ANSWER, "temperature": 0, "stream": True}
     body["stream_options"] = {"include_usage": True}
@@ -111,13 +108,8 @@ def play(client: httpx.Client, messages: Sequence[dict[str, Any]]) -> tuple[dict
             text += word
         action = response.headers["x-spillway-action"]
     told, cached = usage.get("spillway", {}), usage["prompt_tokens_details"]["cached_tokens"]
-    return {
-        "seconds": first,
-        "prompt": usage["prompt_tokens"],
-        "read": usage["prompt_tokens"] - cached,
-        "action": told.get("action", action),
-        "saved": told.get("saved_tokens", 0),
-    }, text
+    prompt = usage["prompt_tokens"]
+    return Turn(first, prompt, prompt - cached, told.get("action", action), told.get("saved_tokens", 0)), text
 
 
 def _settle(engine: Engine) -> None:

@@ -13,7 +13,7 @@ from tests.proxying import running_proxy
 
 
 def turn(seconds: float, saved: int) -> Turn:
-    return Turn(seconds=seconds, prompt=100, read=10, action="forwarded", saved=saved, reading=0.0)
+    return Turn(seconds=seconds, prompt=100, read=10, action="forwarded", saved=saved)
 
 
 SEEN = [turn(1.0, 0), turn(2.0, 0), turn(9.0, 500), turn(3.0, 500), turn(6.0, 900)]
@@ -35,6 +35,6 @@ def test_a_turn_is_played_through_the_proxy(ahead: str) -> None:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Hello there."}]
         played, answer = play(client, messages)
     assert answer
-    assert played["seconds"] > 0
-    assert (played["action"], played["saved"]) == ("forwarded", 0)
-    assert 0 < played["read"] <= played["prompt"]
+    assert played.seconds > 0
+    assert (played.action, played.saved) == ("forwarded", 0)
+    assert 0 < played.read <= played.prompt
