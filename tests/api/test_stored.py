@@ -14,6 +14,7 @@ import pytest
 from proxy.settings import BackendSetting
 from tests.fakes import GenericFake, LlamaCppFake, scripted
 from tests.proxying import Proxy, running_proxy
+from tests.sdks import openai_sdk as sdk
 
 MODEL = "fake-model"
 KEYS = ("one", "two")
@@ -25,12 +26,6 @@ both = pytest.mark.parametrize("streamed", [False, True])
 def talking(*replies: Any, **settings: Any) -> Iterator[tuple[LlamaCppFake, Proxy]]:
     with LlamaCppFake(brain=scripted(list(replies))) as fake, running_proxy(fake, **settings) as proxy:
         yield fake, proxy
-
-
-def sdk(proxy: Proxy, key: str = "none") -> openai.OpenAI:
-    # Which the test closes: a refusal would leave one of its own open.
-    client: Any = proxy.client
-    return openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=client)
 
 
 def ask(client: openai.OpenAI, given: Any, *, streamed: bool = False, **more: Any) -> Any:

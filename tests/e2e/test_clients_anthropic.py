@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -21,7 +20,11 @@ from tests.fakes import (
     walk,
     words,
 )
-from tests.proxying import Proxy, running_proxy
+from tests.proxying import running_proxy
+from tests.sdks import anthropic_sdk as sdk
+from tests.sdks import closed
+
+__all__ = ["closed"]
 
 MODEL = "fake-model"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -30,22 +33,6 @@ WEATHER: ToolParam = {
     "description": "Tells the weather.",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-
-
-_made: list[anthropic.Anthropic] = []
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    """Clients keep their connections until somebody closes them."""
-    yield
-    while _made:
-        _made.pop().close()
-
-
-def sdk(proxy: Proxy) -> anthropic.Anthropic:
-    _made.append(anthropic.Anthropic(base_url=proxy.url, api_key="none", max_retries=0, timeout=60))
-    return _made[-1]
 
 
 def ask(text: str) -> list[MessageParam]:

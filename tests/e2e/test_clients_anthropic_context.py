@@ -12,7 +12,11 @@ from anthropic.types.beta import BetaMessage
 
 from proxy.history.marks import CLOSE, HEADING, OPEN, carried_rules, is_summary
 from tests.fakes import FakeModel, LlamaCppFake, qa, scripted, summariser
-from tests.proxying import Proxy, running_proxy
+from tests.proxying import running_proxy
+from tests.sdks import anthropic_sdk as sdk
+from tests.sdks import closed
+
+__all__ = ["closed"]
 
 MODEL = "fake-model"
 READ: Any = {
@@ -22,22 +26,6 @@ READ: Any = {
 }
 EDITS = "context-management-2025-06-27"
 both = pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-
-
-_made: list[anthropic.Anthropic] = []
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    """Clients keep their connections until somebody closes them."""
-    yield
-    while _made:
-        _made.pop().close()
-
-
-def sdk(proxy: Proxy, key: str = "none") -> anthropic.Anthropic:
-    _made.append(anthropic.Anthropic(base_url=proxy.url, api_key=key, max_retries=0, timeout=60))
-    return _made[-1]
 
 
 def answer(client: anthropic.Anthropic, *, streamed: bool, **asked: Any) -> BetaMessage:

@@ -11,7 +11,8 @@ from openai.types.responses import Response
 
 from tests.e2e.clients.weather import asked_for_weather
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, Reply, ToolCall, scripted, walk, words
-from tests.proxying import Proxy, running_proxy
+from tests.proxying import running_proxy
+from tests.sdks import openai_sdk as sdk
 
 MODEL = "fake-model"
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -22,10 +23,6 @@ WEATHER: Any = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     "strict": False,
 }
-
-
-def sdk(proxy: Proxy) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def answer(client: openai.OpenAI, *, streamed: bool, **asked: Any) -> Response:

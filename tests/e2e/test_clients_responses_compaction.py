@@ -12,6 +12,7 @@ import pytest
 from tests.fakes import LlamaCppFake, Reply
 from tests.fakes.model import FakeModel, Question
 from tests.proxying import Proxy, running_proxy
+from tests.sdks import openai_sdk as sdk
 
 MODEL = "fake-model"
 WINDOW = 4096
@@ -33,12 +34,6 @@ def talking(*, window: int = WINDOW, **settings: Any) -> Iterator[tuple[LlamaCpp
     fake = LlamaCppFake([FakeModel(MODEL, window=window)], brain=brain)
     with fake, running_proxy(fake, **settings) as proxy:
         yield fake, proxy
-
-
-def sdk(proxy: Proxy, key: str = "none") -> openai.OpenAI:
-    # Its connections are the proxy's client's: a refusal would leave one of its own open.
-    client: Any = proxy.client
-    return openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=client)
 
 
 def turns(count: int, words: int = 60) -> list[Any]:
