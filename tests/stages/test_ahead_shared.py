@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,10 @@ from tests.fakes import Gate, LlamaCppFake, qa, summariser
 from tests.fakes.waiting import wait_until
 from tests.proxying import read_stream, running_proxy
 from tests.stages.talk import MODEL, Talk, holding, summaries, user, wait_ahead
-from tests.store.support import RedisServer, need_redis, redis_server
+from tests.store.support import RedisServer, redis_server
+from tests.store.support import own_redis as doomed
 
-__all__ = ["redis_server"]
+__all__ = ["doomed", "redis_server"]
 
 pytestmark = pytest.mark.slow
 LATER = 15.0
@@ -54,16 +53,6 @@ def test_what_one_replica_is_at_another_waits_for(redis_server: RedisServer) -> 
         seen = read_stream(b"".join(came))
         assert "Context compacted" in seen.events[-1]["data"]["description"]
         assert len(summaries(fake)) == 1
-
-
-@pytest.fixture
-def doomed(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that the test may kill."""
-    need_redis()
-    server = RedisServer(tmp_path)
-    server.start()
-    yield server
-    server.kill()
 
 
 def test_who_waits_gets_it_though_the_store_is_lost(doomed: RedisServer) -> None:

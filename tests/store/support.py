@@ -159,6 +159,16 @@ def need_redis() -> None:
         pytest.skip("redis-server is not installed")
 
 
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A running server of the test's own, to do harm to."""
+    need_redis()
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One server for all tests of this process that do it no harm."""

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,19 +20,12 @@ from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
 from tests.store.between import between
 from tests.store.stack import Conversation, backend, healed, ready, stalling, summaries, survives
-from tests.store.support import RedisServer, need_redis
+from tests.store.support import RedisServer
+from tests.store.support import own_redis as server
+
+__all__ = ["server"]
 
 LOGGER = "spillway.store"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of the test's own."""
-    need_redis()
-    server = RedisServer(tmp_path)
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture(autouse=True)
