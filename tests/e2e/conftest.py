@@ -17,6 +17,7 @@ from tests.e2e.clients.staging import stages
 from tests.engine.fixtures import StartEngine, echo_engine, engine, instruct_engine, walk_engine
 from tests.engine.server import Engine
 from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway, spillway_server
+from tests.engine.tap import Tap, tapped
 
 __all__ = [
     "echo_engine",
@@ -28,6 +29,20 @@ __all__ = [
     "stages",
     "walk_engine",
 ]
+
+
+@pytest.fixture
+def echo_tap(echo_engine: Engine) -> Iterator[Tap]:
+    """What is between a proxy and the echo model."""
+    with tapped(echo_engine.url) as running:
+        yield running
+
+
+@pytest.fixture
+def instruct_tap(instruct_engine: Engine) -> Iterator[Tap]:
+    """What is between a proxy and the instruct model."""
+    with tapped(instruct_engine.url) as running:
+        yield running
 
 
 @pytest.fixture

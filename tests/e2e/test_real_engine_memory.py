@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,21 +48,17 @@ def history() -> list[dict[str, Any]]:
     return messages
 
 
-@pytest.fixture
-def tap(instruct_engine: Engine) -> Iterator[Tap]:
-    with tapped(instruct_engine.url) as running:
-        yield running
-
-
-def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(tap: Tap, spillway: StartSpillway) -> None:
-    proxy = spillway([tap.url])
+def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(
+    instruct_tap: Tap, spillway: StartSpillway
+) -> None:
+    proxy = spillway([instruct_tap.url])
     past = history()
     for told, question in TOLD:
         asked = [*past, {"role": "user", "content": question}]
         answer = proxy.chat(asked, model="smollm2", max_tokens=8, stream=True)
         assert (answer.status, answer.done) == (200, 1), answer.raw
         assert answer.reasons in (["length"], ["stop"])
-        sent = json.loads(tap.chats()[-1].asked)["messages"]
+        sent = json.loads(instruct_tap.chats()[-1].asked)["messages"]
         newest = sent[-1]["content"]
         assert newest.endswith(question)
         prompt = "\n".join(str(message["content"]) for message in sent)
@@ -96,23 +91,22 @@ def test_the_engine_gives_vectors(echo_engine: Engine, engine: StartEngine, spil
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_engine_searches(echo_engine: Engine, spillway: StartSpillway, stream: bool) -> None:
+def test_the_engine_searches(echo_tap: Tap, spillway: StartSpillway, stream: bool) -> None:
     """The echo model says what it is told: first the call of the tool, then what that has found."""
-    with tapped(echo_engine.url) as tap:
-        proxy = spillway([tap.url], recall="tool")
-        # In a form that only who reads the JSON understands: by its words nothing is recalled.
-        query = "".join(f"\\u{ord(letter):04x}" for letter in "clocks")
-        call = f'{{"name": "search_conversation", "arguments": {{"query": "{query}"}}}}'
-        asked = [*history(), {"role": "user", "content": f"<tool_call>\n{call}\n</tool_call>"}]
-        answer = proxy.chat(asked, model="echo", stream=stream)
-        assert answer.status == 200, answer.raw
-        assert answer.reasons == ["stop"]
-        assert b"tool_calls" not in answer.raw
-        messages = json.loads(tap.chats()[-1].asked)["messages"]
-        assert [message["role"] for message in messages[-2:]] == ["assistant", "tool"]
-        found = messages[-1]["content"]
-        assert found.startswith(("assistant: ", "user: ", NOTHING_FOUND))
-        assert answer.text.endswith(found)
+    proxy = spillway([echo_tap.url], recall="tool")
+    # In a form that only who reads the JSON understands: by its words nothing is recalled.
+    query = "".join(f"\\u{ord(letter):04x}" for letter in "clocks")
+    call = f'{{"name": "search_conversation", "arguments": {{"query": "{query}"}}}}'
+    asked = [*history(), {"role": "user", "content": f"<tool_call>\n{call}\n</tool_call>"}]
+    answer = proxy.chat(asked, model="echo", stream=stream)
+    assert answer.status == 200, answer.raw
+    assert answer.reasons == ["stop"]
+    assert b"tool_calls" not in answer.raw
+    messages = json.loads(echo_tap.chats()[-1].asked)["messages"]
+    assert [message["role"] for message in messages[-2:]] == ["assistant", "tool"]
+    found = messages[-1]["content"]
+    assert found.startswith(("assistant: ", "user: ", NOTHING_FOUND))
+    assert answer.text.endswith(found)
 
 
 def _embedded(tap: Tap) -> list[str]:

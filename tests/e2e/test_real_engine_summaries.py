@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import cycle, islice
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 
 from proxy.history.marks import CLOSE, EXTRACT, OPEN
 from proxy.shortening.loops import loops
-from tests.engine.server import Engine
 from tests.engine.spillway import StartSpillway
-from tests.engine.tap import Tap, tapped
+from tests.engine.tap import Tap
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -37,15 +35,9 @@ TALK = (
 )
 
 
-@pytest.fixture
-def tap(instruct_engine: Engine) -> Iterator[Tap]:
-    with tapped(instruct_engine.url) as running:
-        yield running
-
-
-def test_no_loop_is_stored_and_what_the_user_told_is_kept(tap: Tap, spillway: StartSpillway) -> None:
+def test_no_loop_is_stored_and_what_the_user_told_is_kept(instruct_tap: Tap, spillway: StartSpillway) -> None:
     # On a loaded machine it writes a word in seconds: then there is an extract all the sooner.
-    proxy = spillway([tap.url], recall="off", summary_timeout=60)
+    proxy = spillway([instruct_tap.url], recall="off", summary_timeout=60)
     said = cycle(TALK)
     history: list[dict[str, Any]] = [{"role": "user", "content": "Hello! Let us talk a little."}]
     for number, (told, _) in enumerate((*TOLD, *(("And what do you think about that?", ()),) * 6), 1):
@@ -55,7 +47,7 @@ def test_no_loop_is_stored_and_what_the_user_told_is_kept(tap: Tap, spillway: St
             continue
         answer = proxy.chat(history, model="smollm2", max_tokens=8, stream=True)
         assert (answer.status, answer.done) == (200, 1), answer.raw
-    sent = json.loads(tap.chats()[-1].asked)["messages"]
+    sent = json.loads(instruct_tap.chats()[-1].asked)["messages"]
     prompt = "\n".join(str(message["content"]) for message in sent)
     facts = [fact for _, facts in TOLD for fact in facts]
     lost = [fact for fact in facts if fact not in prompt]

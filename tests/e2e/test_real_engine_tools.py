@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.engine.process import ROOT
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway
-from tests.engine.tap import Tap, tapped
+from tests.engine.tap import Tap
 from tests.engine.walking import user
 
 pytestmark = pytest.mark.engine
@@ -154,24 +154,18 @@ def either(request: pytest.FixtureRequest) -> Engine:
     return found
 
 
-@pytest.fixture
-def tap(echo_engine: Engine) -> Iterator[Tap]:
-    with tapped(echo_engine.url) as running:
-        yield running
-
-
 # -- ten rounds
 
 
-def test_tools_of_the_models_own_pass_byte_for_byte(tap: Tap, spillway: StartSpillway) -> None:
-    proxy = spillway([tap.url])
+def test_tools_of_the_models_own_pass_byte_for_byte(echo_tap: Tap, spillway: StartSpillway) -> None:
+    proxy = spillway([echo_tap.url])
     for streamed in (False, True):
         client = Client(proxy.v1, "k", "echo", rounds=10)
         assert client.loop([streamed]) == DONE
         assert set(client.tools) == {"native"}
         assert set(client.actions) == {"forwarded"}
-        tap.wait_for((1 + streamed) * 11)
-        seen = tap.chats()[-11:]
+        echo_tap.wait_for((1 + streamed) * 11)
+        seen = echo_tap.chats()[-11:]
         assert [exchange.asked for exchange in seen] == client.bodies
         assert [exchange.answered for exchange in seen] == client.answers
     assert told_of(proxy, "echo")["emulated_calls"] == {}
@@ -192,12 +186,12 @@ def test_tools_of_a_model_without_any(untooled: Engine, proxy_of: SharedSpillway
     assert 'spillway_emulated_tool_calls_total{backend="' in metrics
 
 
-def test_a_setting_has_tools_emulated(tap: Tap, spillway: StartSpillway) -> None:
-    proxy = spillway([tap.url], models={"echo": {"tools": False}})
+def test_a_setting_has_tools_emulated(echo_tap: Tap, spillway: StartSpillway) -> None:
+    proxy = spillway([echo_tap.url], models={"echo": {"tools": False}})
     client = Client(proxy.v1, "k", "echo", rounds=3)
     assert DONE in client.loop([False, True])
     assert set(client.tools) == {"emulated"}
-    for exchange in tap.chats():
+    for exchange in echo_tap.chats():
         sent = json.loads(exchange.asked)
         assert "tools" not in sent
         assert {message["role"] for message in sent["messages"]} <= {"system", "user", "assistant"}
