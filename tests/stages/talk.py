@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,8 +67,18 @@ class Talk:
         self.messages.append({"role": "assistant", "content": text_in(answer)})
         return answer
 
-    def read(self, came: list[bytes]) -> None:
-        """What was asked last as a stream, with all that comes of it."""
+    @contextmanager
+    def following(self, says: bytes, within: float) -> Iterator[list[bytes]]:
+        """Stream the next turn, from when its answer says this to its end; what came, and still comes."""
+        came: list[bytes] = []
+        self.messages.append(user(self.turns, self.topic))
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(self._read, came)
+            wait_until(lambda: says in b"".join(came), within)
+            yield came
+            reading.result(within)
+
+    def _read(self, came: list[bytes]) -> None:
         body = {"model": "m", "messages": self.messages, "stream": True}
         head = {"authorization": f"Bearer {self.key}"}
         with self.proxy.client.stream("POST", "/v1/chat/completions", json=body, headers=head) as response:

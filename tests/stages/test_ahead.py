@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
+from proxy.stages.ahead import MOST_OF_ONE
 from tests.fakes import (
     FAKES,
     FakeModel,
@@ -219,23 +222,19 @@ def test_a_turn_that_was_edited_away_is_not_compacted() -> None:
 
 
 def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
-    gate, came = Gate(), list[bytes]()
+    gate = Gate()
     with (
         LlamaCppFake([MODEL], holding(gate)) as fake,
         running_proxy(fake, **{**ON, "grace": 0.0}) as proxy,
-        ThreadPoolExecutor(1) as pool,
     ):
         talk = Talk(proxy)
         talk.ask()
         gate.wait_reached(LATER)
-        talk.messages.append(user(7))
-        following = pool.submit(talk.read, came)
-        wait_until(lambda: b"Compacting" in b"".join(came), LATER)
-        # Now that somebody waits for it, nobody else puts an end to it.
-        other = Talk(proxy, "thing", "another-key").ask()
-        assert other.headers["x-spillway-action"] == "forwarded"
-        gate.open()
-        following.result(LATER)
+        with talk.following(b"Compacting", LATER) as came:
+            # Now that somebody waits for it, nobody else puts an end to it.
+            other = Talk(proxy, "thing", "another-key").ask()
+            assert other.headers["x-spillway-action"] == "forwarded"
+            gate.open()
         seen = read_stream(b"".join(came))
         assert "Context compacted" in seen.events[-1]["data"]["description"]
         assert (seen.done, len(summaries(fake)), fake.cancelled) == (1, 1, 0)
@@ -275,66 +274,50 @@ def test_a_request_that_is_passed_on_goes_first_too() -> None:
         wait_until(lambda: fake.cancelled == 1, LATER)
 
 
-def test_a_backend_that_answers_somebody_is_left_alone() -> None:
+@contextmanager
+def held(fake: LlamaCppFake, url: str) -> Iterator[None]:
+    """While somebody else's answer, asked for there, is not done; it is at the end."""
     gate = Gate()
-    with (
-        LlamaCppFake([MODEL], brain()) as fake,
-        running_proxy(fake, **ON) as proxy,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}]}
+    with ThreadPoolExecutor(1) as pool:
         fake.gate = gate
-        slow = pool.submit(proxy.chat, {"model": "m", "messages": [{"role": "user", "content": "Hi."}]})
+        answer = pool.submit(httpx.post, f"{url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
         gate.wait_reached(LATER)
         fake.gate = None
-        talk = Talk(proxy)
-        talk.ask()
-        assert summaries(fake) == []
-        served = fake.served
-        talk.again()
-        assert fake.served == served + 1
-        gate.open()
-        slow.result(LATER)
+        try:
+            yield
+        finally:
+            gate.open()
+        assert answer.result(LATER).status_code == 200
+
+
+def test_a_backend_that_answers_somebody_is_left_alone() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        with held(fake, proxy.url):
+            talk = Talk(proxy)
+            talk.ask()
+            assert summaries(fake) == []
+            served = fake.served
+            talk.again()
+            assert fake.served == served + 1
         wait_ahead(proxy, done=1)
 
 
 def test_a_backend_that_is_at_work_for_somebody_else_is_left_alone() -> None:
-    gate = Gate()
-    with (
-        LlamaCppFake([MODEL], brain()) as fake,
-        running_proxy(fake, **ON) as proxy,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        fake.gate = gate
-        body = {"model": "m", "messages": [{"role": "user", "content": "Hi, without a proxy."}]}
-        direct = pool.submit(httpx.post, f"{fake.url}/v1/chat/completions", json=body, timeout=60)
-        gate.wait_reached(LATER)
-        fake.gate = None
-        Talk(proxy).ask()
-        wait_until(lambda: any(request.path == "/slots" for request in fake.requests), LATER)
-        assert summaries(fake) == []
-        gate.open()
-        assert direct.result(LATER).status_code == 200
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        with held(fake, fake.url):
+            Talk(proxy).ask()
+            wait_until(lambda: any(request.path == "/slots" for request in fake.requests), LATER)
+            assert summaries(fake) == []
         wait_ahead(proxy, done=1)
 
 
 def test_each_credential_has_a_few_conversations_waiting() -> None:
-    from proxy.stages.ahead import MOST_OF_ONE
-
-    gate = Gate()
-    with (
-        LlamaCppFake([MODEL], brain()) as fake,
-        running_proxy(fake, **ON) as proxy,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        fake.gate = gate
-        slow = pool.submit(proxy.chat, {"model": "m", "messages": [{"role": "user", "content": "Hi."}]})
-        gate.wait_reached(LATER)
-        fake.gate = None
-        for number in range(MOST_OF_ONE + 3):
-            Talk(proxy, f"thing{number}x").ask()
-        Talk(proxy, "other", "another-key").ask()
-        gate.open()
-        slow.result(LATER)
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        with held(fake, proxy.url):
+            for number in range(MOST_OF_ONE + 3):
+                Talk(proxy, f"thing{number}x").ask()
+            Talk(proxy, "other", "another-key").ask()
         wait_ahead(proxy, done=MOST_OF_ONE + 1)
 
 
@@ -399,19 +382,11 @@ def test_between_the_steps_of_a_loop(tools: bool) -> None:
 def test_who_waits_is_told_how_far_the_summary_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.stages.client_stream.PROGRESS", 0.02)
     gate = Gate(at=5)
-    with (
-        LlamaCppFake([MODEL], holding(gate)) as fake,
-        running_proxy(fake, grace=0.0) as proxy,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, grace=0.0) as proxy:
         talk = Talk(proxy)
         talk.ask()
-        talk.messages.append(user(7))
-        came: list[bytes] = []
-        reading = pool.submit(talk.read, came)
-        wait_until(lambda: b"tokens of its summary written" in b"".join(came), LATER)
-        gate.open()
-        reading.result(LATER)
+        with talk.following(b"tokens of its summary written", LATER) as came:
+            gate.open()
         seen = read_stream(b"".join(came))
         told = [event["data"]["description"] for event in seen.events]
         assert any("(5 tokens of its summary written)" in each for each in told)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from tests.fakes import Gate, LlamaCppFake, qa, summariser
-from tests.fakes.waiting import wait_until
 from tests.proxying import read_stream, running_proxy
-from tests.stages.talk import MODEL, Talk, holding, summaries, user, wait_ahead
+from tests.stages.talk import MODEL, Talk, holding, summaries, wait_ahead
 from tests.store.support import RedisServer, redis_server
 from tests.store.support import own_redis as doomed
 
@@ -34,43 +31,35 @@ def test_what_one_replica_did_ahead_another_finds(redis_server: RedisServer) -> 
 
 
 def test_what_one_replica_is_at_another_waits_for(redis_server: RedisServer) -> None:
-    gate, came = Gate(), list[bytes]()
+    gate = Gate()
     with (
         LlamaCppFake([MODEL], holding(gate)) as fake,
         running_proxy(fake, store=redis_server.url, ahead="on") as one,
         running_proxy(fake, store=redis_server.url, ahead="on", grace=0.0) as two,
-        ThreadPoolExecutor(1) as pool,
     ):
         talk = Talk(one, "thing")
         talk.ask()
         gate.wait_reached(LATER)
         talk.proxy = two
-        talk.messages.append(user(7))
-        following = pool.submit(talk.read, came)
-        wait_until(lambda: b"Compacting" in b"".join(came), LATER)
-        gate.open()
-        following.result(LATER)
+        with talk.following(b"Compacting", LATER) as came:
+            gate.open()
         seen = read_stream(b"".join(came))
         assert "Context compacted" in seen.events[-1]["data"]["description"]
         assert len(summaries(fake)) == 1
 
 
 def test_who_waits_gets_it_though_the_store_is_lost(doomed: RedisServer) -> None:
-    gate, came = Gate(), list[bytes]()
+    gate = Gate()
     with (
         LlamaCppFake([MODEL], holding(gate)) as fake,
         running_proxy(fake, store=doomed.url, ahead="on", grace=0.0) as proxy,
-        ThreadPoolExecutor(1) as pool,
     ):
         talk = Talk(proxy)
         talk.ask()
         gate.wait_reached(LATER)
         doomed.kill()
-        talk.messages.append(user(7))
-        following = pool.submit(talk.read, came)
-        wait_until(lambda: b"Compacting" in b"".join(came), LATER)
-        gate.open()
-        following.result(LATER)
+        with talk.following(b"Compacting", LATER) as came:
+            gate.open()
         assert "Context compacted" in read_stream(b"".join(came)).events[-1]["data"]["description"]
         assert len(summaries(fake)) == 1
 
