@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from proxy.commands.launch.choosing import choose
 from proxy.commands.launch.programs import PROGRAMS
 from proxy.settings import environment
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, VllmFake
+from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
 
 ROOT = Path(__file__).parents[2]
@@ -314,9 +314,7 @@ def test_what_ends_it_is_the_programs_affair(
         command = [sys.executable, "-P", "-m", "proxy", "launch", "claude"]
         inherited = {**environment(), "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(command, env=inherited, stderr=subprocess.DEVNULL) as process:
-            end = time.monotonic() + 60
-            while not Path(f"{desk.out}.ready").exists():
-                assert time.monotonic() < end
+            wait_until(Path(f"{desk.out}.ready").exists, 60)
             process.send_signal(number)
             if number is signal.SIGINT:
                 go.touch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
@@ -13,6 +12,7 @@ import openai
 import pytest
 
 from tests.fakes import LlamaCppFake, walk
+from tests.fakes.waiting import wait_until
 from tests.proxying import Proxy, running_proxy
 
 MODEL = "fake-model"
@@ -63,8 +63,6 @@ SDKS: Mapping[str, Callable[[Proxy], None]] = {
 def test_a_client_that_leaves_takes_the_answer_along(sdk: str) -> None:
     with LlamaCppFake(brain=walk(), window=1_000_000) as fake, running_proxy(fake) as proxy:
         SDKS[sdk](proxy)
-        until = time.monotonic() + PATIENCE
-        while not fake.cancelled and time.monotonic() < until:
-            proxy.client.get("/healthz")
+        wait_until(lambda: fake.cancelled, PATIENCE)
         assert fake.cancelled == 1
         assert len(fake.chats()) == 1

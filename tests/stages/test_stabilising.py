@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.fakes import FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, VllmFake, qa, summariser
+from tests.fakes.waiting import wait_until
 from tests.proxying import Proxy, read_stream, running_proxy
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.{version}; cc_entrypoint=cli; cch={cch};"
@@ -199,12 +199,11 @@ def test_a_stream_tells_in_its_usage_and_the_log_what_was_repeated_and_reused(
         usage = fake.chats()[-1]
         assert repeated > 30
         assert usage.json["stream"] is True
-        end = time.monotonic() + 20
         told = f"{repeated} tokens repeated, "
-        while not any(
-            told in record.getMessage() and " reused" in record.getMessage() for record in caplog.records
-        ):
-            assert time.monotonic() < end, caplog.text
+        wait_until(
+            lambda: any(told in (line := each.getMessage()) and " reused" in line for each in caplog.records),
+            20,
+        )
         assert metrics(proxy, "repeated_tokens")[""] == repeated
         assert metrics(proxy, "reused_tokens")[""] > 0
         assert metrics(proxy, "prompt_tokens")[""] > repeated
