@@ -12,7 +12,7 @@ from proxy.history.marks import EXTRACT
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.brains import FACT, facts
 from tests.history.test_own_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
-from tests.proxying import Proxy, running_proxy
+from tests.proxying import Proxy, read_stream, running_proxy
 
 MODEL = "fake-model"
 WINDOW = 4096
@@ -44,8 +44,8 @@ def messages(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str,
     assert told.status_code == 200
     if not streamed:
         return str(told.json()["content"][0]["text"])
-    deltas = [json.loads(line[6:]) for line in told.text.split("\n") if line.startswith("data: ")]
-    return "".join(each["delta"].get("text", "") for each in deltas if each["type"] == "content_block_delta")
+    deltas = (each["delta"] for each in events(told.text) if each["type"] == "content_block_delta")
+    return "".join(each.get("text", "") for each in deltas)
 
 
 def responses(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str, *, streamed: bool) -> str:
@@ -55,13 +55,17 @@ def responses(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str
     assert told.status_code == 200
     if not streamed:
         return str(told.json()["output"][0]["content"][0]["text"])
-    return str(_output(told.text)[-1]["content"][0]["text"])
+    return str(completed(told.text)["output"][-1]["content"][0]["text"])
 
 
-def _output(stream: str) -> Any:
-    events = [json.loads(line[6:]) for line in stream.split("\n") if line.startswith("data: ")]
-    assert events[-1]["type"] == "response.completed", events[-1]
-    return events[-1]["response"]["output"]
+def events(stream: str) -> list[Any]:
+    return [json.loads(line[6:]) for line in stream.split("\n") if line.startswith("data: {")]
+
+
+def completed(stream: str) -> Any:
+    last = events(stream)[-1]
+    assert last["type"] == "response.completed", last
+    return last["response"]
 
 
 def chat(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str, *, streamed: bool) -> str:
@@ -70,8 +74,7 @@ def chat(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str, *, 
     assert told.status_code == 200
     if not streamed:
         return str(told.json()["choices"][0]["message"]["content"])
-    frames = [json.loads(line[6:]) for line in told.text.split("\n") if line.startswith("data: {")]
-    return "".join(c["delta"].get("content") or "" for frame in frames for c in frame["choices"])
+    return read_stream(told.content).text
 
 
 def folded(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str, *, streamed: bool) -> str:
@@ -242,9 +245,7 @@ class Codex:
         body = {"model": MODEL, "input": items, "stream": True, "store": False, **fields}
         told = self.proxy.client.post("/v1/responses", json=body)
         assert told.status_code == 200, told.text
-        events = [json.loads(line[6:]) for line in told.text.split("\n") if line.startswith("data: ")]
-        assert events[-1]["type"] == "response.completed", events[-1]
-        response = events[-1]["response"]
+        response = completed(told.text)
         return response["output"], response["usage"]["total_tokens"]
 
 
