@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -12,7 +13,7 @@ import openai
 import pytest
 
 from proxy.settings import BackendSetting
-from tests.fakes import GenericFake, LlamaCppFake, scripted
+from tests.fakes import GenericFake, LlamaCppFake, Reply, ToolCall, scripted, walk
 from tests.proxying import Proxy, running_proxy
 from tests.sdks import openai_sdk as sdk
 
@@ -64,8 +65,6 @@ def test_a_response_goes_on_from_the_one_before(streamed: bool) -> None:
 
 @both
 def test_calls_and_their_results_go_on_from_one_another(streamed: bool) -> None:
-    from tests.fakes import Reply, ToolCall
-
     tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
     reply = Reply(reasoning="Hm.", tool_calls=[ToolCall("weather", '{"city": "Graz"}')])
     with talking(reply, "Sunny.") as (fake, proxy):
@@ -286,8 +285,6 @@ def test_what_the_store_does_not_take_leaves_a_conversation_as_it_was() -> None:
 
 
 def test_answers_to_many_requests_of_one_conversation_are_all_kept() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     with talking(*["Yes."] * 12) as (_, proxy):
         client = sdk(proxy)
         talk = client.conversations.create()
@@ -329,8 +326,6 @@ def test_without_its_store_answers_go_on_and_what_is_stored_is_told_to_be_out_of
 
 
 def test_an_unfinished_answer_and_one_that_failed_are_kept_as_that() -> None:
-    from tests.fakes import walk
-
     with LlamaCppFake(brain=walk(last=1500)) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
         stream = client.responses.create(model=MODEL, input="go", stream=True, max_output_tokens=20)
@@ -386,7 +381,7 @@ def test_why_a_prompt_is_not_in_the_cache_is_told(streamed: bool) -> None:
         assert compared(more) == {"type": "cache_hit"}
         assert compared("And?", previous_response_id=one.id) == {"type": "cache_hit"}
         assert compared(more, "resp_unknown") == {"type": "comparison_response_not_found"}
-        edited = compared([*first[:0], {"role": "user", "content": "Another."}])
+        edited = compared([{"role": "user", "content": "Another."}])
         assert (edited["type"], edited["reason"]) == ("cache_miss", "input_changed")
         assert edited["cache_missed_tokens"] > 0
         assert edited["comparison_reusable_tokens"] == 0

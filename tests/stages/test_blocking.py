@@ -288,8 +288,7 @@ async def test_what_is_kept_and_gone_on_from_holds_up_nobody() -> None:
             on = {"model": "m", "input": "go on", "previous_response_id": json.loads(said)["id"]}
             status, said = await post(app, json.dumps(on).encode(), path="/v1/responses")
             assert status == 200, said[:300]
-            compacted = json.dumps({"model": "m", "input": items}).encode()
-            status, said = await post(app, compacted, path="/v1/responses/compact")
+            status, said = await post(app, asked, path="/v1/responses/compact")
             assert status == 200, said[:300]
     # Over the budget: a thread that looks through four megabytes at once does not let go of the interpreter. A bound
     # until that is done in slices.

@@ -207,8 +207,7 @@ def test_the_tools_are_the_same_on_every_turn() -> None:
     with staged(says()) as (fake, proxy):
         messages = PAST[:1]
         for _ in range(3):
-            for tools in ([WEATHER],):
-                Seen(proxy, stream=True, messages=messages, tools=tools)
+            Seen(proxy, stream=True, messages=messages, tools=[WEATHER])
             messages = [
                 *messages,
                 {"role": "assistant", "content": "Yes."},

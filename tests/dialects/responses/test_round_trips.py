@@ -36,14 +36,6 @@ TOOLS: list[Any] = [
 ]
 
 
-class Unique:
-    count = 0
-
-    def __call__(self) -> str:
-        self.count += 1
-        return f"{self.count:08x}"
-
-
 def as_sent(name: str, arguments: dict[str, Any]) -> str:
     """The arguments as a model writes them for a tool of that name."""
     if name == "patch":
@@ -183,15 +175,15 @@ def test_going_on_by_id_is_the_same_as_sending_everything(
 ) -> None:
     held: dict[str, Any] = {}
     sent: list[Any] = []
-    previous, given_, unique, now = None, list[Any](), Unique(), ""
-    for words, said in turns:
-        new = [*given_, {"role": "user", "content": words}]
+    previous, given_, now = None, list[Any](), ""
+    for number, (words, said) in enumerate(turns, 1):
+        now, new = f"{number:08x}", [*given_, {"role": "user", "content": words}]
         sent += new
         stateful = asked(input=new, **({"previous_response_id": previous} if previous else {}))
         if stateful.reading is not None:
             stateful = drive(stateful.reading(), held)
         assert stateful.messages == asked(input=sent).messages
-        response = answered(stateful, said, now := unique(), streamed=streamed)
+        response = answered(stateful, said, now, streamed=streamed)
         assert stateful.keeping is not None
         drive(stateful.keeping(response), held)
         sent += response["output"]
