@@ -10,8 +10,14 @@ _END = re.compile(
     r"(?:[.!?…]{1,4}[\"'»”’)\]*_]{0,3}(?=\s|$))|[。！？｡]{1,4}[」』”’）]{0,2}|\n"  # noqa: RUF001 - ends of sentences in Chinese and Japanese
 )
 _CLAUSE = re.compile(r"[;:,—–](?=\s)|[，；：、]|\s")  # noqa: RUF001 - the same of clauses
-_NUMBERED = re.compile(r"(?:^|\s)\(?(?:\d{1,3}|[A-Za-z])$")
-"""What stands before a dot that ends no sentence: the number of an item, an initial."""
+_NUMBERED = re.compile(
+    r"(?:(?:^|\n)\s{0,4}\(?\d{1,3}|\b(?:am|im|vom|zum|bis|de[rmns]|die|das)\s\d{1,3}|(?:^|\s)\(?[A-Za-z])$",
+    re.IGNORECASE,
+)
+"""What stands before a dot that ends no sentence: the number of an item, a German ordinal, an initial."""
+_COUNTED = re.compile(r"\s\(?\d{1,3}$")
+"""Another number ends none if what follows begins small."""
+_BEFORE = 12
 
 
 def sentences(text: str, *, longest: int) -> Iterator[str]:
@@ -33,8 +39,12 @@ def last_end(text: str) -> int:
 
 def _ends(text: str) -> Iterator[int]:
     for found in _END.finditer(text):
-        if found.group().startswith(".") and _NUMBERED.search(text, max(0, found.start() - 6), found.start()):
-            continue
+        at = found.start()
+        if text[at] == ".":
+            place = max(0, at - _BEFORE), at
+            small = text[at + 2 : at + 3].islower()
+            if _NUMBERED.search(text, *place) or (small and _COUNTED.search(text, *place)):
+                continue
         yield found.end()
     if text and not _END.fullmatch(text[-1]):
         yield len(text)
