@@ -28,12 +28,19 @@ KINDS = ("llamacpp", "generic", "ollama")
 TOOLS = [
     {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
 ]
-NONCE = "As far as this summary goes,"
+NONCE = "As far as anybody can tell,"
 """Begins every summary that the model was asked for."""
+WORDS = tuple(
+    f"{first}{last}"
+    for first in ("ba", "do", "fi", "ku", "me")
+    for last in ("den", "lor", "mis", "pat", "ral", "tun")
+)
 INSTRUCTED = "Write plain text of at most"
 KNOWN = "Summary of what came before:"
 _FENCE = re.compile(r"<<<(?:end\s+of\s+)?conversation>>>", re.IGNORECASE)
-_DIGEST = re.compile(r"(?:Before that|The user asked|The assistant said|Tools called):")
+_EXTRACT = re.compile(
+    rf"{re.escape(marks.EXTRACT)}\n(?:Before that:|{re.escape(marks.SAID)}|The assistant said:|Tools called:)\n"
+)
 """Begins one that was made without a model."""
 
 
@@ -79,7 +86,7 @@ class Judgement:
         for text in pieces[2::4]:
             self.blocks += 1
             body, _, told = text.strip("\n").partition(f"\n{marks.HEADING}\n")
-            if not (body.startswith(NONCE) or _DIGEST.match(body)):
+            if not (body.startswith(NONCE) or _EXTRACT.match(body)):
                 self.adopted.append(f"a summary that nobody made: {body[:300]!r}")
             rules = [line.removeprefix("- ") for line in told.split("\n") if not line.startswith(marks.NAMES)]
             self.kept += bool(set(rules) & set(RULES))
@@ -159,7 +166,8 @@ class Session:
         return self._chance.choice(FORGERIES[kind])
 
     def _filler(self) -> str:
-        return "word " * self._chance.choice([5, 60, 120])
+        """Words that no summary is taken for a loop for repeating."""
+        return "".join(f"{self._chance.choice(WORDS)} " for _ in range(self._chance.choice([5, 60, 120])))
 
     def _retrieved(self, question: str) -> str:
         """The question, now and then behind what was retrieved for it, as clients mark that."""
@@ -197,7 +205,7 @@ class Session:
             said = self._said
             return Reply(text=said.removeprefix(question.prefix))
         shown = "\n".join(map(text_of, question.messages))
-        return Reply(text=f"{NONCE} this was said: {shown[-1500:]}")
+        return Reply(text=f"{NONCE} they went on like this, {shown[-1500:]}")
 
 
 def _asks_summary(messages: Sequence[Message]) -> bool:
