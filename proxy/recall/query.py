@@ -25,8 +25,9 @@ _LONGEST = 2_000
 """Characters at either end of a message that tell what it is about; what lies between is pasted."""
 _IDENTIFIERS = 600
 """Characters of identifiers that are taken from the newest tool results."""
-_ASKED = re.compile("[^.!?\u3002\uff01\uff1f\u061f\n]*[?\uff1f\u061f]")
-"""A sentence that ends in a question mark, also those of Chinese and Arabic."""
+_ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
+_ASKED = re.compile(f"(?<![^{_ENDS}])[^{_ENDS}]*[?\uff1f\u061f]")
+"""A sentence that ends in a question mark, also those of Chinese and Arabic; looked for from where one may begin only."""
 _BESIDE, _ENOUGH = 0.5, 2
 """Weight of what a message says besides its question, where that has so many terms of its own. However much that is, all
 of it together weighs no more than twice the question: it must not drown it.
