@@ -50,6 +50,8 @@ class Outlet:
         """Characters that were held back of the running attempt, and those of the answer before it."""
         self._usage_said = False
         """Whether usage that came before an end went out."""
+        self._remarked = False
+        """Whether what is told beside the answer went out."""
 
     def next_attempt(self, reopened: Reopened, gap: str) -> None:
         """Get ready for the frames of another attempt; `gap` is the white space that was not taken."""
@@ -175,9 +177,10 @@ class Outlet:
 
     def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None
+        ends = piece.done or (piece.usage is not None and bool(piece.trailer or piece.finish))
+        beside = self._remarks() if ends else b""
         counted = self.counted() if piece.done else b""
-        sent = self._writer.relay(piece, identity, role_said=role_said)
-        return self._remarks() + counted + sent if piece.done else sent
+        return beside + counted + self._writer.relay(piece, identity, role_said=role_said)
 
     def counted(self) -> bytes:
         """Usage as it was counted here, for clients of other dialects, whose answers always have it, where nobody reported any."""
@@ -188,6 +191,10 @@ class Outlet:
         return writer.own(Piece(trailer=True, usage=answer.usage()), answer.identity)
 
     def _remarks(self) -> bytes:
+        """What is told beside the answer, once: in front of its usage, which clients look for in the last chunk, or of its end mark."""
+        if self._remarked:
+            return b""
+        self._remarked = True
         identity = self._answer.identity or NOBODY
         return b"".join(self._writer.own(remark, identity) for remark in self._watch.remarks())
 
@@ -297,11 +304,11 @@ class Outlet:
             return writer.end()
         out: list[bytes] = []
         self.flush(out)
-        out.append(writer.own(Piece(finish=finish), identity))
+        out += (writer.own(Piece(finish=finish), identity), self._remarks())
         if self._watch.show_usage and not self._usage_said:
             usage = self._watch.noted(self._answer.usage())
             out.append(writer.own(Piece(trailer=True, usage=usage), identity))
-        return b"".join((*out, self._remarks(), writer.end()))
+        return b"".join((*out, writer.end()))
 
     def failed(self, message: str) -> bytes:
         """The end of an answer that can't be gone on with, after what was held back."""

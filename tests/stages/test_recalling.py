@@ -350,3 +350,16 @@ def test_a_history_that_leaves_no_room_for_it_is_compacted_a_little_early() -> N
         answer = ask(proxy, [*messages, *grown[:-1], {"role": "user", "content": ASK}])
         assert FACT in text_of(prompts(fake)[-1][-1])
         assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+@pytest.mark.parametrize("kind", FAKES)
+def test_what_is_told_of_it_comes_before_the_usage(kind: str) -> None:
+    """Clients put an answer together from its chunks, and take its usage from the last one (openai 2, `.stream()`)."""
+    with staged(kind) as (_, proxy):
+        body = {"model": "m", "messages": long_chat(), "max_tokens": 40, "stream": True}
+        answer = proxy.chat({**body, "stream_options": {"include_usage": True}})
+        *_, last, end = [frame for frame in answer.text.split("\n\n") if frame.startswith("data: ")]
+        told = [event["data"]["description"] for event in read_stream(answer.content).events]
+        assert any("recalled" in text for text in told)
+        assert '"usage":{' in last.replace('"usage": {', '"usage":{')
+        assert end == "data: [DONE]"
