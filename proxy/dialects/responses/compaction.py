@@ -47,7 +47,7 @@ def wish_in(asked: Mapping[str, Any], *, now: bool) -> CompactionWish | None:
     if said is None and not now:
         return None
     listed, trigger = said or [], None
-    for entry in listed if isinstance(listed, list) else [listed]:
+    for entry in listed if isinstance(listed, list) else [None]:
         threshold = entry.get("compact_threshold") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or entry.get("type") != COMPACTION or not _may_be(threshold):
             raise BadRequest(
