@@ -12,22 +12,9 @@ from proxy.history.marks import RECALLED
 from proxy.neutral.request import text_of
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import Proxy, read_stream, running_proxy
+from tests.stages.test_recalling import ASK, FACT, THINGS
 
 WINDOW = 4096
-FACT = "My sister Mathilda keeps two hedgehogs called Pim and Pam in Leipzig."
-ASK = "Which animals does my sister Mathilda keep, and what are they called?"
-THINGS = (
-    "garden",
-    "kitchen",
-    "train",
-    "office",
-    "holiday",
-    "bicycle",
-    "window",
-    "winter",
-    "doctor",
-    "violin",
-)
 
 
 def document(lines: int, ask: str = ASK) -> list[dict[str, Any]]:
