@@ -40,6 +40,12 @@ class Proxy:
         return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
 
+def metric(proxy: Proxy, name: str) -> dict[str, float]:
+    """Lines of a metric: labels, and the value."""
+    lines = [line for line in proxy.client.get("/metrics").text.split("\n") if line.startswith(f"{name}{{")]
+    return {line[len(name) :].rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
 # What is done in the background would make a difference from run to run.
 _USUAL: dict[str, Any] = {
     "ahead": "off",

@@ -14,11 +14,11 @@ import httpx
 from tests.fakes import Brain, FakeBackend, FakeModel, Gate, Question, Reply, asks_summary, qa, summariser
 from tests.fakes.http import Recorded
 from tests.fakes.waiting import wait_until
-from tests.proxying import Proxy
+from tests.proxying import Proxy, metric
 
 WINDOW = 2048
 MODEL = FakeModel("m", WINDOW)
-BECAME = re.compile(r'spillway_ahead_total\{[^}]*became="(\w+)"[^}]*\} ([\d.]+)')
+BECAME = re.compile(r'became="(\w+)"')
 
 
 def holding(gate: Gate, brain: Brain | None = None) -> Brain:
@@ -99,7 +99,8 @@ def text_in(answer: httpx.Response) -> str:
 
 def ahead(proxy: Proxy) -> dict[str, int]:
     """How often what became of it."""
-    return {found[1]: int(float(found[2])) for found in BECAME.finditer(proxy.client.get("/metrics").text)}
+    told = metric(proxy, "spillway_ahead_total").items()
+    return {found[1]: int(times) for labels, times in told if (found := BECAME.search(labels))}
 
 
 def wait_ahead(proxy: Proxy, **expected: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes import FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, VllmFake, qa, summariser
 from tests.fakes.waiting import wait_until
-from tests.proxying import Proxy, read_stream, running_proxy
+from tests.proxying import Proxy, metric, read_stream, running_proxy
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.{version}; cc_entrypoint=cli; cch={cch};"
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -25,11 +25,9 @@ def fine(_: Question) -> Reply:
 def metrics(proxy: Proxy, name: str) -> dict[str, float]:
     """The values of a counter by its kind or why, or its only value under nothing."""
     found: dict[str, float] = {}
-    for line in proxy.client.get("/metrics").text.split("\n"):
-        if line.startswith(f"spillway_{name}_total{{"):
-            labels, value = line.rsplit(" ", 1)
-            label = re.search(r'(?:kind|why)="(\w+)"', labels)
-            found[label[1] if label else ""] = float(value)
+    for labels, value in metric(proxy, f"spillway_{name}_total").items():
+        label = re.search(r'(?:kind|why)="(\w+)"', labels)
+        found[label[1] if label else ""] = value
     return found
 
 

@@ -13,8 +13,7 @@ import pytest
 from proxy.history.marks import EXTRACT, OPEN
 from tests.fakes import Brain, FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.http import Recorded
-from tests.proxying import Proxy, read_stream, running_proxy
-from tests.telemetry.test_outcomes import metric
+from tests.proxying import Proxy, metric, read_stream, running_proxy
 
 FACTS = ("Ingrid", "Bergen", "555-0142", "Pluto", "Valparaiso", "1987", "Tobias", "garden.md", "37", "B12")
 TOLD = (

@@ -15,15 +15,9 @@ import pytest
 
 from proxy.settings import BackendSetting
 from tests.fakes import LlamaCppFake, Reply, scripted, walk
-from tests.proxying import Proxy, read_stream, running_proxy
+from tests.proxying import Proxy, metric, read_stream, running_proxy
 
 USER = {"role": "user", "content": "hi"}
-
-
-def metric(proxy: Proxy, name: str) -> dict[str, float]:
-    """Lines of a metric: labels, and the value."""
-    lines = [line for line in proxy.client.get("/metrics").text.split("\n") if line.startswith(f"{name}{{")]
-    return {line[len(name) :].rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
 
 @contextmanager
