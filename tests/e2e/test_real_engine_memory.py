@@ -51,7 +51,8 @@ def history() -> list[dict[str, Any]]:
 def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(
     instruct_tap: Tap, spillway: StartSpillway
 ) -> None:
-    proxy = spillway([instruct_tap.url])
+    # What it writes of a summary is looked at in test_real_engine_summaries.py: this is about what is told beside it.
+    proxy = spillway([instruct_tap.url], summary_timeout=20)
     past = history()
     for told, question in TOLD:
         asked = [*past, {"role": "user", "content": question}]
