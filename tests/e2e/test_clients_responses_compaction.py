@@ -163,9 +163,8 @@ def test_the_endpoint_gives_the_users_messages_and_a_compaction() -> None:
         again: Any = [item.model_dump(exclude_none=True, warnings=False) for item in compacted.output]
         ask(client, [*again, {"role": "user", "content": "Go on."}], streamed=False, instructions="Be rude.")
         messages = sent(fake)
-        assert [each["content"] for each in messages if each["role"] == "system"] == [
-            "Be rude.\n\nBe brief."
-        ] or [each["content"] for each in messages if each["role"] == "system"] == ["Be rude.", "Be brief."]
+        systems = [each["content"] for each in messages if each["role"] == "system"]
+        assert systems == ["Be rude.", "Be brief."]
         assert SUMMARY in str(messages)
         refused = proxy.client.post("/v1/responses/compact", json={"input": "x"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")

@@ -95,7 +95,7 @@ def test_what_a_model_wrote_before_is_kept_in_part() -> None:
         block("They talked a lot. The door of the house is green since Ingrid painted it.", [], limit=0)
     )
     made = extracted([earlier, user("Paint the roof of Tobias.")], 900)
-    assert "Before that:\n- They talked a lot" in made or "Before that:\n- The door of the house" in made
+    assert "Before that:\n- They talked a lot.\n- The door of the house is green" in made
     assert "Paint the roof of Tobias." in made
     assert marks.OPEN not in made
 
