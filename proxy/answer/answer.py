@@ -83,6 +83,8 @@ class Answer:
         self._text = _Pieces()
         self._reasoning = _Pieces()
         self._mark: tuple[int, int, int, bool, CallCollector] | None = None
+        self._cut = (-1, "")
+        """Its size after half a word was taken back, and the white space that stood before that."""
         self.placed = 0
         """Characters of the text that stand in the prompt: what was said before the newest search."""
         self.calls = CallCollector()
@@ -202,8 +204,10 @@ class Answer:
         """Take back the word that the text ends in, with its tokens, and return the white space before it.
 
         For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
-        that has not begun, the same is done to the reasoning.
+        that has not begun, the same is done to the reasoning. Until more is said, a second time changes nothing.
         """
+        if self._cut[0] == self.size:
+            return self._cut[1]
         pieces = self._text if self._text or not self.thinking else self._reasoning
         text = pieces.joined()
         words = text.split()
@@ -214,7 +218,8 @@ class Answer:
             return ""
         pieces.replace(kept)
         self.attempt.completion_tokens = max(0, self.attempt.completion_tokens - self._tokens(last))
-        return before[len(kept) :] if pieces is self._text else ""
+        self._cut = (self.size, before[len(kept) :] if pieces is self._text else "")
+        return self._cut[1]
 
     def add_plain(self, text: str, *, thought: bool = False, told: int = 0) -> None:
         """A piece that says nothing but a text; `told` are the completion tokens that came with it, if any did."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.answer.answer import Answer
+from proxy.answer.answer import Answer, Attempt
 from proxy.dialects.chat.reading import identity_of, piece_of
 from proxy.neutral.piece import Identity, whole_number
 from tests.answer.support import anything, chunk, odd_chunks
@@ -156,6 +156,19 @@ def test_half_a_word_is_taken_back_with_its_space(text: str, kept: str, gap: str
     made = answer(chunk({"content": text}))
     assert made.cut_back() == gap
     assert made.text == kept
+
+
+def test_an_attempt_that_says_nothing_costs_no_further_word() -> None:
+    made = Answer(100, count)
+    for word in ("one", " two", " thr"):
+        made.add_plain(word)
+    for _ in range(3):
+        assert made.cut_back() == " "
+        assert (made.text, made.said_tokens) == ("one two", 2)
+        made.attempts.append(Attempt(100))
+    made.add_plain(" three")
+    assert made.cut_back() == " "
+    assert (made.text, made.said_tokens) == ("one two", 2)
 
 
 @pytest.mark.parametrize(
