@@ -324,7 +324,7 @@ def upstream_of(
         name=backend.name,
         url=backend.url,
         authorization=None if authorization is None else authorization.encode(),
-        own_keys=OwnKeys(settings.api_keys),
+        own_keys=OwnKeys((*settings.api_keys, *settings.admin_keys)),
         transport=transport,
         prober=prober,
         managed=backend.managed,

@@ -56,6 +56,12 @@ class Settings(BaseSettings):
     api_keys: Words = Field(
         (), repr=False, description="Keys that clients must present; empty: open, on loopback only."
     )
+    admin_keys: Words = Field(
+        (), repr=False, description="Keys with which all conversations may be looked at, and no model asked."
+    )
+    show_content: bool = Field(
+        False, description="Show their holders what was said too, not only figures."
+    )
     allowed_hosts: HostGlobs = Field(
         (),
         description="Names under which clients may call without keys, or globs; own names and IP addresses always.",
@@ -132,6 +138,9 @@ class Settings(BaseSettings):
         30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
     )
     store_bytes: int = Field(256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
+    live_bytes: int = Field(
+        64 * 2**20, ge=0, description="Bytes of recent requests kept in memory to be looked at; 0: none."
+    )
     max_body: int = Field(64 * 2**20, gt=0, description="Bytes of the largest request body accepted.")
     max_messages: int = Field(10_000, gt=0, description="Messages of the longest managed request accepted.")
     max_parts: int = Field(20_000, gt=0, description="Parts, tool calls and tools of a managed request.")

@@ -1,0 +1,267 @@
+"""What the routes answer that the page and the terminal read; `docs/api-live.md` says what each field means."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+State = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
+What = Literal["kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"]
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Session(_Told):
+    """Who looks, and what they may see."""
+
+    role: Literal["open", "key", "admin"] | None = Field(description="null: a key is needed.")
+    content: bool = Field(description="Whether what was said is shown.")
+    csrf: str | None = Field(description="For the header `x-spillway-csrf` of actions.")
+    version: str
+    base_url: str
+
+
+class KeyShown(_Told):
+    """What a browser shows once to get a session."""
+
+    key: str
+
+
+class Bar(_Told):
+    """What the window holds, in tokens."""
+
+    system: int
+    tools: int
+    summary: int
+    recalled: int
+    tail: int
+    answer: int
+    room: int | None
+
+
+class CheckpointTold(_Told):
+    """The rewrite of its beginning with which a prompt is sent."""
+
+    kind: str
+    covered: int = Field(description="Messages of the client's that it stands for.")
+    summary: Literal["written", "extract", "edited"] | None
+    created_at: float
+
+
+class Row(_Told):
+    """One conversation."""
+
+    id: str
+    title: str | None
+    named: bool
+    owner: str
+    backend: str
+    model: str
+    dialect: str
+    client: str
+    background: bool
+    turns: int
+    messages: int | None
+    first_at: float
+    last_at: float
+    state: State
+    request: str
+    stoppable: bool
+    streamed: bool
+    window: int | None
+    trigger: int | None
+    target: int | None
+    pause: int | None
+    prompt: int | None
+    answer: int
+    fill: float | None
+    bar: Bar | None
+    pauses: list[int]
+    tokens_per_second: float | None
+    compactions: int
+    checkpoint: CheckpointTold | None
+    sent_tokens: int
+    not_sent_tokens: int
+    error: str | None
+
+
+class Prefix(_Told):
+    """How a prompt goes on from the one before it."""
+
+    repeated: int | None
+    reused: int | None
+    why: str
+
+
+class Outcome(_Told):
+    """One request."""
+
+    id: str
+    conversation: str | None
+    owner: str
+    at: float
+    dialect: str
+    backend: str
+    model: str
+    status: int
+    error: str | None
+    action: str
+    kind: str
+    tools: str
+    streamed: bool
+    running: bool
+    window: int | None
+    tokens_before: int | None
+    tokens_after: int | None
+    fill_before: float | None
+    fill_after: float | None
+    rungs: list[str]
+    attempts: int
+    compactions: int
+    compaction_seconds: float
+    summaries: int
+    unfit: int
+    summary: str
+    recalled: int
+    recalled_tokens: int
+    left_out: int
+    left_out_of: int
+    searches: int
+    refusals: int
+    pauses: int
+    resumes: int
+    prefix: Prefix
+    unfinished: bool
+    stopped: bool
+    first_byte: float | None
+    seconds: float
+    waited: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+class Turn(Outcome):
+    """One request with all that happened to it."""
+
+    messages: int | None
+    checkpoint: CheckpointTold | None
+    events: list[dict[str, Any]] = Field(description="Each with `at`, `event` and the event's own fields.")
+
+
+class Conversations(_Told):
+    """All that the viewer may see, newest first."""
+
+    conversations: list[Row]
+
+
+class Conversation(Row):
+    """One with its turns, oldest first."""
+
+    timeline: list[Turn]
+
+
+class Outcomes(_Told):
+    """A page of the log, newest first."""
+
+    outcomes: list[Outcome]
+    next: str | None = Field(description="For `before`; null: there are no more.")
+
+
+class Block(_Told):
+    """One summary block."""
+
+    index: int
+    text: str
+    appended: str = Field(description="What code put behind it; it stays when the text is edited.")
+    rules: list[str]
+    by: Literal["written", "extract", "edited"]
+    tokens: int
+
+
+class Summary(_Told):
+    """What stands for the covered part of a conversation."""
+
+    conversation: str
+    checkpoint: CheckpointTold
+    tokens_before: int
+    tokens_after: int
+    blocks: list[Block]
+    verdicts: list[dict[str, Any]] = Field(description="`at` and `verdict`, newest first.")
+    messages: list[dict[str, Any]]
+    earlier: int
+
+
+class Rejected(_Told):
+    """A summary was rejected."""
+
+    rejected: bool
+    summary: Summary | None
+
+
+class SummaryEdit(_Told):
+    """What a viewer makes of a summary."""
+
+    text: str
+    block: int | None = None
+
+
+class RewriteWish(_Told):
+    """What a viewer wants taken care of."""
+
+    instructions: str = ""
+
+
+class DiffRow(_Told):
+    """One message of the forwarded prompt, or one that is not in it any more."""
+
+    what: What
+    role: str
+    sent: list[int]
+    forwarded: int | None
+    before: str | None
+    after: str | None
+    tokens: int
+
+
+class Diff(_Told):
+    """What the client sent and what was forwarded."""
+
+    request: str
+    same: bool
+    tokens: dict[str, int]
+    counts: dict[str, int]
+    tools: dict[str, Any]
+    rows: list[DiffRow]
+
+
+class Stopped(_Told):
+    """A request is being stopped."""
+
+    stopped: bool
+
+
+class Forgotten(_Told):
+    """Whether there was such a lesson."""
+
+    forgotten: bool
+
+
+class Calibration(_Told):
+    """Estimates of prompts and what the backend reported, oldest first."""
+
+    points: list[dict[str, float]]
+
+
+class Savings(_Told):
+    """What was saved, against the same traffic without Spillway. Differences may be negative."""
+
+    requests: int
+    since: float
+    tokens: dict[str, int]
+    reading: dict[str, int]
+    seconds: dict[str, float]
+    rescued: dict[str, int]
+    how: list[str]
