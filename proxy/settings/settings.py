@@ -59,9 +59,7 @@ class Settings(BaseSettings):
     admin_keys: Words = Field(
         (), repr=False, description="Keys with which all conversations may be looked at, and no model asked."
     )
-    show_content: bool = Field(
-        False, description="Show their holders what was said too, not only figures."
-    )
+    show_content: bool = Field(False, description="Show their holders what was said too, not only figures.")
     allowed_hosts: HostGlobs = Field(
         (),
         description="Names under which clients may call without keys, or globs; own names and IP addresses always.",
