@@ -30,7 +30,7 @@ from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings, is_near, proxy_for
-from proxy.stages.ahead import Ahead
+from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.completing import Completer
@@ -131,7 +131,7 @@ def open_wire(
 
 
 def _lifespan(
-    transport: httpx.AsyncBaseTransport, store: StoreAdmin, counting: Counting, ahead: Ahead
+    transport: httpx.AsyncBaseTransport, store: StoreAdmin, counting: Counting, ahead: AheadCompactor
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Load before serving; at the end, cancel what runs, keep what was learned, and let go."""
 
@@ -199,7 +199,7 @@ def _relay(
         preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
     )
     resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
-    ahead = Ahead(preparer=preparer, compactor=compactor, meter=meter, journals=journals, near=near)
+    ahead = AheadCompactor(preparer=preparer, compactor=compactor, meter=meter, journals=journals, near=near)
     searcher = Searcher(recaller=recaller, attempts=attempts, meter=meter)
     return Relay(
         options=options,

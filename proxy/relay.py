@@ -23,7 +23,7 @@ from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
 from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
-from proxy.stages.ahead import Ahead
+from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
 from proxy.stages.client_stream import ClientStream, KeepingStream, Nobody, end_with_error, end_with_nothing
 from proxy.stages.compacting import Compactor
@@ -65,7 +65,7 @@ class Relay:
     keeper: Keeper
     handing_over: HandingOver
     compactor: Compactor
-    ahead: Ahead
+    ahead: AheadCompactor
     recaller: Recaller
     counting: Counting
     attempts: Attempts

@@ -46,7 +46,7 @@ def create_demo(*, pace: float = PACE) -> Starlette:
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/chat/completions/input_tokens", _count, methods=["POST"]),
         ],
-        exception_handlers={wire.Refused: _refuse, HTTPException: _not_found},
+        exception_handlers={wire.RequestRefused: _refuse, HTTPException: _not_found},
     )
 
 
@@ -80,9 +80,9 @@ async def _body(request: Request) -> Mapping[str, Any]:
     try:
         body = orjson.loads(await request.body())
     except orjson.JSONDecodeError as error:
-        raise wire.Refused(400, wire.error(400, f"the body is not JSON: {error}")) from None
+        raise wire.RequestRefused(400, wire.error(400, f"the body is not JSON: {error}")) from None
     if not isinstance(body, dict):
-        raise wire.Refused(400, wire.error(400, "the body must be a JSON object"))
+        raise wire.RequestRefused(400, wire.error(400, "the body must be a JSON object"))
     return body
 
 
@@ -91,7 +91,7 @@ async def _count(request: Request) -> Response:
 
 
 def _refuse(_: Request, error: Exception) -> Response:
-    if not isinstance(error, wire.Refused):
+    if not isinstance(error, wire.RequestRefused):
         raise error
     return _json(error.body, error.status)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
-from proxy.demo.engine import MODEL, Answer
+from proxy.demo.engine import MODEL, Generated
 from proxy.demo.wire import timings
 from proxy.wire.sse import encode
 
@@ -14,7 +14,7 @@ CREATED = 1_760_000_000
 """The demo has no clock: what it says depends on nothing but the request."""
 
 
-def completion(answer: Answer) -> dict[str, Any]:
+def completion(answer: Generated) -> dict[str, Any]:
     """A whole answer. As on llama-server it repeats the partial answer that it goes on with."""
     message = {"role": "assistant", "content": answer.prefill + "".join(answer.tokens)}
     return {
@@ -25,7 +25,7 @@ def completion(answer: Answer) -> dict[str, Any]:
     }
 
 
-def chunks(answer: Answer, body: Mapping[str, Any]) -> Iterator[bytes]:
+def chunks(answer: Generated, body: Mapping[str, Any]) -> Iterator[bytes]:
     """The frames of a streamed answer, one per token, without the end mark. A stream sends new text only."""
     head = _head("chat.completion.chunk")
 
@@ -48,7 +48,7 @@ def _head(kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid4().hex}", "object": kind, "created": CREATED, "model": MODEL}
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: Generated) -> dict[str, Any]:
     return {
         "prompt_tokens": answer.prompt,
         "completion_tokens": len(answer.tokens),

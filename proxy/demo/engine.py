@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from proxy.demo import script
 from proxy.demo.pieces import pieces, prompt_tokens, text_of
-from proxy.demo.wire import Refused, check, limit, too_long
+from proxy.demo.wire import RequestRefused, check, limit, too_long
 
 MODEL = "spillway-demo"
 WINDOW = 4096
@@ -16,7 +16,7 @@ WINDOW = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Generated:
     """What is generated: tokens of the prompt, the partial answer it ends in, and the new tokens."""
 
     prompt: int
@@ -29,27 +29,27 @@ def measure(body: Mapping[str, Any]) -> int:
     """Prompt tokens of a chat completion body.
 
     Raises:
-        Refused: malformed.
+        RequestRefused: malformed.
     """
     check(body)
     return prompt_tokens(body["messages"], body.get("tools"))
 
 
-def generate(body: Mapping[str, Any]) -> Answer:
+def generate(body: Mapping[str, Any]) -> Generated:
     """Answer a chat completion body.
 
     Raises:
-        Refused: malformed, or the prompt does not leave room for one token.
+        RequestRefused: malformed, or the prompt does not leave room for one token.
     """
     prompt = measure(body)
     if prompt >= WINDOW:
-        raise Refused(400, too_long(prompt, WINDOW))
+        raise RequestRefused(400, too_long(prompt, WINDOW))
     messages = body["messages"]
     text = script.reply(messages, used=prompt, window=WINDOW)
     tokens = pieces(_stopped(text, body.get("stop")))
     room = min(WINDOW - prompt, limit(body) or WINDOW)
     last = messages[-1] if messages else {}
-    return Answer(
+    return Generated(
         prompt=prompt,
         prefill=text_of(last) if last.get("role") == "assistant" else "",
         tokens=tokens[:room],

@@ -14,7 +14,7 @@ _HINT = "if this is unexpected, you may need to provide the mmproj"
 _LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request is answered by an error; `body` is JSON."""
 
     def __init__(self, status: int, body: Any) -> None:
@@ -41,7 +41,7 @@ def check(body: Mapping[str, Any], *, vision: bool = False, prefill: bool = True
     """Look at a chat body; `prefill`: a trailing assistant message is continued without being asked for.
 
     Raises:
-        Refused: there is something wrong with it, whatever the length of its prompt.
+        RequestRefused: there is something wrong with it, whatever the length of its prompt.
     """
     if "messages" not in body:
         raise _refused("'messages' is required")
@@ -68,7 +68,7 @@ def limit(body: Mapping[str, Any]) -> int | None:
     """Most tokens of the answer that the client allows; -1 means no bound, and 0 is one token.
 
     Raises:
-        Refused: it is no number, or below that.
+        RequestRefused: it is no number, or below that.
     """
     told = [_number(name, body[name]) for name in _LIMITS if body.get(name) is not None]
     return None if not told or told[0] == -1 else max(1, told[0])
@@ -144,5 +144,5 @@ def _number(name: str, value: Any) -> int:
     return int(value)
 
 
-def _refused(message: str, status: int = 400) -> Refused:
-    return Refused(status, error(status, message))
+def _refused(message: str, status: int = 400) -> RequestRefused:
+    return RequestRefused(status, error(status, message))

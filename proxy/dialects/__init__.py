@@ -9,11 +9,11 @@ from proxy.dialects.chat import Chat, ChatReader
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OLLAMA
 from proxy.dialects.ollama.embedding import OLD_PATH, PATH
-from proxy.dialects.responses import Compacting, Responses
+from proxy.dialects.responses import CompactedResponses, Responses
 from proxy.neutral.dialect import Dialect, Reader
 
 CHAT = Chat()
-_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), Compacting(), *OLLAMA)
+_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), CompactedResponses(), *OLLAMA)
 DIALECTS: dict[str, Dialect] = {path: dialect for dialect in _ALL for path in dialect.paths}
 """By the paths that they own."""
 EMBEDDING = (PATH, OLD_PATH)

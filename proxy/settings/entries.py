@@ -27,18 +27,18 @@ BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "v
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 Policy = Literal["auto", "standard", "local"]
 Recall = Literal["auto", "tool", "off"]
-Stabilised = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
-Ahead = Literal["auto", "on", "off"]
-Key = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+StabiliseKind = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
+AheadMode = Literal["auto", "on", "off"]
+NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
-Words = Annotated[tuple[Key, ...], NoDecode, BeforeValidator(listed)]
-Stabilise = Annotated[tuple[Stabilised, ...], NoDecode, BeforeValidator(listed)]
+WordList = Annotated[tuple[NonBlank, ...], NoDecode, BeforeValidator(listed)]
+Stabilise = Annotated[tuple[StabiliseKind, ...], NoDecode, BeforeValidator(listed)]
 HostGlobs = Annotated[
-    tuple[Annotated[Key, AfterValidator(host_glob)], ...], NoDecode, BeforeValidator(listed)
+    tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], NoDecode, BeforeValidator(listed)
 ]
 OriginGlobs = Annotated[
-    tuple[Annotated[Key, AfterValidator(origin_glob)], ...], NoDecode, BeforeValidator(listed)
+    tuple[Annotated[NonBlank, AfterValidator(origin_glob)], ...], NoDecode, BeforeValidator(listed)
 ]
 
 STATUS_FORMS: tuple[str, ...] = get_args(StatusForm)
@@ -55,7 +55,7 @@ class BackendSetting(BaseModel):
     url: str
     name: str = ""
     kind: BackendKind = "auto"
-    api_key: Key | None = Field(default=None, repr=False)
+    api_key: NonBlank | None = Field(default=None, repr=False)
     managed: bool = True
     _basic: str | None = PrivateAttr(None)
 
@@ -120,7 +120,7 @@ class ModelSetting(BaseModel):
     recall: Recall | None = None
     recall_share: Fraction | None = None
     recall_model: str | None = None
-    ahead: Ahead | None = None
+    ahead: AheadMode | None = None
     answer_cap: int | None = Field(default=None, ge=0)
     tools_allowed: tuple[str, ...] | None = None
     system_prompt_file: Path | None = None

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from proxy.environment import is_injected, numbered
 from proxy.settings.entries import (
-    Ahead,
+    AheadMode,
     BackendSetting,
     Fraction,
     HostGlobs,
@@ -27,7 +27,7 @@ from proxy.settings.entries import (
     Recall,
     Stabilise,
     StatusForm,
-    Words,
+    WordList,
 )
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -50,10 +50,10 @@ class Settings(BaseSettings):
     backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(numbered)] = Field(
         (), description="JSON list of `{name, kind, url, api_key, managed}`; empty: look on the usual ports."
     )
-    discover: Words = Field(
+    discover: WordList = Field(
         ("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
     )
-    api_keys: Words = Field(
+    api_keys: WordList = Field(
         (), repr=False, description="Keys that clients must present; empty: open, on loopback only."
     )
     admin_keys: Words = Field(
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     recall_model: str | None = Field(
         None, description="Embedding model that finds what was said in other words; default: words alone."
     )
-    ahead: Ahead = Field(
+    ahead: AheadMode = Field(
         "auto", description="Compact after an answer what the next turn would wait for: auto, on, off."
     )
     status: StatusForm = Field(
@@ -117,7 +117,7 @@ class Settings(BaseSettings):
         ge=0,
         description="Tokens of an answer whose client sets no bound; 0: no cap; default: 1,000 under local, else no cap.",
     )
-    tools_allowed: Words = Field(
+    tools_allowed: WordList = Field(
         (), description="Names of tools, or globs, that models are offered; empty: all."
     )
     system_prompt_file: Path | None = Field(

@@ -120,7 +120,7 @@ class _Place:
         return next((plan for plan in self.plans.values() if plan.ask is not None), None)
 
 
-class Ahead:
+class AheadCompactor:
     """Plans after answers, and works when it is quiet. It listens to what requests tell, to know when."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Ahead:
             if plan.made:
                 found = job.prompt.checkpoint
                 if found is None or found.digest != plan.made:
-                    plan.journal.tell(e.Ahead("useless"))
+                    plan.journal.tell(e.CompactedAhead("useless"))
             elif place.running is not None and place.running[0] is plan:
                 _, task = place.running
                 if not plan.is_gone_on_by(job):
@@ -274,7 +274,7 @@ class Ahead:
             task.cancel()
         became = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result()
         if became is not None:
-            plan.journal.tell(e.Ahead(became, plan.journal.clock() - since))
+            plan.journal.tell(e.CompactedAhead(became, plan.journal.clock() - since))
         again = became == "cancelled" and plan.tries < MOST_TRIES and not plan.made
         if not again:
             plan.ask = None

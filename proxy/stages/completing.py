@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 import httpx
 
 from proxy.backends.overflow import recognise
-from proxy.dialects.completions import Asked, Said, broken, ending, going, read, said_in, written
+from proxy.dialects.completions import (
+    CompletionPiece,
+    CompletionRequest,
+    broken,
+    ending,
+    going,
+    read,
+    said_in,
+    written,
+)
 from proxy.errors import ContextOverflow, NotManaged, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.apart import apart
@@ -43,7 +52,7 @@ class _Run:
 
     exchange: Exchange
     journal: Journal
-    asked: Asked
+    asked: CompletionRequest
     route: Route
     budget: ContextBudget
     prompt: str
@@ -162,7 +171,7 @@ class Completer:
             run.journal.tell(failure(error))
             raise
 
-    async def _next(self, run: _Run, ended: Said) -> httpx.Response | None:
+    async def _next(self, run: _Run, ended: CompletionPiece) -> httpx.Response | None:
         """The next attempt, if the window ended this one and there is more to say; None: the answer is at its end."""
         prompt, completion = ended.used
         if not completion:
@@ -220,7 +229,7 @@ class Completer:
     async def _stream(self, run: _Run, response: httpx.Response) -> None:
         kind = (b"content-type", b"text/event-stream; charset=utf-8")
         await run.exchange.start(200, self._headers(run, response, kind))
-        ended, further = Said(None), response
+        ended, further = CompletionPiece(None), response
         try:
             while True:
                 ended = await self._pump(run, further)
@@ -237,13 +246,13 @@ class Completer:
             await run.exchange.write(ending(ended, run.first, self._usage(run), shows_usage=shown))
         await run.exchange.end()
 
-    async def _pump(self, run: _Run, response: httpx.Response) -> Said:
+    async def _pump(self, run: _Run, response: httpx.Response) -> CompletionPiece:
         """Pass on what one attempt says; why it ended, and what was counted.
 
         Raises:
             UpstreamUnavailable: it is an error.
         """
-        ended, parts = Said(None), list[str]()
+        ended, parts = CompletionPiece(None), list[str]()
         async for said in _read(response):
             if said.failed:
                 raise UpstreamUnavailable("The backend reported an error.")
@@ -258,7 +267,7 @@ class Completer:
         return ended
 
 
-async def _read(response: httpx.Response) -> AsyncIterator[Said]:
+async def _read(response: httpx.Response) -> AsyncIterator[CompletionPiece]:
     """What the frames of a stream say."""
     splitter, stream = sse.FrameSplitter(), response.stream
     assert isinstance(stream, httpx.AsyncByteStream)

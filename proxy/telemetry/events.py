@@ -123,7 +123,7 @@ class Searched:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class CompactedAhead:
     """What became of a compaction that nobody waited for.
 
     `done`: its checkpoint is stored; `cancelled`: something else came first; `failed`: the backend was lost; `useless`: there was
@@ -263,7 +263,7 @@ Event: TypeAlias = (
     | Compacted
     | Recalled
     | MessageCut
-    | Ahead
+    | CompactedAhead
     | HandedOver
     | Searched
     | Sent

@@ -34,7 +34,7 @@ class RequestLog:
     """Writes what requests tell to the log; what would repeat itself is said once for each model."""
 
     types: tuple[type, ...] = (
-        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.LeftOut, e.Ahead),
+        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.LeftOut, e.CompactedAhead),
         *(e.WindowLearned, e.WindowDisproved),
     )
 
@@ -60,7 +60,7 @@ class RequestLog:
                 )  # fmt: skip
             case e.WindowLearned() | e.WindowDisproved():
                 _log.warning("%s %s", _where(outcome), _of_window(event))
-            case e.Ahead():
+            case e.CompactedAhead():
                 _log.info("%s", ahead_line(outcome, event))
             case e.Mended() | e.LeftOut():
                 self._told_once(outcome, event)
@@ -135,7 +135,7 @@ def _cache(outcome: Outcome) -> str:
     return f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}"
 
 
-def ahead_line(outcome: Outcome, event: e.Ahead) -> str:
+def ahead_line(outcome: Outcome, event: e.CompactedAhead) -> str:
     """What became of a compaction that nobody waited for, in one line."""
     told = f"{outcome.id} {_where(outcome)}: compacted ahead: {event.became}"
     if event.became == "done":

@@ -60,7 +60,7 @@ class Metrics:
         self._counted: dict[type, Callable[[Outcome, Any], None]] = {
             e.Compacted: self._compacted,
             e.Summarised: lambda o, event: self._inc(self._summaries, o, event.verdict),
-            e.Ahead: lambda o, event: self._inc(self._ahead, o, event.became),
+            e.CompactedAhead: lambda o, event: self._inc(self._ahead, o, event.became),
             e.Searched: lambda o, _: self._inc(self._searches, o),
             e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
             e.Resumed: lambda o, event: self._inc(self._resumes, o, event.how),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.demo.engine import WINDOW, generate, measure
-from proxy.demo.wire import Refused
+from proxy.demo.wire import RequestRefused
 
 
 def body(*contents: str, last_role: str = "user", **more: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def test_a_prompt_of_one_token_less_than_the_window_is_answered_with_one_token()
 
 
 def test_a_prompt_as_long_as_the_window_is_refused_with_the_numbers() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         generate(filled(WINDOW))
     assert refused.value.status == 400
     assert refused.value.body["error"] == {
@@ -108,7 +108,7 @@ def test_an_answer_in_two_parts_is_the_answer_in_one(cut: int) -> None:
     ],
 )
 def test_what_llama_server_refuses_is_refused(refused_body: dict[str, Any], status: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         generate(refused_body)
     assert refused.value.status == status
     assert refused.value.body["error"]["code"] == status

@@ -51,7 +51,7 @@ def parts(*kinds: str) -> dict[str, Any]:
 )
 def test_refusals(walk_engine: Engine, body: dict[str, Any]) -> None:
     answer = walk_engine.post(CHAT, {"max_tokens": 1, **body})
-    with pytest.raises(wire.Refused) as refused:
+    with pytest.raises(wire.RequestRefused) as refused:
         wire.check({"max_tokens": 1, **body})
     assert (refused.value.status, refused.value.body) == (answer.status_code, answer.json())
 
@@ -80,7 +80,7 @@ def test_what_is_not_refused(walk_engine: Engine, body: dict[str, Any], limit: i
 def test_a_limit_that_is_no_number(walk_engine: Engine) -> None:
     body = {"messages": [USER], "max_tokens": "many"}
     answer = walk_engine.post(CHAT, body)
-    with pytest.raises(wire.Refused) as refused:
+    with pytest.raises(wire.RequestRefused) as refused:
         wire.check(body)
     assert answer.json()["error"].items() >= {"code": 400, "type": "invalid_request_error"}.items()
     assert refused.value.body["error"].items() >= {"code": 400, "type": "invalid_request_error"}.items()

@@ -103,7 +103,7 @@ class LlamaCppFake(LlamaCppRouter, Extras):
             raise Refused(500, self.error(500, "tools param requires --jinja flag"))
         try:
             wire.check(body, vision=model.vision, prefill=self.prefill_assistant)
-        except wire.Refused as refused:
+        except wire.RequestRefused as refused:
             raise Refused(refused.status, refused.body) from None
         # A chat template without tools leaves them out, and nothing tells of it.
         return super().parse(body if model.tools else {**body, "tools": None}, model)

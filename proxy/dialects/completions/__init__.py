@@ -30,7 +30,7 @@ _TEMPLATED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CompletionRequest:
     """A request to go on with a text."""
 
     body: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Asked:
         return dumps(body)
 
 
-def read(raw: bytes) -> Asked:
+def read(raw: bytes) -> CompletionRequest:
     """Read a request.
 
     Raises:
@@ -67,7 +67,7 @@ def read(raw: bytes) -> Asked:
     if not isinstance(prompt, str) or several or alone or any(mark in prompt for mark in _TEMPLATED):
         raise NotManaged
     bound = body.get("max_tokens")
-    return Asked(
+    return CompletionRequest(
         body=body,
         model=model if isinstance(model, str) else "",
         prompt=prompt,
@@ -78,7 +78,7 @@ def read(raw: bytes) -> Asked:
 
 
 @dataclass(slots=True)
-class Said:
+class CompletionPiece:
     """What a frame of an answer says, or all of one that came whole."""
 
     form: dict[str, Any] | None
@@ -96,14 +96,14 @@ class Said:
         return whole_number(usage.get("prompt_tokens")), whole_number(usage.get("completion_tokens"))
 
 
-def said_in(data: bytes | None) -> Said:
+def said_in(data: bytes | None) -> CompletionPiece:
     """What the data of a frame, or a whole body, says."""
     form = object_of(data)
     if form is None:
-        return Said(None, done=is_done(data))
+        return CompletionPiece(None, done=is_done(data))
     choices, usage = form.get("choices"), form.get("usage")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    return Said(
+    return CompletionPiece(
         form,
         text=text_of(choice, "text"),
         finish=text_of(choice, "finish_reason") or None,
@@ -113,7 +113,7 @@ def said_in(data: bytes | None) -> Said:
 
 
 def written(
-    said: Said, first: Mapping[str, Any] | None, *, text: str | None = None, **usage: int
+    said: CompletionPiece, first: Mapping[str, Any] | None, *, text: str | None = None, **usage: int
 ) -> dict[str, Any]:
     """What was said, as part of the answer that `first` began; with all its text, and the usage of all of it, if given."""
     form = dict(said.form or {})
@@ -126,7 +126,7 @@ def written(
     return form
 
 
-def going(said: Said, first: Mapping[str, Any] | None) -> bytes:
+def going(said: CompletionPiece, first: Mapping[str, Any] | None) -> bytes:
     """A frame of it, without a reason for its end: that is told when it is known to be one."""
     form = written(said, first)
     if said.finish is not None:
@@ -135,7 +135,7 @@ def going(said: Said, first: Mapping[str, Any] | None) -> bytes:
 
 
 def ending(
-    last: Said, first: Mapping[str, Any] | None, usage: Mapping[str, int], *, shows_usage: bool
+    last: CompletionPiece, first: Mapping[str, Any] | None, usage: Mapping[str, int], *, shows_usage: bool
 ) -> bytes:
     """The frames that end a stream: the reason, the usage where the client wants it, the mark."""
     out = b""

@@ -13,7 +13,7 @@ from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps
 
 
-class Ollama:
+class OllamaDialect:
     """Reads the requests of one path, and answers them in lines or whole."""
 
     counts: tuple[str, ...] = ()
@@ -64,6 +64,9 @@ class Ollama:
         return self._lines(request.model)
 
 
-OLLAMA = (Ollama("/api/chat", read_chat, ChatLines), Ollama("/api/generate", read_generate, GenerateLines))
+OLLAMA = (
+    OllamaDialect("/api/chat", read_chat, ChatLines),
+    OllamaDialect("/api/generate", read_generate, GenerateLines),
+)
 
-__all__ = ["OLLAMA", "Ollama"]
+__all__ = ["OLLAMA", "OllamaDialect"]

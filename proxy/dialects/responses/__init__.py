@@ -61,7 +61,7 @@ class Responses:
         return ResponsesWriter(request, unique)
 
 
-class Compacting(Responses):
+class CompactedResponses(Responses):
     """The same requests, asked for a compaction alone."""
 
     paths: tuple[str, ...] = ("/v1/responses/compact",)
@@ -83,4 +83,4 @@ class Compacting(Responses):
         return CompactedWriter(request, unique)
 
 
-__all__ = ["Compacting", "Responses"]
+__all__ = ["CompactedResponses", "Responses"]

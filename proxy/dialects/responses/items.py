@@ -6,13 +6,13 @@ from typing import Any, ClassVar, TypeAlias
 
 from typing_extensions import override
 
-from proxy.dialects.responses.tools import Named, free_text
+from proxy.dialects.responses.tools import ToolName, free_text
 
 Events: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Kinds, less their `response.`, and fields, less what every event has."""
 
 
-class Item:
+class OutputItem:
     """One item; a kind of item says what it is made of."""
 
     prefix: ClassVar[str]
@@ -62,7 +62,7 @@ class Item:
         raise NotImplementedError
 
 
-class _Worded(Item):
+class _Worded(OutputItem):
     """An item of one part, which is a text."""
 
     place: ClassVar[str]
@@ -148,12 +148,12 @@ class SummaryItem(ReasoningItem):
         return {"type": "summary_text", "text": self.said}
 
 
-class CallItem(Item):
+class CallItem(OutputItem):
     """A tool call."""
 
     prefix = "fc"
 
-    def __init__(self, item_id: str, named: Named, call_id: str) -> None:
+    def __init__(self, item_id: str, named: ToolName, call_id: str) -> None:
         super().__init__(item_id)
         self._named = named
         self._call_id = call_id
@@ -186,7 +186,7 @@ class CallItem(Item):
         ]
 
 
-class CompactionItem(Item):
+class CompactionItem(OutputItem):
     """A compaction for the client to keep, which comes all at once."""
 
     prefix = "cmp"

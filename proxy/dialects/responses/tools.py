@@ -54,7 +54,7 @@ _INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ToolName:
     """What a function stands for."""
 
     kind: str
@@ -84,9 +84,9 @@ class Named:
         return {**item, "namespace": self.namespace} if self.namespace else item
 
 
-def offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any], Named]]:
+def offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any], ToolName]]:
     """The functions to offer, by their names, each with what it stands for; tools that OpenAI's servers run are left out."""
-    found: dict[str, tuple[dict[str, Any], Named]] = {}
+    found: dict[str, tuple[dict[str, Any], ToolName]] = {}
     for tool, named in _each(tools, ""):
         name = function_name(named.name, named.namespace)
         found[name] = (_function(tool, name), named)
@@ -138,7 +138,7 @@ def choice(wanted: Any, names: Mapping[str, Any]) -> Any:
     return {"type": "function", "function": {"name": name}}
 
 
-def _each(tools: Iterable[_Tool], namespace: str) -> Iterator[tuple[_Tool, Named]]:
+def _each(tools: Iterable[_Tool], namespace: str) -> Iterator[tuple[_Tool, ToolName]]:
     for tool in tools:
         kind = text(tool, "type")
         if kind == "namespace":
@@ -146,9 +146,9 @@ def _each(tools: Iterable[_Tool], namespace: str) -> Iterator[tuple[_Tool, Named
             listed = [each for each in inner if isinstance(each, dict)] if isinstance(inner, list) else []
             yield from _each(listed, text(tool, "name"))
         elif kind in ("function", "custom") and (name := text(tool, "name")):
-            yield tool, Named(kind, name, namespace)
+            yield tool, ToolName(kind, name, namespace)
         elif kind in _BUILT_IN:
-            yield tool, Named(kind, kind, namespace)
+            yield tool, ToolName(kind, kind, namespace)
 
 
 def _function(tool: _Tool, name: str) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from proxy.dialects.responses.diagnosing import told as diagnosis_told
 from proxy.dialects.responses.items import (
     CallItem,
     CompactionItem,
-    Item,
     MessageItem,
+    OutputItem,
     ReasoningItem,
     SummaryItem,
 )
 from proxy.dialects.responses.response import response_of, usage_of
-from proxy.dialects.responses.tools import Named, offered
+from proxy.dialects.responses.tools import ToolName, offered
 from proxy.dialects.translating import Translator, event_of
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
 from proxy.neutral.request import Request
@@ -51,15 +51,15 @@ class ResponsesWriter(Translator):
         self._model = request.model
         self._unique = unique
         tools = offered(parts_of(self._asked.get("tools")))
-        self._named: dict[str, Named] = {name: named for name, (_, named) in tools.items()}
+        self._named: dict[str, ToolName] = {name: named for name, (_, named) in tools.items()}
         reasoning = self._asked.get("reasoning")
         summarised = isinstance(reasoning, dict) and bool(reasoning.get("summary"))
         self._thinking: type[ReasoningItem] = SummaryItem if summarised else ReasoningItem
         self._sequence = 0
         self._created: int | None = None
         """When, in seconds since the epoch; None: the response is not opened."""
-        self._items: list[Item] = []
-        self._open: Item | None = None
+        self._items: list[OutputItem] = []
+        self._open: OutputItem | None = None
         """The message or reasoning that grows."""
         self._compacts = request.compaction is not None
         self._compacted: CompactionItem | None = None
@@ -161,7 +161,7 @@ class ResponsesWriter(Translator):
         out = self._done_open()
         index, begins = self._numbering.take(part)
         if begins or index not in self._calls:
-            named = self._named.get(part.name) or Named("function", part.name)
+            named = self._named.get(part.name) or ToolName("function", part.name)
             call_id = part.id or f"call_{self._unique}_{index}"
             self._calls[index] = self._add(CallItem(self._item_id(CallItem.prefix), named, call_id), out)
         call = self._calls[index]
@@ -182,11 +182,11 @@ class ResponsesWriter(Translator):
         out += self._told(item, item.added())
         return item
 
-    def _done(self, item: Item) -> list[bytes]:
+    def _done(self, item: OutputItem) -> list[bytes]:
         cut = self._finish == "length" and item is self._items[-1]
         return self._told(item, item.done("incomplete" if cut else "completed"))
 
-    def _told(self, item: Item, events: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
+    def _told(self, item: OutputItem, events: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
         index = self._items.index(item)
         return [self._event(f"response.{kind}", output_index=index, **fields) for kind, fields in events]
 
