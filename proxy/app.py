@@ -23,13 +23,13 @@ from proxy.net.credentials import OwnKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.proxied import ProxiedTransport
-from proxy.net.readiness import Readiness
+from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
-from proxy.settings import BackendSetting, Settings, is_near, proxy_for
+from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
@@ -175,7 +175,7 @@ def _surface(
         ledger=relay.driver.ledger,
         door=_door(settings),
         metrics_open=settings.metrics_open,
-        readiness=Readiness(router.upstreams),
+        readiness=ReadinessProbe(router.upstreams),
         store=store,
     )
 
@@ -235,7 +235,7 @@ def _door(settings: Settings) -> Door:
 
 def _near(backends: Sequence[BackendSetting]) -> frozenset[str]:
     """The names of those at which tokens cost nothing."""
-    return frozenset(each.name for each in backends if is_near(urlsplit(each.url).hostname or ""))
+    return frozenset(each.name for each in backends if is_nearby(urlsplit(each.url).hostname or ""))
 
 
 def _journals(metrics: Metrics) -> Journals:

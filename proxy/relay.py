@@ -35,7 +35,7 @@ from proxy.stages.handing_over import HandingOver
 from proxy.stages.identity import conversation_of
 from proxy.stages.job import Job
 from proxy.stages.managing import Keeper, wished_goal
-from proxy.stages.passing import Ending, left_alone, pass_by_model, pass_on, pass_through, relay_response
+from proxy.stages.passing import ErrorEnding, left_alone, pass_by_model, pass_on, pass_through, relay_response
 from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
 from proxy.stages.recalling import Recaller
@@ -388,7 +388,7 @@ class Relay:
             raise too_long(job, self.counting.meter, before)
 
 
-def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> Ending:
+def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> ErrorEnding:
     """Ends a stream, that answers this request and is passed on as it comes, with an error."""
 
     def ending(error: ClientError) -> bytes:

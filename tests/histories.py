@@ -13,7 +13,7 @@ from proxy.history.tooltext import calls_in, only_results, texts_of
 from proxy.history.turns import cut_points
 from proxy.neutral.request import Message
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.policy import Limits
+from proxy.shortening.policy import PruneLimits
 from proxy.wire.jsontext import dumps
 
 RESULTS = ("tool", "function")
@@ -37,7 +37,7 @@ def reduction_of(
         floor=head_end(messages),
         tail=newest_user(messages) or 0,
         budget=budget,
-        limits=Limits(protect_newest=protect, minimum_gain=gain),
+        limits=PruneLimits(protect_newest=protect, minimum_gain=gain),
         cost=cost,
     )
 

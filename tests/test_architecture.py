@@ -39,6 +39,9 @@ WIRE_PLACES = (
     "proxy/backends/overflow.py",  # reads error bodies of any form
 )
 
+TYPE_NAME = re.compile(r"[A-Z]\w*[a-z]\w*")
+"""Of public classes and aliases; constants are written in capitals."""
+
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -153,6 +156,29 @@ def test_every_exemption_gives_its_reason() -> None:
         for number, line in enumerate(path.read_text().split("\n"), start=1)
     )
     assert [where for where, line in lines if mark.search(line) and not reason.search(line)] == []
+
+
+def test_a_type_has_its_name_to_itself() -> None:
+    """Whoever searches for a class finds the one there is; what two modules mean alike, one of them takes from the other."""
+    where: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in parsed(path).body:
+            for defined in filter(TYPE_NAME.fullmatch, names_of(node)):
+                where.setdefault(defined, []).append(f"{name(path)}:{node.lineno}")
+    assert {defined: lines for defined, lines in where.items() if len(lines) > 1} == {}
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines as a class or a variable, which an alias of a type is."""
+    match node:
+        case ast.ClassDef(name=defined):
+            return [defined]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=defined)):
+            return [defined]
+        case _:
+            return []
 
 
 def test_tests_use_fakes_and_no_mocks() -> None:

@@ -38,7 +38,7 @@ class UpstreamFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Room:
     """Room for an answer as it is known now, in tokens.
 
     `ceiling`: generated over all attempts at most. `assumed`: nobody has told the window, and every end for its length
@@ -58,7 +58,7 @@ class Reopened:
     `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
     The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
     next character; else the white space before the next word may be missing, which is `gap` if that is known.
-    `limits` hold from now on; None: as before.
+    `room` holds from now on; None: as before.
     """
 
     prompt_tokens: int
@@ -67,7 +67,7 @@ class Reopened:
     quote: str = ""
     exact: bool = True
     gap: str = ""
-    limits: Limits | None = None
+    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,7 +288,7 @@ class StreamSession:
         return self._pause("restarted", out)
 
     def _reopened(self, event: Reopened) -> Commands:
-        self.watch.settle(event.limits)
+        self.watch.settle(event.room)
         self._gap_before = event.gap or self._gap
         self._said_before = len(self.answer.text)
         self._outlet.next_attempt(event, self._gap_before)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.answer.answer import Answer, Attempt
-from proxy.answer.events import Limits
+from proxy.answer.events import Room
 from proxy.neutral.piece import Piece
 
 _FULL_SLACK = 8
@@ -58,13 +58,13 @@ class Watch:
     ceiling: int = 2**62
     """Completion tokens over all attempts from which on an answer without a bound is not gone on with."""
 
-    def settle(self, limits: Limits | None) -> None:
+    def settle(self, room: Room | None) -> None:
         """Watch for what is known now (None: nothing new); an answer of an unknown window can be paused from then on."""
-        if limits is None:
+        if room is None:
             return
-        self.window, self.pause_point, self.ceiling = limits.window, limits.pause_point, limits.ceiling
+        self.window, self.pause_point, self.ceiling = room.window, room.pause_point, room.ceiling
         self.resumable |= self.unknown
-        self.unknown = limits.assumed
+        self.unknown = room.assumed
 
     def noted(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The usage as the client is told it; the same object where there is nothing besides."""

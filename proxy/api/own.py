@@ -26,7 +26,7 @@ from proxy.api.paths import MODELS, SPELLED
 from proxy.api.schemas import (
     Explanation,
     Health,
-    Known,
+    KnownBackends,
     ModelList,
     ModelObject,
     OllamaModel,
@@ -131,7 +131,7 @@ def _models(on: Surface) -> APIRouter:
         """Give one model; ids may contain slashes."""
         return await one(relay.router, on.options, model, anthropic=_anthropic(request.scope))
 
-    @router.get("/spillway/models", response_model=Known, response_model_exclude_unset=True)
+    @router.get("/spillway/models", response_model=KnownBackends, response_model_exclude_unset=True)
     async def known() -> dict[str, Any]:
         """Tell what is known of every backend and model, with the origin of every field."""
         return await profiles(relay.router, on.options, on.meter, on.ledger)

@@ -81,7 +81,7 @@ class OllamaModel(_Open):
     details: dict[str, Any]
 
 
-class BackendKnown(_Open):
+class KnownBackend(_Open):
     """What is known of one backend."""
 
     name: str
@@ -90,10 +90,10 @@ class BackendKnown(_Open):
     models: dict[str, dict[str, Any]] = Field(description="Each field with value, origin and trust.")
 
 
-class Known(_Open):
+class KnownBackends(_Open):
     """What is known of every backend and model."""
 
-    backends: list[BackendKnown]
+    backends: list[KnownBackend]
 
 
 class Explanation(_Open):

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.api.door import Door
 from proxy.history.checkpoint import StoreAdmin
-from proxy.net.readiness import Readiness
+from proxy.net.readiness import ReadinessProbe
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.stages.emulating import CallLedger
@@ -26,5 +26,5 @@ class Surface:
     door: Door
     metrics_open: bool
     """Whether metrics need no key."""
-    readiness: Readiness
+    readiness: ReadinessProbe
     store: StoreAdmin

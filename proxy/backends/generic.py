@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
 from proxy.backends.fields import (
     INNER_WINDOWS,
@@ -16,8 +14,7 @@ from proxy.backends.fields import (
     true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-
-JsonObject: TypeAlias = dict[str, Any]
+from proxy.wire.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
 

@@ -7,7 +7,7 @@ it, were it not for `autoload=false`. A server with one model ignores that query
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
 from typing_extensions import override
@@ -29,8 +29,7 @@ from proxy.backends.fields import (
     true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-
-JsonObject: TypeAlias = dict[str, Any]
+from proxy.wire.jsontext import JsonObject
 
 _TIMINGS: dict[str, Any] = {"timings_per_token": True}
 _RUNNING = frozenset({"loaded", "sleeping"})

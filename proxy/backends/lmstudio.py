@@ -7,7 +7,6 @@ Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown path
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
 
 from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
 from proxy.backends.fields import (
@@ -23,8 +22,7 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-
-JsonObject: TypeAlias = dict[str, Any]
+from proxy.wire.jsontext import JsonObject
 
 UNLOADED_WINDOW = 4096
 """Tokens assumed until the model is loaded: the application's usual default."""

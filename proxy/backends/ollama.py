@@ -6,13 +6,11 @@ None of these requests loads a model or keeps one alive.
 from __future__ import annotations
 
 import re
-from typing import Any, TypeAlias
 
 from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
 from proxy.backends.fields import contains, dig, fact, mapping, objects, openai_models, smallest, text, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-
-JsonObject: TypeAlias = dict[str, Any]
+from proxy.wire.jsontext import JsonObject
 
 UNLOADED_WINDOW = 4096
 """Tokens assumed of a model that names no `num_ctx`: the automatic value of most machines (0.6.7 and later)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, Untold, untold
@@ -25,8 +25,7 @@ from proxy.backends.fields import (
     true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-
-JsonObject: TypeAlias = dict[str, Any]
+from proxy.wire.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
 

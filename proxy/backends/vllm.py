@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
 from proxy.backends.fields import dig, entry_of, fact, openai_models, text, tokens, true_window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-
-JsonObject: TypeAlias = dict[str, Any]
+from proxy.wire.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
 _USAGE: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}

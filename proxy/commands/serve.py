@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from proxy.app import create_app
 from proxy.demo import serve_demo
 from proxy.errors import SettingError
-from proxy.net.discovery import Found, discover_all
+from proxy.net.discovery import Discovered, discover_all
 from proxy.net.transport import open_transport
 from proxy.server import Limits, Server, within_files
 from proxy.settings import BackendSetting, Settings
@@ -86,7 +86,7 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
     return settings.model_copy(update={"backends": (demo,)}), note
 
 
-def _backend(found: Found) -> BackendSetting:
+def _backend(found: Discovered) -> BackendSetting:
     return BackendSetting.model_validate({"url": found.url, "name": found.kind, "kind": found.kind})
 
 

@@ -56,14 +56,14 @@ _DOUBT = (0.15, 0.2, 0.03, 0.03, 0.1, 0.03, *([0.3] * len(SCRIPTS)), 0.03, 0.3)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class InitialWeights:
     """Weights before the first report, and how far each may be off (standard deviation)."""
 
     weights: tuple[float, ...]
     deviations: tuple[float, ...]
 
 
-def start(*, exact: bool, prior: Sequence[float] = ()) -> Start:
+def start(*, exact: bool, prior: Sequence[float] = ()) -> InitialWeights:
     """Where a model begins.
 
     Args:
@@ -87,7 +87,7 @@ def start(*, exact: bool, prior: Sequence[float] = ()) -> Start:
         (SCHEMA, 1.0, 0.5),
     ):
         weights[index], deviations[index] = weight, deviation
-    return Start(tuple(weights), tuple(deviations))
+    return InitialWeights(tuple(weights), tuple(deviations))
 
 
 def spread(prior: Sequence[float]) -> tuple[float, ...]:
@@ -117,7 +117,7 @@ class Calibration:
     covariance: list[list[float]]
 
     @classmethod
-    def begin(cls, begin: Start) -> Calibration:
+    def begin(cls, begin: InitialWeights) -> Calibration:
         """Start from weights and deviations that are independent of one another."""
         covariance = [[0.0] * SIZE for _ in range(SIZE)]
         for index, deviation in enumerate(begin.deviations):

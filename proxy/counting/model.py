@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.counting.calibration import Calibration, Start, start
+from proxy.counting.calibration import Calibration, InitialWeights, start
 from proxy.counting.features import FIRST, IMAGE_TOKENS, IMAGES, REASONING, SCHEMA, TOOLS, Vector
 from proxy.counting.margin import WINDOW, Margin
 from proxy.neutral.record import record
@@ -55,7 +55,7 @@ class ModelCounter:
     @classmethod
     def begin(cls, vocabulary: str, *, exact: bool, prior: tuple[float, ...] = ()) -> ModelCounter:
         """A model nothing was reported of."""
-        begin: Start = start(exact=exact, prior=prior)
+        begin: InitialWeights = start(exact=exact, prior=prior)
         margin = Margin(early=0.15, enough=5, floor=0.2) if exact else Margin(early=0.3, enough=20)
         return cls(vocabulary, exact, Calibration.begin(begin), margin)
 

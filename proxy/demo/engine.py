@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxy.demo import script
-from proxy.demo.pieces import pieces, prompt_tokens, text_of
+from proxy.demo.pieces import pieces, prompt_tokens
 from proxy.demo.wire import RequestRefused, check, limit, too_long
+from proxy.neutral.request import text_of
 
 MODEL = "spillway-demo"
 WINDOW = 4096

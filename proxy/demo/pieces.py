@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from proxy.neutral.request import text_of
+
 _PIECE = re.compile(r" ?\w{1,6}| ?[^\w\s]|\s")
 _PER_MESSAGE = 4
 """Tokens of the markup around a message in a chat template."""
@@ -16,17 +18,6 @@ _PER_MESSAGE = 4
 def pieces(text: str) -> list[str]:
     """Cut a text into tokens; joined they are the text again."""
     return _PIECE.findall(text)
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message whose content is a string or a list of parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    parts = (part.get("text") for part in content if isinstance(part, dict))
-    return "\n\n".join(part for part in parts if isinstance(part, str))
 
 
 def prompt_tokens(messages: Iterable[Mapping[str, Any]], tools: object = None) -> int:

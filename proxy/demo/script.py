@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
 
 from proxy.demo import texts
-from proxy.demo.pieces import text_of
-
-Message: TypeAlias = Mapping[str, Any]
+from proxy.neutral.request import Message, text_of
 
 LOST = " (The demo model cannot find its place in this text and stops here.)"
 

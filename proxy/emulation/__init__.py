@@ -6,7 +6,7 @@ from proxy.emulation.history import as_text, calls_as_text
 from proxy.emulation.message import EmulatedMessage, emulated_message
 from proxy.emulation.offer import NO_TOOLS, Offer, Tool, offer_of
 from proxy.emulation.protocol import protocol
-from proxy.emulation.scanner import Call, CallScanner, Malformed, Piece, Text
+from proxy.emulation.scanner import Call, CallScanner, Malformed, Scanned, Text
 from proxy.emulation.stream import EmulatedStream
 from proxy.emulation.verdict import FormCount, complaint
 
@@ -19,7 +19,7 @@ __all__ = [
     "FormCount",
     "Malformed",
     "Offer",
-    "Piece",
+    "Scanned",
     "Text",
     "Tool",
     "as_text",

@@ -27,7 +27,7 @@ from typing import TypeAlias
 from proxy.emulation.arguments import CUT, Unreadable
 from proxy.emulation.cursor import SPACE, Cursor, More, Words
 from proxy.emulation.forms import FORMS
-from proxy.emulation.forms.base import Form, Reading, Written
+from proxy.emulation.forms.base import CallForm, Reading, Written
 from proxy.emulation.forms.fenced import FENCE, FENCED
 from proxy.emulation.nesting import Nesting
 from proxy.emulation.offer import Offer
@@ -61,12 +61,12 @@ class Malformed:
     """For the model; it may quote what the model wrote. `cut` if the answer ended in the middle of it."""
 
 
-Piece: TypeAlias = Text | Call | Malformed
+Scanned: TypeAlias = Text | Call | Malformed
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
+def joined(pieces: Iterable[Scanned]) -> list[Scanned]:
     """The pieces with texts that follow each other as one."""
-    done: list[Piece] = []
+    done: list[Scanned] = []
     for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, Text)):
         if is_text:
             done.append(Text("".join(piece.text for piece in group if isinstance(piece, Text))))
@@ -103,7 +103,7 @@ class CallScanner:
         """Reads on from the input, or raises `More`."""
         self._reading: Reading | None = None
         """The form that is read."""
-        self._out: list[Piece] = []
+        self._out: list[Scanned] = []
         self._gap: list[str] = []
         """White space since the last text or call."""
         self._before: str | None = None
@@ -142,14 +142,14 @@ class CallScanner:
             self._before, self._gap = None, []
         self._sent = self.held_size
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[Scanned]:
         """Take in the next text of the answer; what is certain now."""
         if not self._offer.callable:
             return [Text(text)] if text else []
         self._input.push(text)
         return self._read_on()
 
-    def close(self, *, cut: bool = False) -> list[Piece]:
+    def close(self, *, cut: bool = False) -> list[Scanned]:
         """End the answer; the rest. `cut` says that it ended for want of room, so that nothing unfinished is completed."""
         if self._input.ended:
             return []
@@ -161,7 +161,7 @@ class CallScanner:
         self._before, self._gap, self._sent = None, [], 0
         return joined([*found, *self._out])
 
-    def _read_on(self) -> list[Piece]:
+    def _read_on(self) -> list[Scanned]:
         start = self._input.at
         try:
             while self._input.at < len(self._input.text) or (self._reading and self._input.ended):
@@ -201,7 +201,7 @@ class CallScanner:
         else:
             self._say(opening or self._input.take(1))
 
-    def _open(self, form: Form, opening: str) -> None:
+    def _open(self, form: CallForm, opening: str) -> None:
         self._reading = Reading(form, self._offer.words, opening)
         self._state = partial(self._form, self._reading)
 
@@ -228,7 +228,7 @@ class CallScanner:
             if reading.form.at_line_start and not nesting.over:
                 self._state = partial(self._structure, nesting)
 
-    def _settle(self, form: Form, found: list[Written], text: str) -> None:
+    def _settle(self, form: CallForm, found: list[Written], text: str) -> None:
         """Hand out the calls of a form: all of them, or none if one can't be made."""
         if self._called and not self._offer.parallel:
             self._separate()
@@ -247,7 +247,7 @@ class CallScanner:
             self._separate()
             self._out += calls
 
-    def _call(self, form: Form, written: Written) -> Call:
+    def _call(self, form: CallForm, written: Written) -> Call:
         try:
             arguments = self._offer.read(written, cut=self._cut)
         except Unreadable as wrong:

@@ -9,8 +9,7 @@ from proxy.answer.events import Correct
 from proxy.emulation.arguments import CUT
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
-from proxy.emulation.scanner import Call, CallScanner, Malformed, Text, joined
-from proxy.emulation.scanner import Piece as Found
+from proxy.emulation.scanner import Call, CallScanner, Malformed, Scanned, Text, joined
 from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint
 from proxy.neutral.piece import CallPart, Piece
 
@@ -31,7 +30,7 @@ class _Part:
     """A piece of our own, and what was found that it says."""
 
     says: Piece
-    found: Found | None = None
+    found: Scanned | None = None
 
     @property
     def text(self) -> str:
@@ -198,7 +197,7 @@ class EmulatedStream:
             scanner.resume(self._before, called=self._calls_before > 0)
         return _Choice(scanner, self._calls_before, piece)
 
-    def _parts(self, piece: Piece, own: _Choice, found: Sequence[Found], finish: str | None) -> list[_Part]:
+    def _parts(self, piece: Piece, own: _Choice, found: Sequence[Scanned], finish: str | None) -> list[_Part]:
         """What was found, as pieces; what else was said with it goes before, the finish reason behind."""
         says = replace(piece.uncounted(), text="", finish=None)
         parts: list[_Part] = []
@@ -212,7 +211,7 @@ class EmulatedStream:
             parts[-1].says = replace(parts[-1].says, finish=finish)
         return parts
 
-    def _part(self, like: Piece, found: Found, own: _Choice) -> _Part:
+    def _part(self, like: Piece, found: Scanned, own: _Choice) -> _Part:
         if isinstance(found, Text):
             return _Part(replace(like, text=found.text), found)
         counted = self.stats.setdefault(found.form, FormCount())
@@ -249,9 +248,9 @@ class EmulatedStream:
         return part.says
 
 
-def _without_half_calls(pieces: Iterable[Found]) -> list[Found]:
+def _without_half_calls(pieces: Iterable[Scanned]) -> list[Scanned]:
     """The pieces of an answer that an error ended: without calls that it cut off, others that can't be made as text."""
-    kept: list[Found] = []
+    kept: list[Scanned] = []
     for piece in pieces:
         if not isinstance(piece, Malformed):
             kept.append(piece)

@@ -16,7 +16,7 @@ DEFAULT_PORTS = (1234, 11434, 8080, 8000)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Discovered:
     """A backend that answered: its kind, and its root without `/v1`."""
 
     kind: str
@@ -29,7 +29,7 @@ async def discover(
     host: str = "127.0.0.1",
     ports: tuple[int, ...] = DEFAULT_PORTS,
     timeout: float = 1.0,  # noqa: ASYNC109 - of each exchange, not of the whole search
-) -> list[Found]:
+) -> list[Discovered]:
     """Ask all ports at once, and tell what is there by the shape of replies, in the order of `ports`.
 
     Ports 8080 and 8000 belong to many other programs: a server of no known kind counts only if it lists
@@ -37,10 +37,10 @@ async def discover(
     """
     urls = [f"http://{host}:{port}" for port in ports]
     kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=timeout)) for url in urls))
-    return [Found(kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None]
+    return [Discovered(kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None]
 
 
-async def discover_all(transport: httpx.AsyncBaseTransport, hosts: Sequence[str]) -> list[Found]:
+async def discover_all(transport: httpx.AsyncBaseTransport, hosts: Sequence[str]) -> list[Discovered]:
     """Look on several hosts, in their order; what two names reach is found twice."""
     found = await asyncio.gather(*(discover(transport, host=host) for host in hosts))
     return [each for some in found for each in some]

@@ -21,7 +21,7 @@ _AWAY = frozenset({502, 503, 504})
 """Statuses of something in front of the server, or of a server that is still loading; any other is an answer."""
 
 
-class Readiness:
+class ReadinessProbe:
     """Asks all backends. What changes is logged once.
 
     Args:

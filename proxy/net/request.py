@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Any
 
 import httpx
 from typing_extensions import override
 
-RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
+from proxy.net.framing import RawHeaders
 
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "DELETE"})
 """Methods for which an empty body needs no `Content-Length: 0`."""

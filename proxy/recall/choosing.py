@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from proxy.neutral.request import Message
 from proxy.recall.dense import by_nearness, fused
-from proxy.recall.passages import Said, spoken_text
+from proxy.recall.passages import MessagePassages, spoken_text
 from proxy.recall.ranking import Ranking
 
-Cost: TypeAlias = Callable[[str], float]
+TextCost: TypeAlias = Callable[[str], float]
 """Tokens of a text."""
 
 AROUND = 8.0
@@ -65,12 +65,12 @@ class Passage:
 
 def choose(
     messages: Sequence[Message],
-    said: Sequence[Said],
+    said: Sequence[MessagePassages],
     ranking: Ranking,
     *,
     lost: Callable[[int], bool],
     room: float,
-    cost: Cost,
+    cost: TextCost,
     in_prompt: Callable[[str], bool],
 ) -> list[Passage]:
     """The passages of these messages that a turn needs, the best first, in `room` tokens; mostly none.

@@ -19,7 +19,7 @@ from proxy.neutral.request import Message, text_of
 from proxy.recall.ranking import Ranking
 from proxy.recall.words import terms
 
-Vector: TypeAlias = "array[float]"
+Embedding: TypeAlias = "array[float]"
 """Of length 1, in 32 bits; empty where the model gives none."""
 
 _PREFIXES = (
@@ -56,7 +56,7 @@ def asked_in(messages: Sequence[Message], newest: int) -> str:
     return said
 
 
-def vector_of(values: Sequence[float]) -> Vector:
+def vector_of(values: Sequence[float]) -> Embedding:
     """A vector of length 1 in the direction of these values; empty if they have none.
 
     Raises:
@@ -66,7 +66,7 @@ def vector_of(values: Sequence[float]) -> Vector:
     return array("f", (value / length for value in values) if 0 < length < float("inf") else ())
 
 
-def nearness(query: Vector, passages: Sequence[Vector]) -> list[float]:
+def nearness(query: Embedding, passages: Sequence[Embedding]) -> list[float]:
     """How near each passage is to a query, from 0 to 2; one without a vector of that size is as far off as can be."""
     size = len(query)
     return [1 + sum(map(mul, query, passage)) if len(passage) == size else 0.0 for passage in passages]

@@ -31,7 +31,7 @@ DAY = "day:"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class MessagePassages:
     """What a message says. The text itself is not in it: that is in the request, each time."""
 
     spans: tuple[tuple[int, int], ...]
@@ -43,7 +43,7 @@ class Said:
     day: date | None
     """On which it was written, if it tells."""
 
-    def only(self, of: Callable[[int, int], bool]) -> Said:
+    def only(self, of: Callable[[int, int], bool]) -> MessagePassages:
         """The same with those passages alone for whose place this is true."""
         kept = [number for number, span in enumerate(self.spans) if of(*span)]
         new = {number: at for at, number in enumerate(kept)}
@@ -51,7 +51,7 @@ class Said:
             term: tuple((new[number], count) for number, count in where if number in new)
             for term, where in self.places.items()
         }
-        return Said(
+        return MessagePassages(
             tuple(self.spans[number] for number in kept),
             tuple(self.lengths[number] for number in kept),
             {term: where for term, where in places.items() if where},
@@ -59,14 +59,14 @@ class Said:
         )
 
 
-NOTHING_SAID = Said((), (), {}, None)
+NOTHING_SAID = MessagePassages((), (), {}, None)
 
 
-def said_in(message: Message) -> Said:
+def said_in(message: Message) -> MessagePassages:
     """The passages of a message; none of what the system says, nor of what Spillway wrote."""
     day = written_on(message)
     if message.get("role") in SYSTEM_ROLES or is_summary(message) or is_instruction(message):
-        return Said((), (), {}, day)
+        return MessagePassages((), (), {}, day)
     text = spoken_text(message)
     spans = tuple(pieces(text))
     lengths: list[int] = []
@@ -76,7 +76,9 @@ def said_in(message: Message) -> Said:
         lengths.append(found.total())
         for term, count in found.items():
             places.setdefault(term, []).append((number, count))
-    return Said(spans, tuple(lengths), {term: _one(tuple(where)) for term, where in places.items()}, day)
+    return MessagePassages(
+        spans, tuple(lengths), {term: _one(tuple(where)) for term, where in places.items()}, day
+    )
 
 
 @lru_cache(maxsize=4096)

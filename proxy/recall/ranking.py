@@ -11,7 +11,7 @@ from datetime import date
 from itertools import accumulate, chain
 from math import log
 
-from proxy.recall.passages import DAY, Said, term_of
+from proxy.recall.passages import DAY, MessagePassages, term_of
 from proxy.recall.query import Query
 
 _K1, _B = 1.2, 0.6
@@ -42,7 +42,7 @@ class Ranking:
     """How near each passage is to the query by its vector, where there are vectors."""
 
 
-def rank(said: Sequence[Said], query: Query, near: Sequence[float] | None = None) -> Ranking:
+def rank(said: Sequence[MessagePassages], query: Query, near: Sequence[float] | None = None) -> Ranking:
     """Rank what messages say by how well it fits a query."""
     days = _days(said)
     places = [(index, number) for index, each in enumerate(said) for number in range(len(each.spans))]
@@ -61,7 +61,7 @@ def rank(said: Sequence[Said], query: Query, near: Sequence[float] | None = None
 
 
 def _found(
-    term: str, said: Sequence[Said], starts: Sequence[int], days: Sequence[date | None]
+    term: str, said: Sequence[MessagePassages], starts: Sequence[int], days: Sequence[date | None]
 ) -> dict[int, int]:
     """The passages with a term, and how often they have it; a message's day is a term of all of its passages."""
     found: dict[int, int] = {}
@@ -89,7 +89,7 @@ def _with_context(own: Sequence[float]) -> list[float]:
     ]
 
 
-def _days(said: Sequence[Said]) -> list[date | None]:
+def _days(said: Sequence[MessagePassages]) -> list[date | None]:
     day: date | None = None
     days: list[date | None] = []
     for each in said:

@@ -21,7 +21,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class RecalledBlocks:
     """The blocks in a prompt, by the index in its history of the user message that each stands in front of."""
 
     blocks: Mapping[int, Block] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Recalled:
         return messages
 
 
-NOTHING = Recalled()
+NOTHING = RecalledBlocks()
 
 
 def stays(tokens: float, behind: float, *, trigger: float, target: float) -> bool:

@@ -41,7 +41,7 @@ class Phase(Enum):
     """The same after the last answer, until the client has seen it."""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A connection of a client; uvicorn's server makes it and asks it to `shutdown`."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from typing_extensions import override
 
-from proxy.server.connection import Connection
+from proxy.server.connection import ClientConnection
 from proxy.server.guard import Guard
 from proxy.server.limits import Limits
 from proxy.server.memory import keep_apart
@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
             app,
             host=host,
             port=port,
-            http=partial(Connection, self._guard),  # type: ignore[arg-type]  # it is only called
+            http=partial(ClientConnection, self._guard),  # type: ignore[arg-type]  # it is only called
             ws="none",
             lifespan="on",
             log_config=None,

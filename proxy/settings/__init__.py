@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proxy.settings.entries import STATUS_FORMS, BackendSetting, ModelSetting
 from proxy.settings.loading import environment, load_settings, state_folder
-from proxy.settings.places import is_here, is_near, proxy_for
+from proxy.settings.places import is_here, is_nearby, proxy_for
 from proxy.settings.settings import Settings
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "Settings",
     "environment",
     "is_here",
-    "is_near",
+    "is_nearby",
     "load_settings",
     "proxy_for",
     "state_folder",

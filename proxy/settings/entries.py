@@ -22,10 +22,10 @@ from pydantic import (
 from pydantic_settings import NoDecode
 
 from proxy.environment import host_glob, listed, origin_glob
+from proxy.shortening.policy import Policy
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
-Policy = Literal["auto", "standard", "local"]
 Recall = Literal["auto", "tool", "off"]
 StabiliseKind = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
 AheadMode = Literal["auto", "on", "off"]

@@ -32,7 +32,7 @@ def is_here(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def is_near(host: str) -> bool:
+def is_nearby(host: str) -> bool:
     """Whether a host is this machine or in its network: what it makes is not paid for by the token.
 
     By its address (RFC 1918, 4193, 6598 for overlay networks, and link-local), or a name that is none of the public ones: of

@@ -23,12 +23,12 @@ from proxy.settings.entries import (
     HostGlobs,
     ModelSetting,
     OriginGlobs,
-    Policy,
     Recall,
     Stabilise,
     StatusForm,
     WordList,
 )
+from proxy.shortening.policy import Policy
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

@@ -53,7 +53,7 @@ def growth(messages: Sequence[Message], costs: Sequence[float], window: int) -> 
     return Growth(int(min(max(asked), most)), int(min(max(answered), most)))
 
 
-def is_near(budget: ContextBudget, used: int) -> bool:
+def may_be_due(budget: ContextBudget, used: int) -> bool:
     """Whether the next turn may be due, by nothing but the tokens of the prompt and its answer: the cheap question."""
     return used >= budget.window * budget.trigger * _NEAR
 

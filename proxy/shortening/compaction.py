@@ -23,9 +23,9 @@ from proxy.shortening.ladder.trim import cut_middles, drop_oldest
 from proxy.shortening.middles import LEAST_LEFT
 
 Kind = Literal["pruned", "compacted", "trimmed"]
-Told = Literal["", "written", "extract"]
+SummaryKind = Literal["", "written", "extract"]
 
-_TOLD: dict[str, Told] = {"summarise": "written", "extract": "extract"}
+_TOLD: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Compaction:
     after: float
     """Predicted tokens of the whole history."""
     rungs: tuple[str, ...]
-    summary: Told = ""
+    summary: SummaryKind = ""
     """Who told what was taken out: a model (`written`), code (`extract`), or nobody."""
 
 

@@ -119,7 +119,7 @@ def _from_notes(history: Sequence[Message], thought: str) -> ContinuationRequest
 
 
 @dataclass(slots=True)
-class Said:
+class SaidBefore:
     """What an answer said before its kept end: a summary of its first `upto` characters."""
 
     upto: int = 0
@@ -127,7 +127,7 @@ class Said:
 
 
 def shorten_said(
-    text: str, said: Said, *, room: float, by: Summariser, cost: Cost
+    text: str, said: SaidBefore, *, room: float, by: Summariser, cost: Cost
 ) -> Generator[SummaryAsk, str, str]:
     """Bring a partial answer down to about `room` tokens: its end verbatim, its beginning summarised.
 

@@ -36,7 +36,7 @@ HARD = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class TextFact:
     """Something that a text tells: as it is written, folded to be compared, and how much it matters."""
 
     text: str
@@ -49,11 +49,11 @@ class Fact:
         return self.weight >= HARD
 
 
-def facts_in(sentence: str) -> Iterator[Fact]:
+def facts_in(sentence: str) -> Iterator[TextFact]:
     """The facts of a sentence, in order, with repetitions."""
     rest, names = sentence, list(found_in(sentence))
     for name in names:
-        yield Fact(name, folded(name), IDENTIFIER)
+        yield TextFact(name, folded(name), IDENTIFIER)
         rest = rest.replace(name, " ", 1)
     tokens = list(_TOKEN.finditer(rest))
     words = [token["word"] for token in tokens if token["word"]]
@@ -66,19 +66,19 @@ def facts_in(sentence: str) -> Iterator[Fact]:
             yield from _of_word(text, capital=(_NOUN if noun else NAME) if before else _FIRST)
         elif kind == "number":
             text = text.strip()
-            yield Fact(
+            yield TextFact(
                 text,
                 folded(text),
                 NUMBER if sum(map(str.isdigit, text)) > 1 or not text.isdecimal() else _DIGIT,
             )
         elif kind == "han":
-            yield from (Fact(text[at : at + 2], text[at : at + 2], _PAIR) for at in range(len(text) - 1))
+            yield from (TextFact(text[at : at + 2], text[at : at + 2], _PAIR) for at in range(len(text) - 1))
         elif kind == "hangul":
             # Endings change, stems do not.
-            yield Fact(text, text[:2], _RARE)
+            yield TextFact(text, text[:2], _RARE)
         else:
             bare = text if kind == "katakana" else text[1:-1].strip()
-            yield Fact(bare, folded(bare), _KATAKANA if kind == "katakana" else _QUOTED)
+            yield TextFact(bare, folded(bare), _KATAKANA if kind == "katakana" else _QUOTED)
         before = text
 
 
@@ -100,16 +100,16 @@ def is_prose(sentence: str) -> bool:
     return 2 * sum(_WORD.fullmatch(word) is not None for word in words) >= len(words)
 
 
-def _of_word(text: str, *, capital: float) -> Iterator[Fact]:
+def _of_word(text: str, *, capital: float) -> Iterator[TextFact]:
     key = folded(text)
     if key in _FUNCTION_WORDS or re.split("['’]", key)[0] in _FUNCTION_WORDS:
         return
     if any(map(str.isdigit, text)):
-        yield Fact(text, key, NUMBER)
+        yield TextFact(text, key, NUMBER)
     elif text[0].isupper() and len(text) > 1:
-        yield Fact(text, key, capital)
+        yield TextFact(text, key, capital)
     elif len(text) >= 5:
-        yield Fact(text, key, _LONG if len(text) >= 9 else _RARE)
+        yield TextFact(text, key, _LONG if len(text) >= 9 else _RARE)
 
 
 def _titled(words: list[str]) -> bool:

@@ -26,7 +26,7 @@ class ResultLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PruneLimits:
     """What pruning may leave. Token figures are also capped by shares of the window."""
 
     protect_newest: int
@@ -43,14 +43,14 @@ class Limits:
     """Completion tokens asked for when the client sets no bound."""
 
 
-STANDARD = Limits(
+STANDARD = PruneLimits(
     protect_newest=40_000,
     minimum_gain=20_000,
     results=ResultLimits(
         lines=2_000, line_characters=2_000, output_characters=5_000, entries=50, tokens=40_000
     ),
 )
-LOCAL = Limits(
+LOCAL = PruneLimits(
     protect_newest=2_000,
     minimum_gain=500,
     results=ResultLimits(lines=200, line_characters=500, output_characters=1_500, entries=20, tokens=2_000),
@@ -64,7 +64,7 @@ _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
 
 
-def limits_for(policy: Policy, window: int) -> Limits:
+def limits_for(policy: Policy, window: int) -> PruneLimits:
     """The limits in force for a window of so many tokens."""
     if policy == "local":
         chosen = LOCAL

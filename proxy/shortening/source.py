@@ -11,7 +11,7 @@ from proxy.history.sentences import sentences
 from proxy.history.tooltext import own_words
 from proxy.history.turns import is_user
 from proxy.neutral.request import Message, text_of
-from proxy.shortening.facts import Fact, facts_in, is_prose
+from proxy.shortening.facts import TextFact, facts_in, is_prose
 from proxy.shortening.language import script_and_language
 from proxy.shortening.transcript import all_text
 
@@ -32,7 +32,7 @@ class Statement:
     """A sentence of the user's, and its facts."""
 
     text: str
-    facts: tuple[Fact, ...]
+    facts: tuple[TextFact, ...]
     message: int
     """Which message it stands in."""
 
@@ -41,7 +41,7 @@ class Statement:
 class Weighed:
     """A fact, and what it counts here."""
 
-    fact: Fact
+    fact: TextFact
     weight: float
 
 
@@ -143,7 +143,7 @@ def _statements(messages: Sequence[Message]) -> Iterator[Statement]:
         yield Statement(text, tuple(dict.fromkeys(kept)), index)
 
 
-def _often(found: Iterable[tuple[int, str, list[Fact]]]) -> dict[str, int]:
+def _often(found: Iterable[tuple[int, str, list[TextFact]]]) -> dict[str, int]:
     """In how many messages each fact is."""
     seen: dict[str, set[int]] = {}
     for index, _, facts in found:
@@ -152,7 +152,7 @@ def _often(found: Iterable[tuple[int, str, list[Fact]]]) -> dict[str, int]:
     return {key: len(where) for key, where in seen.items()}
 
 
-def _add(known: dict[str, Weighed], facts: Iterable[Fact], factor: float) -> None:
+def _add(known: dict[str, Weighed], facts: Iterable[TextFact], factor: float) -> None:
     for fact in sorted(facts, key=lambda fact: -fact.weight)[:_OF_A_SENTENCE]:
         weight = fact.weight * factor
         if fact.key not in known or known[fact.key].weight < weight:

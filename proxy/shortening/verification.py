@@ -83,7 +83,7 @@ _ENOUGH, _ENOUGH_OF_ALL = 4, 12
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SummaryReply:
     """What came of asking a model for a summary. `cut`: it was ended by the bound on its length; `looped`: it was left because it looped."""
 
     text: str = ""
@@ -103,7 +103,7 @@ class Checked:
     text: str = ""
 
 
-def checked(written: Written, source: Source, *, tokens: int) -> Checked:
+def checked(written: SummaryReply, source: Source, *, tokens: int) -> Checked:
     """Judge a summary of `source` for which `tokens` were asked."""
     if written.failed:
         return Checked("failed")

@@ -27,7 +27,7 @@ from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Message, Request
 from proxy.neutral.weight import is_heavy
 from proxy.options import Options
-from proxy.shortening.ahead import growth, history_next, is_due_next, is_near
+from proxy.shortening.ahead import growth, history_next, is_due_next, may_be_due
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Expected, Job
 from proxy.stages.preparing import Preparer
@@ -186,7 +186,7 @@ class AheadCompactor:
         if budget is None or usage is None or self._closed or not self._may(upstream, job.options):
             return
         used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
-        if not is_near(budget, used) or not _is_conversation(job):
+        if not may_be_due(budget, used) or not _is_conversation(job):
             return
         assert job.said is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1

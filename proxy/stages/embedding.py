@@ -18,7 +18,7 @@ from proxy.net.apart import apart
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, plain_body
 from proxy.net.tasks import spawn
-from proxy.recall.dense import Vector, nearness, texts_for, vector_of
+from proxy.recall.dense import Embedding, nearness, texts_for, vector_of
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import own_headers
@@ -66,7 +66,7 @@ class Embedder:
 
     def __init__(self, *, router: Router) -> None:
         self._router = router
-        self._kept: OrderedDict[bytes, Vector] = OrderedDict()
+        self._kept: OrderedDict[bytes, Embedding] = OrderedDict()
         self._size = 0
         self._resting: dict[str, float] = {}
         self._filling: dict[str, asyncio.Task[None]] = {}
@@ -126,7 +126,7 @@ class Embedder:
             _log.warning("embeddings by %s failed: %s; words alone rank for %g s", model, said, REST)
             self._resting[model] = job.journal.clock() + REST
 
-    def _keep(self, key: bytes, vector: Vector) -> None:
+    def _keep(self, key: bytes, vector: Embedding) -> None:
         old = self._kept.pop(key, None)
         self._size += _size(vector) - (0 if old is None else _size(old))
         self._kept[key] = vector
@@ -134,7 +134,7 @@ class Embedder:
             self._size -= _size(self._kept.popitem(last=False)[1])
 
 
-def _check_size(vectors: Sequence[Vector], count: int) -> None:
+def _check_size(vectors: Sequence[Embedding], count: int) -> None:
     if max(map(_size, vectors)) * count > MOST_BYTES:
         raise _Failed("its vectors are too long to be kept for so many passages")
 
@@ -143,7 +143,7 @@ _OVERHEAD = 200
 """Bytes that a vector and its key take besides its numbers."""
 
 
-def _size(vector: Vector) -> int:
+def _size(vector: Embedding) -> int:
     return _OVERHEAD + 4 * len(vector)
 
 
@@ -160,7 +160,7 @@ def _wanted(job: Job, route: Route, query: str, passages: Sequence[str]) -> _Wan
     return _Wanted(route, texts, keys)
 
 
-async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Vector]:
+async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding]:
     """The vector of each text; empty for one that the model does not take.
 
     Raises:
@@ -170,7 +170,7 @@ async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Vector
     together = await _asked(job, route, texts)
     if together is not None:
         return together
-    vectors: list[Vector] = []
+    vectors: list[Embedding] = []
     for text in texts:
         alone = await _asked(job, route, [text]) if len(texts) > 1 else None
         vectors += alone or [vector_of(())]
@@ -181,7 +181,7 @@ async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Vector
     return vectors
 
 
-async def _asked(job: Job, route: Route, texts: Sequence[str]) -> list[Vector] | None:
+async def _asked(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding] | None:
     """Ask once; None: one of them may be too long."""
     response = await route.upstream.send(
         "POST",
@@ -203,7 +203,7 @@ async def _asked(job: Job, route: Route, texts: Sequence[str]) -> list[Vector] |
         raise _Failed("its answer holds no vectors") from None
 
 
-def _vectors(body: bytes, count: int) -> list[Vector]:
+def _vectors(body: bytes, count: int) -> list[Embedding]:
     """The vectors in the answer to a request for so many.
 
     Raises:

@@ -18,7 +18,7 @@ from proxy.neutral.managing import Managed
 from proxy.neutral.piece import Piece
 from proxy.neutral.request import Message, Request
 from proxy.options import Options
-from proxy.recall.recalled import NOTHING, Recalled
+from proxy.recall.recalled import NOTHING, RecalledBlocks
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.routing import Route
 from proxy.status import Notice
@@ -50,7 +50,7 @@ class Prompt:
     """Name of the tool with which the model can search the conversation; empty: it has none."""
     searched: list[Message] = field(default_factory=list)
     """The searches of this answer with what they found, behind the history."""
-    recalled: Recalled = NOTHING
+    recalled: RecalledBlocks = NOTHING
     """What was brought back of what the checkpoint covers; it is no part of the history."""
     estimate: Estimate
     untouched: bool

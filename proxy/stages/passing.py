@@ -18,7 +18,7 @@ from proxy.stages.routing import Route, Router, has_path, is_managed
 from proxy.telemetry.events import BackendFailed, FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
 
-Ending: TypeAlias = Callable[[ClientError], bytes]
+ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""
 
 _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
@@ -34,7 +34,7 @@ async def pass_through(
     journal: Journal,
     route: Route,
     body: bytes | AsyncIterable[bytes],
-    ending: Ending | None = None,
+    ending: ErrorEnding | None = None,
 ) -> None:
     """Send the request as it is and the response as it comes; `ending` is for a stream that the server has to end.
 
@@ -58,7 +58,7 @@ async def relay_response(
     response: httpx.Response,
     own: Sequence[Header] = (),
     *,
-    ending: Ending | None = None,
+    ending: ErrorEnding | None = None,
 ) -> None:
     """Pass a response on as it comes, with Spillway's `own` headers added.
 

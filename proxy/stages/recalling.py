@@ -21,15 +21,15 @@ from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
 from proxy.recall.dense import asked_in
-from proxy.recall.passages import NOTHING_SAID, Said, said_in, spoken_text
+from proxy.recall.passages import NOTHING_SAID, MessagePassages, said_in, spoken_text
 from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
-from proxy.recall.recalled import NOTHING, Block, Recalled, stays
+from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.middles import is_cut
 from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
-from proxy.telemetry.events import Recalled as Told
+from proxy.telemetry.events import Recalled
 from proxy.tokens.meter import INLINE, Meter
 
 INDEXED = 6 * 2**20
@@ -72,7 +72,7 @@ class Recaller:
     def __init__(self, *, meter: Meter, embedder: Embedder) -> None:
         self._meter = meter
         self._embedder = embedder
-        self._said: Prefixes[list[Said]] = Prefixes(INDEXED)
+        self._said: Prefixes[list[MessagePassages]] = Prefixes(INDEXED)
         self._turns: OrderedDict[tuple[str, bytes], _Turn] = OrderedDict()
         self._size = 0
 
@@ -90,22 +90,22 @@ class Recaller:
         if newest is None or placed is None:
             return
         if job.expected is not None and newest >= job.expected.messages:
-            await self._put(job, Recalled(self._staying(job, job.budget, newest)))
+            await self._put(job, RecalledBlocks(self._staying(job, job.budget, newest)))
             return  # nobody knows yet what the newest turn will need
         earlier, key = self._staying(job, job.budget, newest), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
         if turn is not None and turn.checkpoint == checkpoint.digest:
             self._turns.move_to_end(key)
             blocks = earlier if turn.block is None else {**earlier, placed: turn.block}
-            await self._put(job, Recalled(blocks, turn.block))
+            await self._put(job, RecalledBlocks(blocks, turn.block))
         else:
-            await self._put(job, Recalled(earlier))
+            await self._put(job, RecalledBlocks(earlier))
             block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
             if keep:
                 self._remember(key, _Turn(checkpoint.digest, block))
         told = job.prompt.recalled.newest
         if told is not None or job.journal.outcome.recalled:
-            job.journal.tell(Told(len(told.passages) if told else 0, job.prompt.recalled.newest_tokens))
+            job.journal.tell(Recalled(len(told.passages) if told else 0, job.prompt.recalled.newest_tokens))
 
     async def give_way(self, job: Job) -> bool:
         """Take out what was recalled for this turn where it alone makes the prompt due; False if it does not.
@@ -122,8 +122,8 @@ class Recaller:
         checkpoint = prompt.checkpoint
         assert checkpoint is not None  # nothing is recalled without one
         self._remember((job.scope, prompt.links[newest]), _Turn(checkpoint.digest, None))
-        await self._put(job, Recalled(self._staying(job, budget, newest)))
-        job.journal.tell(Told(0, 0))
+        await self._put(job, RecalledBlocks(self._staying(job, budget, newest)))
+        job.journal.tell(Recalled(0, 0))
         return True
 
     async def drop(self, job: Job) -> bool:
@@ -131,7 +131,7 @@ class Recaller:
         if not job.prompt.recalled.blocks:
             return False
         await self._put(job, NOTHING)
-        job.journal.tell(Told(0, 0))
+        job.journal.tell(Recalled(0, 0))
         return True
 
     # -- earlier turns
@@ -167,11 +167,11 @@ class Recaller:
         while fitting:
             text = block_of(job.prompt.sent, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            await self._put(job, Recalled({**earlier, turn.placed: block}, block, cramped))
+            await self._put(job, RecalledBlocks({**earlier, turn.placed: block}, block, cramped))
             if room_left(job, budget, reserve) >= 0:
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]
-        await self._put(job, Recalled(earlier, cramped=cramped))
+        await self._put(job, RecalledBlocks(earlier, cramped=cramped))
         return None
 
     async def _found(self, job: Job, newest: int, room: float) -> list[Passage]:
@@ -210,7 +210,7 @@ class Recaller:
         ranked = partial(rank, said, query, near)
         return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
 
-    def _cut_out(self, job: Job, said: Said, newest: int) -> Said:
+    def _cut_out(self, job: Job, said: MessagePassages, newest: int) -> MessagePassages:
         """What the newest user message says, and if its middle had to be cut out, that alone."""
         placed = newest_user(job.prompt.history)
         if placed is None or not is_cut(job.prompt.history[placed], job.prompt.sent[newest]):
@@ -222,7 +222,7 @@ class Recaller:
         self,
         job: Job,
         checkpoint: Checkpoint,
-        said: Sequence[Said],
+        said: Sequence[MessagePassages],
         ranked: Callable[[], Ranking],
         room: float,
     ) -> list[Passage]:
@@ -246,7 +246,7 @@ class Recaller:
             in_prompt=texts.__contains__,
         )
 
-    async def _said_in(self, messages: Sequence[Message]) -> Sequence[Said]:
+    async def _said_in(self, messages: Sequence[Message]) -> Sequence[MessagePassages]:
         """What each message says; only new ones are read, large ones in a thread."""
         found = self._said.longest((), messages)
         new = messages[found.common :]
@@ -256,7 +256,7 @@ class Recaller:
         self._said.keep(found, await apart(large, found.grown, said, INDEXED))
         return said
 
-    async def _put(self, job: Job, recalled: Recalled) -> None:
+    async def _put(self, job: Job, recalled: RecalledBlocks) -> None:
         """Have this in the prompt, and count it."""
         if recalled.blocks or job.prompt.recalled.blocks:
             job.prompt.recalled = recalled
@@ -279,11 +279,11 @@ def room_left(job: Job, budget: ContextBudget, reserve: int = 0) -> int:
     return min(budget.brim - estimate.tokens, budget.limit - estimate.upper) - reserve
 
 
-def _read(messages: Sequence[Message]) -> list[Said]:
+def _read(messages: Sequence[Message]) -> list[MessagePassages]:
     return [said_in(message) for message in messages]
 
 
-def _texts(messages: Sequence[Message], said: Sequence[Said]) -> list[str]:
+def _texts(messages: Sequence[Message], said: Sequence[MessagePassages]) -> list[str]:
     """The text of each passage, in the order in which they are ranked."""
     texts = []
     for message, each in zip(messages, said, strict=True):

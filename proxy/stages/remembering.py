@@ -25,7 +25,7 @@ LEASE = 5.0
 """Seconds for which a conversation is held while an answer is put at its end."""
 
 
-class Health(Claims, Protocol):
+class StoreHealth(Claims, Protocol):
     """The store as far as it is asked how it is, and who changes what."""
 
     @property
@@ -37,7 +37,7 @@ class Health(Claims, Protocol):
 class Memory:
     """Runs the flows of dialects that ask for what is kept. Everything is one credential's own."""
 
-    def __init__(self, documents: Documents, sealer: Sealer, store: Health, limit: int) -> None:
+    def __init__(self, documents: Documents, sealer: Sealer, store: StoreHealth, limit: int) -> None:
         """`limit`: bytes of what one request may go on from."""
         self._documents = documents
         self._sealer = sealer

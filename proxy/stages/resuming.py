@@ -12,7 +12,7 @@ from proxy.answer.events import Correct
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
 from proxy.neutral.request import Message
-from proxy.shortening.continuation import ContinuationRequest, Partial, Said, continuation, shorten_said
+from proxy.shortening.continuation import ContinuationRequest, Partial, SaidBefore, continuation, shorten_said
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
@@ -27,11 +27,11 @@ SAID_SHARE = 0.15
 
 
 @dataclass(slots=True)
-class Progress:
+class ResumeState:
     """What is kept of one answer between its resumes."""
 
-    said: Said = field(default_factory=Said)
-    thought: Said = field(default_factory=Said)
+    said: SaidBefore = field(default_factory=SaidBefore)
+    thought: SaidBefore = field(default_factory=SaidBefore)
     hidden: bool = False
     """Nobody has seen the answer yet, so its last word can be taken back."""
     gap: str = ""
@@ -48,7 +48,7 @@ class Resumer:
         self._attempts = attempts
         self._meter = meter
 
-    async def resume(self, job: Job, answer: Answer, progress: Progress) -> Attempted | None:
+    async def resume(self, job: Job, answer: Answer, state: ResumeState) -> Attempted | None:
         """Open the next attempt; None when there is no way to go on.
 
         Raises:
@@ -56,19 +56,19 @@ class Resumer:
         """
         if answer.attempt.spoke:
             job.spent.answered()
-        if answer.attempt.restarted and progress.how is not None:
-            await self._refuse(job, progress.how, "began its answer anew")
-            if progress.how is Continuation.QUOTE:
+        if answer.attempt.restarted and state.how is not None:
+            await self._refuse(job, state.how, "began its answer anew")
+            if state.how is Continuation.QUOTE:
                 return None
         for how in self._ways(job):
             if (
                 job.budget is None
             ):  # nothing is known of the model, or not any more, because another one answers
                 return None
-            opened = await self._go_on(job, answer, progress, how)
+            opened = await self._go_on(job, answer, state, how)
             if isinstance(opened, Attempted):
                 job.journal.tell(Resumed(how.value))
-                progress.how = how
+                state.how = how
                 return opened
             if opened is Remedy.GIVE_UP:
                 return None
@@ -76,14 +76,14 @@ class Resumer:
         return None
 
     async def _go_on(
-        self, job: Job, answer: Answer, progress: Progress, how: Continuation
+        self, job: Job, answer: Answer, state: ResumeState, how: Continuation
     ) -> Attempted | Remedy:
         """Ask in one way; the remedy tells whether there may be another."""
         budget = job.budget
         assert budget is not None
-        if progress.hidden and not answer.attempt.calling:
-            progress.gap = answer.cut_back()
-        partial = await self._shortened(job, answer, progress, budget.window * SAID_SHARE)
+        if state.hidden and not answer.attempt.calling:
+            state.gap = answer.cut_back()
+        partial = await self._shortened(job, answer, state, budget.window * SAID_SHARE)
         said = sum(self._cost(job)([{"role": "assistant", "content": partial.text or partial.thought}]))
         if job.prompt.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
             gained = await self._compactor.compact(job, goal=max(1, int(budget.goal - said)))
@@ -125,14 +125,14 @@ class Resumer:
     def _cost(self, job: Job) -> Callable[[Any], list[float]]:
         return lambda messages: self._meter.costs(job.key, messages)
 
-    async def _shortened(self, job: Job, answer: Answer, progress: Progress, room: float) -> Partial:
+    async def _shortened(self, job: Job, answer: Answer, state: ResumeState, room: float) -> Partial:
         """What was said so far, or thought if nothing was said, in `room` tokens."""
         budget = job.budget
         assert budget is not None
         text = answer.unplaced
         thought = answer.reasoning if not text and answer.thinking else ""
         by = await self._compactor.summariser(job, budget, 0.0)
-        so_far = progress.thought if thought else progress.said
+        so_far = state.thought if thought else state.said
         flow = shorten_said(text or thought, so_far, room=room, by=by, cost=self._cost(job))
         short = await drive(flow, self._compactor.summaries(job))
         return Partial(thought=short) if thought else Partial(text=short)

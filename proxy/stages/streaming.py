@@ -14,11 +14,11 @@ from proxy.answer.events import (
     Correct,
     Corrected,
     Finish,
-    Limits,
     Pause,
     Reopened,
     ResumeFailed,
     Retry,
+    Room,
     Search,
     Send,
     StreamEvent,
@@ -36,13 +36,13 @@ from proxy.net.http11 import InvalidResponse
 from proxy.net.inflate import Undecoded
 from proxy.net.tasks import spawn
 from proxy.neutral.piece import Piece
-from proxy.shortening.continuation import Said
+from proxy.shortening.continuation import SaidBefore
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger, make_id
 from proxy.stages.job import Job
-from proxy.stages.resuming import Progress, Resumer
+from proxy.stages.resuming import Resumer, ResumeState
 from proxy.stages.searching import Searcher
 from proxy.status import Notice
 from proxy.telemetry import events
@@ -61,7 +61,7 @@ class Run:
     job: Job
     session: StreamSession
     to: Audience
-    progress: Progress
+    state: ResumeState
     estimates: list[Estimate]
     """Of the prompt of each attempt."""
     readers: list[EmulatedStream]
@@ -114,7 +114,7 @@ class StreamDriver:
             job=job,
             session=session,
             to=to,
-            progress=Progress(hidden=isinstance(to, Nobody)),
+            state=ResumeState(hidden=isinstance(to, Nobody)),
             estimates=[job.prompt.estimate],
             readers=readers,
         )
@@ -190,13 +190,13 @@ class StreamDriver:
                 await self._settle(run)
             if session.answer.attempt.cleared and not await self._attempts.cleared(job):
                 return None
-            attempted = await self._resumer.resume(job, session.answer, run.progress)
+            attempted = await self._resumer.resume(job, session.answer, run.state)
         except UpstreamUnavailable:
             return None
         if attempted is None:
             return None
         run.estimates.append(attempted.estimate)
-        _resumed(job, session, attempted, run.progress)
+        _resumed(job, session, attempted, run.state)
         return attempted.response
 
     async def _settle(self, run: Run) -> None:
@@ -228,8 +228,8 @@ class StreamDriver:
         if body is not None:
             return None
         run.estimates.append(job.prompt.estimate)
-        limits = _limits(job) if job.budget is not None else None
-        run.session.handle(Reopened(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, limits=limits))
+        room = _room(job) if job.budget is not None else None
+        run.session.handle(Reopened(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, room=room))
         return response
 
     async def _answered(self, run: Run, stopped: Correct | Search) -> Stopped:
@@ -255,7 +255,7 @@ class StreamDriver:
 
     async def _searched(self, run: Run, search: Search) -> Attempted | None:
         """Tell the model what it searched for. What it says from then on is no part of what was said before."""
-        run.progress.said, run.progress.thought = Said(), Said()
+        run.state.said, run.state.thought = SaidBefore(), SaidBefore()
         with suppress(UpstreamUnavailable):
             return await self._searcher.go_on(run.job, run.session.answer, search)
         return None
@@ -336,20 +336,20 @@ def _watch(job: Job, remarks: Callable[[], Sequence[Piece]]) -> Watch:
         unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
         search=job.prompt.search,
         vain_resumes=job.options.vain_resumes,
-        ceiling=_limits(job).ceiling,
+        ceiling=_room(job).ceiling,
     )
 
 
-def _limits(job: Job) -> Limits:
+def _room(job: Job) -> Room:
     """The room for the answer as it is known now."""
     budget = job.budget
     if budget is None:
-        return Limits(0, 0, 0, assumed=True)
+        return Room(0, 0, 0, assumed=True)
     ceiling = int(job.options.answer_windows * budget.window)
-    return Limits(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)
+    return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)
 
 
-def _resumed(job: Job, session: StreamSession, attempted: Attempted, progress: Progress) -> None:
+def _resumed(job: Job, session: StreamSession, attempted: Attempted, state: ResumeState) -> None:
     asked = attempted.request
     event = Reopened(
         attempted.estimate.tokens,
@@ -357,7 +357,7 @@ def _resumed(job: Job, session: StreamSession, attempted: Attempted, progress: P
         echo=asked.echo,
         quote=asked.quote,
         exact=asked.exact,
-        gap=progress.gap,
-        limits=_limits(job),
+        gap=state.gap,
+        room=_room(job),
     )
     session.handle(event)

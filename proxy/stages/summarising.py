@@ -23,7 +23,7 @@ from proxy.net.inflate import readable
 from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
 from proxy.shortening.loops import LoopWatch
-from proxy.shortening.verification import Written, checked
+from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
@@ -50,7 +50,7 @@ BYTES_PER_TOKEN = 4096
 """Bytes of stream that a summary may take, and more for each token asked for: one comes in 100 to 500."""
 TOO_LONG = 2
 """Times the tokens asked for, after which an answer is left: its backend does not keep the bound."""
-FAILED = Written(failed=True)
+FAILED = SummaryReply(failed=True)
 
 Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
 """Whoever answers a request for a summary; empty when that failed."""
@@ -165,14 +165,14 @@ class Summaries:
             raise NotWritten
         return found.text
 
-    async def _in_time(self, route: Route, ask: SummaryAsk) -> Written | None:
+    async def _in_time(self, route: Route, ask: SummaryAsk) -> SummaryReply | None:
         """What came; None if the model is not to be asked again."""
         if self._until is None:
             self._until = asyncio.get_running_loop().time() + self._job.options.summary_timeout
         try:
             async with asyncio.timeout_at(self._until):
                 while (came := await self._asked(route, ask)) is not None:
-                    if isinstance(came, Written):
+                    if isinstance(came, SummaryReply):
                         return came
                     await asyncio.sleep(came)
         except TimeoutError:
@@ -180,7 +180,7 @@ class Summaries:
             _log.warning("summary by %s given up after %g s", route.model, self._job.options.summary_timeout)
         return None
 
-    async def _asked(self, route: Route, ask: SummaryAsk) -> Written | float | None:
+    async def _asked(self, route: Route, ask: SummaryAsk) -> SummaryReply | float | None:
         """Ask once: what came; or seconds to wait before asking again; None: not to be asked again."""
         job = self._job
         self._lost = True
@@ -215,7 +215,7 @@ class Summaries:
         before = self._job.managed.spent
         self._job.managed.spent = before[0] + read, before[1] + wrote
 
-    def _rest(self, response: httpx.Response) -> Written | float | None:
+    def _rest(self, response: httpx.Response) -> SummaryReply | float | None:
         """How long a backend that refused wants to be left alone, if it says so in seconds, and it is not for long."""
         told = str(response.headers.get("retry-after", "")).strip()
         if response.status_code != 429 and not told:
@@ -260,7 +260,7 @@ class _Reading:
         self._progress = progress
         self._watches = (LoopWatch(), LoopWatch())
 
-    async def read(self) -> Written | None:
+    async def read(self) -> SummaryReply | None:
         """What it says; None if it has too many bytes.
 
         Who returns closes the connection, so that a model that loops, or does not end, is stopped there.
@@ -279,13 +279,13 @@ class _Reading:
             self._take(splitter.feed(data))
             self._progress.written = before + answer.completion_tokens
             if any(watch.looped for watch in self._watches):
-                return Written(answer.text, looped=True)
+                return SummaryReply(answer.text, looped=True)
             if answer.completion_tokens > self._tokens * TOO_LONG:
-                return Written(answer.text, cut=True, endless=True)
+                return SummaryReply(answer.text, cut=True, endless=True)
         self._take(splitter.flush())
         if answer.attempt.errored or answer.attempt.calling:
             return FAILED
-        return Written(answer.text, cut=answer.attempt.finish == "length")
+        return SummaryReply(answer.text, cut=answer.attempt.finish == "length")
 
     def _take(self, block: bytes) -> None:
         for piece in map(UPSTREAM.read, sse.frames(block)):

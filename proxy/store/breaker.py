@@ -84,7 +84,7 @@ class Use:
     seconds: float
 
 
-class Guard:
+class StoreGuard:
     """Runs the operations of one store: none raises, each state change is logged once.
 
     There are two breakers, because a store that is full or read-only still answers reads, and answering

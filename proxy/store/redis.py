@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 
 from proxy.history.chain import DIGEST_BYTES
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
-from proxy.store.breaker import Guard
+from proxy.store.breaker import StoreGuard
 from proxy.store.claims import POLL, LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.memory import Encoded, Shelf
@@ -100,7 +100,7 @@ class RedisStore:
         self._ttl = limits.ttl
         self._max_bytes = limits.max_bytes
         self._timeout = limits.timeout
-        self._guard = Guard("store redis", describe=describe, judge=judge)
+        self._guard = StoreGuard("store redis", describe=describe, judge=judge)
         self._kept = Shelf(limits.shelter())
         self._claims = LocalClaims(limits.steady)
         self._tokens: dict[str, str] = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from proxy.store.breaker import Guard, Use
+from proxy.store.breaker import StoreGuard, Use
 from proxy.store.opening import CLOSE_TIMEOUT
 from proxy.store.sqlite_file import Overtaken, SqliteFile, describe, judge, passing
 from proxy.store.sqlite_rows import NotOurs
@@ -31,7 +31,7 @@ class SqliteThread:
         self._file = file
         self._timeout = timeout
         self._worker = Worker("spillway-sqlite", depth=QUEUE_DEPTH)
-        self.guard = Guard("store sqlite", describe=describe, judge=judge)
+        self.guard = StoreGuard("store sqlite", describe=describe, judge=judge)
         self._closed = False
 
     def start(self, statement: Callable[[sqlite3.Connection], T]) -> T | None:

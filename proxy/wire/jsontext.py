@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
+
+JsonObject: TypeAlias = dict[str, Any]
 
 _TOO_DEEP = "nested too deeply"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

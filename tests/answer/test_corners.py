@@ -12,7 +12,7 @@ from proxy.answer.seam import seam_for
 from proxy.answer.session import State, Watch
 from proxy.backends.profile import Continuation
 from proxy.shortening.asking import Summariser
-from proxy.shortening.continuation import Partial, Said, continuation, shorten_said
+from proxy.shortening.continuation import Partial, SaidBefore, continuation, shorten_said
 from tests.answer.support import (
     DONE,
     FAR,
@@ -116,7 +116,7 @@ def test_a_shortened_thought_between_tags_is_still_a_thought() -> None:
     thought = "<think>" + " ".join(f"idea{n}" for n in range(2000))
     flow = shorten_said(
         thought,
-        Said(),
+        SaidBefore(),
         room=300,
         by=Summariser(window=4096, tokens=200, overhead=0.0, same_model=True),
         cost=lambda messages: [len(m["content"]) / 4 for m in messages],

@@ -188,7 +188,7 @@ def test_what_the_own_endpoints_answer_is_what_is_described() -> None:
         schemas.ModelList.model_validate(listed.json(), strict=True)
         model = listed.json()["data"][0]["id"]
         schemas.ModelObject.model_validate(proxy.client.get(f"/v1/models/{model}").json(), strict=True)
-        schemas.Known.model_validate(proxy.client.get("/spillway/models").json(), strict=True)
+        schemas.KnownBackends.model_validate(proxy.client.get("/spillway/models").json(), strict=True)
         explained = proxy.client.post("/spillway/explain", json=question)
         schemas.Explanation.model_validate(explained.json(), strict=True)
         for answer in (listed, explained, proxy.client.get("/healthz"), proxy.client.get("/docs")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.demo.pieces import pieces, prompt_tokens, text_of
+from proxy.demo.pieces import pieces, prompt_tokens
 
 TEXT = st.text(max_size=200)
 
@@ -23,13 +23,6 @@ def test_no_token_is_empty(text: str) -> None:
 def test_a_long_run_of_one_kind_of_character_stays_linear() -> None:
     assert len(pieces(" " * 100_000)) == 100_000
     assert len(pieces("a" * 100_002)) == 16_667
-
-
-def test_text_of_joins_text_parts() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert text_of({"content": parts}) == "one\n\ntwo"
-    assert text_of({"content": None}) == ""
-    assert text_of({"content": "as it is"}) == "as it is"
 
 
 @given(st.lists(TEXT, max_size=5), TEXT)

@@ -15,7 +15,7 @@ from proxy.demo.pieces import pieces
 from proxy.demo.script import LOST, reply
 from proxy.shortening import summary as core_summary
 from proxy.shortening.source import NOTHING
-from proxy.shortening.verification import Written, checked
+from proxy.shortening.verification import SummaryReply, checked
 
 COUNT = texts.count(3000)
 STORY = texts.story()
@@ -120,7 +120,7 @@ def test_a_summary_is_made_of_what_was_shown() -> None:
     answer = say("The launch code is 4711.", "Noted.", "Count to 3000", COUNT, ask)
     assert "The launch code is 4711." in answer
     assert "3000" in answer
-    assert checked(Written(answer), NOTHING, tokens=200).text
+    assert checked(SummaryReply(answer), NOTHING, tokens=200).text
     assert len(pieces(answer)) < 200
 
 
@@ -135,7 +135,7 @@ def test_a_fenced_transcript_is_summarised() -> None:
     answer = reply([message], used=10, window=WINDOW)
     assert "remark number 49" in answer
     assert "Sections:" not in answer
-    assert checked(Written(answer), NOTHING, tokens=200).text
+    assert checked(SummaryReply(answer), NOTHING, tokens=200).text
     assert len(pieces(answer)) < 250
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.emulation import Call, Malformed, Offer, Piece, Text, offer_of
+from proxy.emulation import Call, Malformed, Offer, Scanned, Text, offer_of
 
 WEATHER = {
     "name": "get_weather",
@@ -58,7 +58,7 @@ def offer(**fields: Any) -> Offer:
 class Output:
     name: str
     text: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Scanned, ...]
     cut: bool = False
 
 
@@ -66,7 +66,7 @@ def paris(form: str, *repairs: str, arguments: str = '{"city": "Paris"}') -> Cal
     return Call("get_weather", arguments, form, repairs)
 
 
-def row(name: str, text: str, *pieces: Piece | str, cut: bool = False) -> Output:
+def row(name: str, text: str, *pieces: Scanned | str, cut: bool = False) -> Output:
     return Output(name, text, tuple(Text(p) if isinstance(p, str) else p for p in pieces), cut)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import Call, CallScanner, Offer, Piece, Text
+from proxy.emulation import Call, CallScanner, Offer, Scanned, Text
 from proxy.emulation.scanner import joined
 from tests.emulation.outputs import FENCED, TAGGED, P, offer, paris
 from tests.emulation.test_scanner import plain_text, scanned
@@ -28,18 +28,18 @@ ANSWERS = {
 }
 
 
-def read_on(said: str, *rest: str, of: Offer = OFFER, called: bool = False) -> tuple[Piece, ...]:
+def read_on(said: str, *rest: str, of: Offer = OFFER, called: bool = False) -> tuple[Scanned, ...]:
     scanner = CallScanner(of)
     scanner.resume(said, called=called)
     pieces = [piece for text in rest for piece in scanner.feed(text)]
     return tuple(joined([*pieces, *scanner.close()]))
 
 
-def text_of(pieces: Sequence[Piece]) -> str:
+def text_of(pieces: Sequence[Scanned]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, Text))
 
 
-def calls_of(pieces: Sequence[Piece]) -> list[Piece]:
+def calls_of(pieces: Sequence[Scanned]) -> list[Scanned]:
     return [piece for piece in pieces if not isinstance(piece, Text)]
 
 
@@ -90,7 +90,7 @@ def test_text_is_never_doubled_nor_lost(text: str, data: st.DataObject) -> None:
         (f"A\n{TAGGED}\n", "B", (Text("B"),)),
     ],
 )
-def test_where_an_answer_was_left(said: str, rest: str, pieces: tuple[Piece, ...]) -> None:
+def test_where_an_answer_was_left(said: str, rest: str, pieces: tuple[Scanned, ...]) -> None:
     assert read_on(said, rest) == read_on(said, *rest) == pieces
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import Call, CallScanner, Malformed, Offer, Piece, Text
+from proxy.emulation import Call, CallScanner, Malformed, Offer, Scanned, Text
 from proxy.emulation.scanner import joined
 from tests.emulation.broken import MALFORMED, REPAIRED, UNTOUCHED
 from tests.emulation.outputs import CLEAN, FENCED, TAGGED, Output, P, offer, paris
@@ -38,7 +38,7 @@ pieces_of_text = st.lists(
 plain_text = st.text(st.sampled_from("{}[]<>`\"':,; \n\tabtnmeoljs_=/"), max_size=80)
 
 
-def scanned(chunks: Iterable[str], *, cut: bool = False, of: Offer = OFFER) -> tuple[Piece, ...]:
+def scanned(chunks: Iterable[str], *, cut: bool = False, of: Offer = OFFER) -> tuple[Scanned, ...]:
     scanner = CallScanner(of)
     pieces = [piece for chunk in chunks for piece in scanner.feed(chunk)]
     return tuple(joined([*pieces, *scanner.close(cut=cut)]))

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from proxy.backends.base import Reply
-from proxy.net.discovery import Found, discover
+from proxy.net.discovery import Discovered, discover
 from tests.backends.driver import payloads
 
 pytestmark = pytest.mark.anyio
@@ -40,10 +40,10 @@ async def test_all_four_are_found_where_they_usually_are() -> None:
         }
     )
     assert await discover(transport) == [
-        Found("lmstudio", "http://127.0.0.1:1234"),
-        Found("ollama", "http://127.0.0.1:11434"),
-        Found("llamacpp", "http://127.0.0.1:8080"),
-        Found("vllm", "http://127.0.0.1:8000"),
+        Discovered("lmstudio", "http://127.0.0.1:1234"),
+        Discovered("ollama", "http://127.0.0.1:11434"),
+        Discovered("llamacpp", "http://127.0.0.1:8080"),
+        Discovered("vllm", "http://127.0.0.1:8000"),
     ]
 
 
@@ -71,19 +71,19 @@ async def test_another_program_is_not_taken_for_a_backend(server: dict[str, Any]
 
 async def test_a_server_with_an_openai_list_is_a_generic_backend() -> None:
     assert await discover(machine({8000: {"/v1/models": OPENAI_LIST}})) == [
-        Found("generic", "http://127.0.0.1:8000")
+        Discovered("generic", "http://127.0.0.1:8000")
     ]
 
 
 async def test_the_kind_is_told_by_shape_and_not_by_port() -> None:
     transport = machine({9: {"/v1/models": VLLM["models"]}, 10: {"/props": LLAMACPP["props"]}})
     assert await discover(transport, ports=(10, 9)) == [
-        Found("llamacpp", "http://127.0.0.1:10"),
-        Found("vllm", "http://127.0.0.1:9"),
+        Discovered("llamacpp", "http://127.0.0.1:10"),
+        Discovered("vllm", "http://127.0.0.1:9"),
     ]
 
 
 async def test_a_model_that_is_still_loading_is_found() -> None:
     assert await discover(machine({8080: {"*": Reply(503, LLAMACPP["loading"])}})) == [
-        Found("llamacpp", "http://127.0.0.1:8080")
+        Discovered("llamacpp", "http://127.0.0.1:8080")
     ]

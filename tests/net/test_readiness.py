@@ -11,7 +11,7 @@ from typing_extensions import override
 from proxy.net.credentials import OwnKeys
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
-from proxy.net.readiness import BELIEVED, Readiness
+from proxy.net.readiness import BELIEVED, ReadinessProbe
 from proxy.net.upstream import Upstream
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,9 @@ class Clock:
         return self.now
 
 
-def readiness(*servers: Server, clock: Callable[[], float] | None = None, patience: float = 5.0) -> Readiness:
+def readiness(
+    *servers: Server, clock: Callable[[], float] | None = None, patience: float = 5.0
+) -> ReadinessProbe:
     upstreams = [
         Upstream(
             name=f"b{number}",
@@ -54,7 +56,7 @@ def readiness(*servers: Server, clock: Callable[[], float] | None = None, patien
         )
         for number, server in enumerate(servers, start=1)
     ]
-    return Readiness(upstreams, clock=clock or Clock(), patience=patience)
+    return ReadinessProbe(upstreams, clock=clock or Clock(), patience=patience)
 
 
 @pytest.mark.parametrize(

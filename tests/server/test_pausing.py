@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 from proxy.exchange import Receive, Scope, SendMessage
 from proxy.server import Guard, Limits
-from proxy.server.connection import Connection
+from proxy.server.connection import ClientConnection
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ class Side:
         self.clock, self.wire, self.go = Clock(), Wire(), asyncio.Event()
         config = cast("Config", SimpleNamespace(loaded_app=self.app))
         loop = cast("asyncio.AbstractEventLoop", self.clock)
-        self.connection = Connection(Guard(Limits(timeout=TIMEOUT)), config, ServerState(), {}, loop)
+        self.connection = ClientConnection(Guard(Limits(timeout=TIMEOUT)), config, ServerState(), {}, loop)
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
 
     async def app(self, _: Scope, receive: Receive, send: SendMessage) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.settings import is_near
+from proxy.settings import is_nearby
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ from proxy.settings import is_near
     ],
 )
 def test_what_is_on_this_machine_or_in_its_network_is_near(host: str, near: bool) -> None:
-    assert is_near(host) is near
+    assert is_nearby(host) is near

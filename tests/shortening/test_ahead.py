@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.neutral.piece import CallPart, Piece
-from proxy.shortening.ahead import NEXT, Growth, growth, history_next, is_due_next, is_near
+from proxy.shortening.ahead import NEXT, Growth, growth, history_next, is_due_next, may_be_due
 from proxy.shortening.budget import ContextBudget
 
 BUDGET = ContextBudget(window=2000)
@@ -69,7 +69,7 @@ def test_what_would_be_compacted_in_front_of_a_client_is_compacted_ahead(
     if BUDGET.needs_compaction(tokens + asked, tokens + asked):
         assert due
     if due and asked + answered <= BUDGET.window // 4:
-        assert is_near(BUDGET, tokens)
+        assert may_be_due(BUDGET, tokens)
 
 
 def test_the_next_history_has_the_answer_and_something_in_place_of_the_newest_message() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proxy.shortening.loops import LoopWatch, loops
 from proxy.shortening.source import NOTHING, Source, source_of
 from proxy.shortening.summary import instruction
-from proxy.shortening.verification import Written, checked
+from proxy.shortening.verification import SummaryReply, checked
 from tests.histories import assistant, user
 
 SAYS = "The user wants a blue house; the roof is missing."
@@ -28,11 +28,11 @@ GOOD = (
 
 
 def verdict(text: str, source: Source = NOTHING, *, cut: bool = False, tokens: int = 200) -> str:
-    return checked(Written(text, cut=cut), source, tokens=tokens).verdict
+    return checked(SummaryReply(text, cut=cut), source, tokens=tokens).verdict
 
 
 def text_of(text: str, *, cut: bool = False) -> str:
-    return checked(Written(text, cut=cut), NOTHING, tokens=200).text
+    return checked(SummaryReply(text, cut=cut), NOTHING, tokens=200).text
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_it_is_seen_long_before_the_end() -> None:
 @given(text=st.text(max_size=400), cut=st.booleans())
 def test_the_same_text_gets_the_same_verdict(text: str, *, cut: bool) -> None:
     source = source_of(TALK)
-    first = checked(Written(text, cut=cut), source, tokens=100)
-    assert first == checked(Written(text, cut=cut), source_of(TALK), tokens=100)
+    first = checked(SummaryReply(text, cut=cut), source, tokens=100)
+    assert first == checked(SummaryReply(text, cut=cut), source_of(TALK), tokens=100)
     if first.text:
-        again = checked(Written(first.text), source, tokens=100)
+        again = checked(SummaryReply(first.text), source, tokens=100)
         assert again.text, "what was found fit stays so"

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from proxy.store.breaker import Breaker, Fault, Guard
+from proxy.store.breaker import Breaker, Fault, StoreGuard
 from tests.store.support import HandClock
 
 pytestmark = pytest.mark.anyio
@@ -15,9 +15,9 @@ class Full(Exception):
 
 
 @pytest.fixture
-def guard(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Guard:
+def guard(clock: HandClock, caplog: pytest.LogCaptureFixture) -> StoreGuard:
     caplog.set_level(logging.INFO, logger="spillway.store")
-    return Guard(
+    return StoreGuard(
         "store test",
         describe=lambda error: type(error).__name__,
         judge=lambda error: {Full: Fault.WRITES, ValueError: Fault.RECORD}.get(type(error), Fault.REACH),
@@ -37,7 +37,7 @@ async def _refused() -> str:
     raise Full
 
 
-async def _run(guard: Guard, what: object = _works, *, write: bool = False) -> str:
+async def _run(guard: StoreGuard, what: object = _works, *, write: bool = False) -> str:
     operation = {"works": _works, "fails": _fails, "refused": _refused}[str(what)]
     return await guard.run(operation, "nothing", seconds=0.25, write=write)
 
@@ -89,7 +89,9 @@ def test_while_unhealthy_one_operation_at_a_time_tries() -> None:
     assert [breaker.admits(1.0) for _ in range(3)] == [True, False, False]
 
 
-async def test_after_a_failure_nothing_runs_until_the_pause_is_over(guard: Guard, clock: HandClock) -> None:
+async def test_after_a_failure_nothing_runs_until_the_pause_is_over(
+    guard: StoreGuard, clock: HandClock
+) -> None:
     assert await _run(guard, "works") == "answer"
     assert await _run(guard, "fails") == "nothing"
     assert not guard.healthy
@@ -100,7 +102,7 @@ async def test_after_a_failure_nothing_runs_until_the_pause_is_over(guard: Guard
 
 
 async def test_each_change_is_logged_once(
-    guard: Guard, clock: HandClock, caplog: pytest.LogCaptureFixture
+    guard: StoreGuard, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for what in ("works", "fails", "fails", "fails", "works", "works", "fails"):
         clock.advance(60)
@@ -113,7 +115,7 @@ async def test_each_change_is_logged_once(
 
 
 async def test_a_store_that_refuses_writes_is_still_read(
-    guard: Guard, clock: HandClock, caplog: pytest.LogCaptureFixture
+    guard: StoreGuard, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await _run(guard, "refused", write=True) == "nothing"
     assert await _run(guard, "works") == "answer"
@@ -128,7 +130,7 @@ async def test_a_store_that_refuses_writes_is_still_read(
 
 
 async def test_what_one_record_is_at_fault_for_is_counted_and_nothing_else(
-    guard: Guard, caplog: pytest.LogCaptureFixture
+    guard: StoreGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def bad() -> str:
         raise ValueError
@@ -140,13 +142,13 @@ async def test_what_one_record_is_at_fault_for_is_counted_and_nothing_else(
     assert caplog.messages == []
 
 
-async def test_a_refusal_of_a_read_is_a_failure(guard: Guard) -> None:
+async def test_a_refusal_of_a_read_is_a_failure(guard: StoreGuard) -> None:
     await _run(guard, "refused")
     assert await _run(guard, "works") == "nothing"
 
 
 async def test_a_time_out_of_a_held_up_event_loop_is_not_held_against_the_store(
-    guard: Guard, clock: HandClock
+    guard: StoreGuard, clock: HandClock
 ) -> None:
     async def late() -> str:
         clock.advance(3.0)
@@ -162,7 +164,7 @@ async def test_a_time_out_of_a_held_up_event_loop_is_not_held_against_the_store(
     assert not guard.healthy
 
 
-async def test_a_closed_guard_admits_nothing(guard: Guard) -> None:
+async def test_a_closed_guard_admits_nothing(guard: StoreGuard) -> None:
     guard.close()
     assert await _run(guard, "works") == "nothing"
     assert guard.healthy

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from proxy.emulation.forms.bare import BARE
-from proxy.emulation.forms.base import Form
+from proxy.emulation.forms.base import CallForm
 from proxy.emulation.forms.fenced import FENCED
 from proxy.emulation.forms.mistral import MISTRAL
 from proxy.emulation.forms.tagged import FUNCTION, FUNCTION_CALL, TOOL_CALL
 
-FORMS: tuple[Form, ...] = (TOOL_CALL, FUNCTION_CALL, FUNCTION, FENCED, BARE, MISTRAL)
+FORMS: tuple[CallForm, ...] = (TOOL_CALL, FUNCTION_CALL, FUNCTION, FENCED, BARE, MISTRAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from proxy.emulation.cursor import Cursor
-from proxy.emulation.forms.base import Body, Form, Reading
+from proxy.emulation.forms.base import Body, CallForm, Reading
 from proxy.emulation.forms.bodies import calls, close
 from proxy.emulation.forms.tagged import CLOSING
 
@@ -36,4 +36,4 @@ def _behind(cursor: Cursor, reading: Reading) -> Body | bool:
     return _begin(cursor, reading) if following == "{" else close(cursor, CLOSING, end=end)
 
 
-BARE = Form("bare", ("{", "["), _begin, marked=False, at_line_start=True)
+BARE = CallForm("bare", ("{", "["), _begin, marked=False, at_line_start=True)

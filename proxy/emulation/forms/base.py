@@ -61,7 +61,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CallForm:
     """One way in which models write calls."""
 
     name: str
@@ -79,7 +79,7 @@ class Form:
 class Reading:
     """A form from its opening on: complete, none after all, or not known yet. How the text was cut changes nothing."""
 
-    form: Form
+    form: CallForm
     names: Words
     """Of the tools."""
     opening: str

@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from proxy.emulation.cursor import Cursor, Words
-from proxy.emulation.forms.base import Body, Form, Reading
+from proxy.emulation.forms.base import Body, CallForm, Reading
 from proxy.emulation.forms.bodies import between, calls
 from proxy.emulation.forms.tagged import CLOSING, OPENING
 
@@ -43,4 +43,4 @@ def _behind(tag: bool, cursor: Cursor, reading: Reading) -> Body | bool:  # noqa
     return following == "" or _next(cursor, reading)
 
 
-FENCED = Form("fenced", (FENCE,), _begin, marked=False)
+FENCED = CallForm("fenced", (FENCE,), _begin, marked=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from proxy.emulation.cursor import Cursor
-from proxy.emulation.forms.base import Body, Form, Reading
+from proxy.emulation.forms.base import Body, CallForm, Reading
 from proxy.emulation.forms.bodies import arguments, between, calls
 
 _ID = re.compile(r"[A-Za-z0-9_-]{0,64}+")
@@ -36,4 +36,4 @@ def _behind(cursor: Cursor, reading: Reading) -> Body | bool:
     return True
 
 
-MISTRAL = Form("mistral", ("[TOOL_CALLS]",), _begin)
+MISTRAL = CallForm("mistral", ("[TOOL_CALLS]",), _begin)

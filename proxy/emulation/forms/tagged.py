@@ -10,7 +10,7 @@ import re
 from functools import partial
 
 from proxy.emulation.cursor import Cursor
-from proxy.emulation.forms.base import Body, Form, Reading
+from proxy.emulation.forms.base import Body, CallForm, Reading
 from proxy.emulation.forms.bodies import between, calls, close, function
 
 OPENING = "<tool_call>"
@@ -38,6 +38,6 @@ def _behind(closing: str, cursor: Cursor, reading: Reading) -> Body | bool:
     return close(cursor, closing, end=end)
 
 
-TOOL_CALL = Form("tool_call", (OPENING,), partial(tagged, CLOSING))
-FUNCTION_CALL = Form("function_call", ("<function_call>",), partial(tagged, "</function_call>"))
-FUNCTION = Form("function", (_FUNCTION,), function)
+TOOL_CALL = CallForm("tool_call", (OPENING,), partial(tagged, CLOSING))
+FUNCTION_CALL = CallForm("function_call", ("<function_call>",), partial(tagged, "</function_call>"))
+FUNCTION = CallForm("function", (_FUNCTION,), function)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from proxy.neutral.request import Message
-from proxy.shortening.policy import Limits
+from proxy.shortening.policy import PruneLimits
 
 Cost = Callable[[Sequence[Message]], list[float]]
 """Predicted tokens of each message."""
@@ -31,7 +31,7 @@ class Reduction:
     floor: int
     tail: int
     budget: float
-    limits: Limits
+    limits: PruneLimits
     cost: Cost
     enough: float = 0.0
     whole: float = math.inf
