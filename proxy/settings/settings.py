@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     api_keys: WordList = Field(
         (), repr=False, description="Keys that clients must present; empty: open, on loopback only."
     )
-    admin_keys: Words = Field(
+    admin_keys: WordList = Field(
         (), repr=False, description="Keys with which all conversations may be looked at, and no model asked."
     )
     show_content: bool = Field(False, description="Show their holders what was said too, not only figures.")
