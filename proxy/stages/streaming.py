@@ -50,7 +50,7 @@ from proxy.telemetry.events import BackendFailed, FirstByte, Paused
 from proxy.tokens.meter import Estimate
 from proxy.wire.sse import FrameTooLong
 
-Stopped = Pause | Retry | Correct | Search | None
+Interrupted = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
 
 
@@ -138,7 +138,7 @@ class StreamDriver:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
             self.over(run)
 
-    async def go_on(self, run: Run, stopped: Stopped) -> None:
+    async def go_on(self, run: Run, stopped: Interrupted) -> None:
         """From a pause to the end of the answer; at once if it has ended."""
         while stopped is not None:
             if isinstance(stopped, Correct | Search):
@@ -232,7 +232,7 @@ class StreamDriver:
         run.session.handle(Reopened(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, room=room))
         return response
 
-    async def _answered(self, run: Run, stopped: Correct | Search) -> Stopped:
+    async def _answered(self, run: Run, stopped: Correct | Search) -> Interrupted:
         """Answer what the model called for, and go on; where that can't be, deliver what there is."""
         if isinstance(stopped, Correct):
             attempted = await self._corrected(run, stopped)
@@ -260,7 +260,7 @@ class StreamDriver:
             return await self._searcher.go_on(run.job, run.session.answer, search)
         return None
 
-    async def _pump(self, run: Run, response: httpx.Response) -> Stopped:
+    async def _pump(self, run: Run, response: httpx.Response) -> Interrupted:
         """Read one attempt until it ends or is to be left."""
         session, to, stream = run.session, run.to, response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
@@ -288,7 +288,7 @@ class StreamDriver:
             while run.readers:
                 self.ledger.add(run.job, run.readers.pop().stats)
 
-    async def _carry_out(self, run: Run, event: StreamEvent) -> Stopped:
+    async def _carry_out(self, run: Run, event: StreamEvent) -> Interrupted:
         for command in run.session.handle(event):
             match command:
                 case Send(data):

@@ -25,7 +25,7 @@ from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.stages.passing import failure
-from proxy.stages.streaming import Run, Stopped, StreamDriver
+from proxy.stages.streaming import Interrupted, Run, StreamDriver
 from proxy.telemetry.events import FirstByte
 from proxy.wire.jsontext import dumps, loads
 
@@ -198,7 +198,7 @@ def _unfinished(
     return driver.begin(job, Nobody(job.writer()))
 
 
-def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Stopped:
+def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Interrupted:
     """Why the answer is not complete yet; the session then has what there is of it behind it."""
     session, answer = run.session, run.session.answer
     wrong = read if read is not None and read.malformed else None

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-State = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
+Activity = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 What = Literal["kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"]
 
 
@@ -67,7 +67,7 @@ class Row(_Told):
     messages: int | None
     first_at: float
     last_at: float
-    state: State
+    state: Activity
     request: str
     stoppable: bool
     streamed: bool
@@ -96,7 +96,7 @@ class Prefix(_Told):
     why: str
 
 
-class Outcome(_Told):
+class RequestOutcome(_Told):
     """One request."""
 
     id: str
@@ -143,7 +143,7 @@ class Outcome(_Told):
     completion_tokens: int | None
 
 
-class Turn(Outcome):
+class Turn(RequestOutcome):
     """One request with all that happened to it."""
 
     messages: int | None
@@ -166,11 +166,11 @@ class Conversation(Row):
 class Outcomes(_Told):
     """A page of the log, newest first."""
 
-    outcomes: list[Outcome]
+    outcomes: list[RequestOutcome]
     next: str | None = Field(description="For `before`; null: there are no more.")
 
 
-class Block(_Told):
+class SummaryBlock(_Told):
     """One summary block."""
 
     index: int
@@ -188,7 +188,7 @@ class Summary(_Told):
     checkpoint: CheckpointTold
     tokens_before: int
     tokens_after: int
-    blocks: list[Block]
+    blocks: list[SummaryBlock]
     verdicts: list[dict[str, Any]] = Field(description="`at` and `verdict`, newest first.")
     messages: list[dict[str, Any]]
     earlier: int
@@ -249,7 +249,7 @@ class Forgotten(_Told):
     forgotten: bool
 
 
-class Calibration(_Told):
+class CalibrationPoints(_Told):
     """Estimates of prompts and what the backend reported, oldest first."""
 
     points: list[dict[str, float]]
