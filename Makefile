@@ -67,7 +67,7 @@ oldest: $(OLDEST)/.ready ## the tests with the oldest dependencies that pyprojec
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) -W ignore::DeprecationWarning $(if $(ARGS),$(ARGS),$(OLDEST_TESTS))
 
 lock: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY) ## write config/requirements.lock: what the container image installs
-	$(UV_TOO) pip compile --quiet --universal --python-version 3.11 --extra redis --generate-hashes --no-annotate --no-header \
+	$(UV_TOO) pip compile --quiet --universal --python-version 3.11 --extra redis --extra otel --generate-hashes --no-annotate --no-header \
 		--upgrade $< -o config/requirements.lock
 
 pin: ## look up the digests of the images that Dockerfile and docker-compose.yml name, and write them there (needs docker)
@@ -154,8 +154,8 @@ $(VENV)/bin/uv: | $(PY)
 
 $(OLDEST)/.ready: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY)
 	@$(UV_TOO) venv --quiet --clear --python $(PY) $(OLDEST)
-	@$(UV_TOO) pip compile --quiet --resolution lowest-direct --extra redis --python $(OLDEST)/bin/python $< -o $(OLDEST)/oldest.txt
-	@$(UV_TOO) pip install --quiet --python $(OLDEST)/bin/python --constraint $(OLDEST)/oldest.txt -e '.[redis]' --group dev
+	@$(UV_TOO) pip compile --quiet --resolution lowest-direct --extra redis --extra otel --python $(OLDEST)/bin/python $< -o $(OLDEST)/oldest.txt
+	@$(UV_TOO) pip install --quiet --python $(OLDEST)/bin/python --constraint $(OLDEST)/oldest.txt -e '.[redis,otel]' --group dev
 	@touch $@
 
 # LiteLLM, for `make bench` only. Without it the rest is measured.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -29,7 +31,7 @@ from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
-from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for
+from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for, wants_traces
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
@@ -57,6 +59,9 @@ from proxy.telemetry.log import RequestLog
 from proxy.telemetry.metrics import Metrics
 from proxy.tokens.meter import Meter
 
+if TYPE_CHECKING:  # an extra
+    from opentelemetry.sdk.trace import TracerProvider
+
 _log = logging.getLogger("spillway")
 
 _DESCRIPTION = """\
@@ -69,6 +74,7 @@ def create_app(
     *,
     transport: httpx.AsyncBaseTransport | None = None,
     store: CheckpointStore | None = None,
+    spans: TracerProvider | None = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
 ) -> FastAPI:
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
@@ -77,6 +83,7 @@ def create_app(
         settings: what the user chose; `backends` must not be empty.
         transport: towards the backends; default: the fast one over TCP.
         store: of checkpoints; default: the one `settings.store` names.
+        spans: OpenTelemetry's, who gets the spans of requests; default: nobody, or where the environment sends them.
         clock: seconds since the epoch.
 
     Raises:
@@ -89,12 +96,15 @@ def create_app(
         settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes
     )
     counting = Counting(meter=Meter(), store=kept)
-    surface = _surface(settings, wire, kept, counting, clock)
+    journals, spans = Journals(clock=time.monotonic), spans or _spans()
+    surface = _surface(settings, wire, kept, counting, clock, journals)
+    if spans is not None:
+        _trace(journals, spans, surface.relay.router.upstreams)
 
     app = Application(
         title="Spillway",
         version=__version__,
-        lifespan=_lifespan(wire, kept, counting, surface.relay.ahead),
+        lifespan=_lifespan(wire, kept, counting, surface.relay.ahead, spans),
         description=_DESCRIPTION,
         docs_url=None,  # ours ask for a key where there is one
         redoc_url=None,
@@ -131,7 +141,11 @@ def open_wire(
 
 
 def _lifespan(
-    transport: httpx.AsyncBaseTransport, store: StoreAdmin, counting: Counting, ahead: AheadCompactor
+    transport: httpx.AsyncBaseTransport,
+    store: StoreAdmin,
+    counting: Counting,
+    ahead: AheadCompactor,
+    spans: TracerProvider | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Load before serving; at the end, cancel what runs, keep what was learned, and let go."""
 
@@ -139,6 +153,8 @@ def _lifespan(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
         async with AsyncExitStack() as stack:
+            if spans is not None:  # sends what waits, and waits for that itself
+                stack.push_async_callback(asyncio.to_thread, spans.shutdown)
             stack.push_async_callback(transport.aclose)
             stack.push_async_callback(store.close)
             stack.push_async_callback(counting.save)
@@ -159,13 +175,15 @@ def _surface(
     store: CheckpointStore,
     counting: Counting,
     clock: Callable[[], float],
+    journals: Journals,
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
     router = Router(upstreams(settings.backends, settings, transport), helpers=options.helpers)
     meter = counting.meter
     metrics = _metrics(store)
-    journals = _journals(metrics)
+    for listener in (metrics, RequestLog()):
+        journals.listen(listener, *listener.types)
     relay = _relay(options, router, store, counting, journals, clock, _near(settings.backends))
     return Surface(
         relay=relay,
@@ -238,11 +256,27 @@ def _near(backends: Sequence[BackendSetting]) -> frozenset[str]:
     return frozenset(each.name for each in backends if is_nearby(urlsplit(each.url).hostname or ""))
 
 
-def _journals(metrics: Metrics) -> Journals:
-    journals = Journals(clock=time.monotonic)
-    for listener in (metrics, RequestLog()):
-        journals.listen(listener, *listener.types)
-    return journals
+def _spans() -> TracerProvider | None:
+    """Whoever the environment says gets traces, if anyone."""
+    if not wants_traces():
+        return None
+    try:
+        from proxy.telemetry.tracing import Exporting  # noqa: PLC0415 - an extra, loaded only where it is used
+    except ImportError as missing:
+        _log.warning(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but there is no %s: no traces (pip install 'spillway-proxy[otel]')",
+            missing.name,
+        )
+        return None
+    return Exporting()
+
+
+def _trace(journals: Journals, spans: TracerProvider, upstreams: Sequence[Upstream]) -> None:
+    from proxy.telemetry.tracing import Tracing  # noqa: PLC0415 - as above
+
+    tracing = Tracing(spans, {each.name: each for each in upstreams})
+    journals.listen(tracing, *tracing.types)
+    journals.carrier = tracing.carried
 
 
 def _metrics(store: StoreAdmin) -> Metrics:

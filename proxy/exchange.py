@@ -160,6 +160,13 @@ class Exchange:
         value = self._first.get(name)
         return None if value is None else value.decode("latin-1")
 
+    @property
+    def trace(self) -> tuple[str, str] | None:
+        """`traceparent` and `tracestate` (W3C Trace Context); None: the client sent none."""
+        if b"traceparent" not in self._first:
+            return None
+        return self.header(b"traceparent") or "", self.header(b"tracestate") or ""
+
     async def body(self, limit: int) -> bytes:
         """Read the whole body, at most `limit` bytes, and hold it. One that tells a larger length is not read at all.
 

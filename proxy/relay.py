@@ -213,7 +213,7 @@ class Relay:
     ) -> None:
         """Have a request served, keep its journal, and close that whatever happens."""
         journal = self.journals.open(exchange.id)
-        journal.tell(Received(dialect, exchange.tenant))
+        journal.tell(Received(dialect, exchange.tenant, exchange.trace))
         try:
             exchange.admit()
             await served(journal)

@@ -58,8 +58,8 @@ _USUAL: dict[str, Any] = {
 
 @contextmanager
 def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> Iterator[Proxy]:
-    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport` and a `clock`."""
-    given_to_app = {name: settings.pop(name) for name in ("transport", "clock") if name in settings}
+    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport`, a `clock`, and who gets `spans`."""
+    given_to_app = {name: settings.pop(name) for name in ("transport", "clock", "spans") if name in settings}
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{**_USUAL, **settings, "backends": given})
     app = create_app(chosen, **given_to_app)

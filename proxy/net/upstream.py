@@ -49,6 +49,17 @@ class Upstream:
         self._root = httpx.URL(url)
         self._prefix = self._root.raw_path.rstrip(b"/")
 
+    @property
+    def kind(self) -> str:
+        """What kind of backend it is, as far as that is known by now; empty: it is not."""
+        known = self.prober.known_backend
+        return "" if known is None else known.kind
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port."""
+        return self._root.host, self._root.port or (443 if self._root.scheme == "https" else 80)
+
     async def send(
         self,
         method: str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.settings.entries import STATUS_FORMS, BackendSetting, ModelSetting
-from proxy.settings.loading import environment, load_settings, state_folder
+from proxy.settings.loading import environment, load_settings, state_folder, wants_traces
 from proxy.settings.places import is_here, is_nearby, proxy_for
 from proxy.settings.settings import Settings
 
@@ -18,4 +18,5 @@ __all__ = [
     "load_settings",
     "proxy_for",
     "state_folder",
+    "wants_traces",
 ]

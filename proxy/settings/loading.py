@@ -82,6 +82,13 @@ def environment() -> dict[str, str]:
     return dict(os.environ)  # noqa: TID251 - the one place
 
 
+def wants_traces() -> bool:
+    """Whether OpenTelemetry's own variables say where traces go (its specification, "Environment Variable Specification")."""
+    said = os.environ.get  # noqa: TID251 - the one place
+    off = said("OTEL_SDK_DISABLED", "").lower() == "true" or said("OTEL_TRACES_EXPORTER", "otlp") == "none"
+    return not off and any(map(said, ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")))
+
+
 def state_folder() -> Path:
     """Where what lasts beyond a run is kept for this user (XDG Base Directory Specification 0.8)."""
     named = os.environ.get("XDG_STATE_HOME", "")  # noqa: TID251 - the one place

@@ -158,12 +158,12 @@ class Completer:
     async def _send(self, run: _Run, why: str) -> httpx.Response:
         body = run.asked.going_on(run.prompt, run.spent, run.route.model, later=bool(run.text))
         exchange, upstream = run.exchange, run.route.upstream
-        run.journal.tell(Sent(why))
+        run.journal.tell(Sent(why, run.asked.stream))
         try:
             return await upstream.send(
                 "POST",
                 exchange.target,
-                exchange.headers,
+                run.journal.carried(exchange.headers),
                 body,
                 drop=(b"content-length", b"content-encoding", b"accept-encoding"),
             )

@@ -45,7 +45,8 @@ async def pass_through(
     journal.tell(Routed(upstream.name, route.model))
     journal.tell(Sent("passed on"))
     try:
-        response = await upstream.send(exchange.method, exchange.target, exchange.headers, body)
+        headers = journal.carried(exchange.headers)
+        response = await upstream.send(exchange.method, exchange.target, headers, body)
     except UpstreamUnavailable as error:
         journal.tell(failure(error))
         raise

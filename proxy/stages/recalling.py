@@ -92,6 +92,7 @@ class Recaller:
         if job.expected is not None and newest >= job.expected.messages:
             await self._put(job, RecalledBlocks(self._staying(job, job.budget, newest)))
             return  # nobody knows yet what the newest turn will need
+        since = job.journal.clock()
         earlier, key = self._staying(job, job.budget, newest), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
         if turn is not None and turn.checkpoint == checkpoint.digest:
@@ -103,9 +104,8 @@ class Recaller:
             block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
             if keep:
                 self._remember(key, _Turn(checkpoint.digest, block))
-        told = job.prompt.recalled.newest
-        if told is not None or job.journal.outcome.recalled:
-            job.journal.tell(Recalled(len(told.passages) if told else 0, job.prompt.recalled.newest_tokens))
+        told, tokens = job.prompt.recalled.newest, job.prompt.recalled.newest_tokens
+        job.journal.tell(Recalled(len(told.passages) if told else 0, tokens, job.journal.clock() - since))
 
     async def give_way(self, job: Job) -> bool:
         """Take out what was recalled for this turn where it alone makes the prompt due; False if it does not.

@@ -27,7 +27,7 @@ from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
-from proxy.telemetry.events import BackendFailed, Summarised
+from proxy.telemetry.events import BackendFailed, Summarised, Summarising
 from proxy.wire import sse
 
 T = TypeVar("T")
@@ -152,6 +152,7 @@ class Summaries:
         if again and not self._experience.second_serves(route):
             job.unsummarised = IN_VAIN
             return ""
+        job.journal.tell(Summarising())
         written = await self._in_time(route, ask)
         found = checked(written or FAILED, ask.source, tokens=ask.max_tokens)
         if found.text:
@@ -245,9 +246,9 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
 
 
 def own_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
-    """The client's own credentials, for its own backend only."""
+    """The client's own credentials, for its own backend only, and which trace it belongs to."""
     own = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
-    return [AS_JSON, *(own if same else ())]
+    return [*job.journal.carried([AS_JSON]), *(own if same else ())]
 
 
 class _Reading:

@@ -33,7 +33,7 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
         body = asked(await exchange.decoded(wire, options.max_body), exchange.path, route.model)
         journal.tell(Routed(route.upstream.name, route.model))
         journal.tell(Sent("vectors"))
-        headers = decodable(said_otherwise(exchange.headers))
+        headers = journal.carried(decodable(said_otherwise(exchange.headers)))
         try:
             response = await route.upstream.send(
                 "POST", UPSTREAM_PATH, headers, body, drop=frozenset({b"content-encoding"})

@@ -10,10 +10,14 @@ from proxy.neutral.record import record
 
 @record(frozen=True, slots=True)
 class Received:
-    """A client asked something in this dialect. `credential` is a digest, never the key."""
+    """A client asked something in this dialect. `credential` is a digest, never the key.
+
+    `trace`: its `traceparent` and `tracestate` (W3C Trace Context), None: it sent none.
+    """
 
     dialect: str
     credential: str
+    trace: tuple[str, str] | None = None
 
 
 @record(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class Compacting:
 
 
 @dataclass(frozen=True, slots=True)
+class Summarising:
+    """A model is asked for a summary."""
+
+
+@dataclass(frozen=True, slots=True)
 class Summarised:
     """A model was asked for a summary. `verdict`: what was found about it (`proxy.shortening.verification`)."""
 
@@ -105,6 +114,7 @@ class Recalled:
 
     passages: int
     tokens: int
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +151,10 @@ class HandedOver:
 
 @record(frozen=True, slots=True)
 class Sent:
-    """A request went to the backend: the first, or another one for this reason."""
+    """A request went to the backend: the first, or another one for this reason. `stream`: its answer is to be one."""
 
     why: str
+    stream: bool = False
 
 
 @record(frozen=True, slots=True)
@@ -259,6 +270,7 @@ Event: TypeAlias = (
     | Stabilised
     | Measured
     | Compacting
+    | Summarising
     | Summarised
     | Compacted
     | Recalled

@@ -28,6 +28,9 @@ ALL: frozenset[type] = frozenset(get_args(Event))
 """Every type of event."""
 Listener: TypeAlias = Callable[[Told], None]
 """Called at once, in order. It must be quick, and must not raise."""
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+Carrier: TypeAlias = Callable[[Outcome, Headers], Headers]
+"""What the headers become of a request to a backend that is sent for the one with this outcome."""
 
 
 class Journals:
@@ -38,6 +41,8 @@ class Journals:
         self._clock = clock
         self._listeners: list[tuple[Listener, frozenset[type]]] = []
         self._by_type: dict[type, tuple[Listener, ...]] = {}
+        self.carrier: Carrier | None = None
+        """Whoever has requests to backends say which trace they belong to; None: the client's own headers go on as they came."""
 
     def listen(self, listener: Listener, *types: type) -> Callable[[], None]:
         """Tell it all events, or those of these types, from now on; call what is returned to stop that."""
@@ -59,11 +64,11 @@ class Journals:
 
     def open(self, request_id: str) -> Journal:
         """The journal of a request that has just come."""
-        return Journal(request_id, self._by_type, self._clock)
+        return Journal(request_id, self._by_type, self._clock, self.carrier)
 
     def aside(self, request_id: str, of: Outcome) -> Journal:
         """The journal of background work after a request; it is no request, so it is never closed, and counts as none."""
-        journal = Journal(request_id, self._by_type, self._clock)
+        journal = Journal(request_id, self._by_type, self._clock, self.carrier)
         journal.outcome.backend, journal.outcome.model = of.backend, of.model
         journal.outcome.credential = of.credential
         return journal
@@ -77,12 +82,17 @@ class Journal:
     """What happens to one request."""
 
     def __init__(
-        self, request_id: str, listeners: Mapping[type, Sequence[Listener]], clock: Callable[[], float]
+        self,
+        request_id: str,
+        listeners: Mapping[type, Sequence[Listener]],
+        clock: Callable[[], float],
+        carrier: Carrier | None = None,
     ) -> None:
         """`listeners` are those of each type of event; who comes or goes is looked up anew each time."""
         self.outcome = Outcome(id=request_id)
         self.clock = clock
         self._listeners = listeners
+        self._carrier = carrier
         self._since = clock()
         self._closed = False
         self.delivered = False
@@ -104,6 +114,10 @@ class Journal:
             told = Told(self.outcome.id, now, event, self.outcome)
             for listener in listeners:
                 listener(told)
+
+    def carried(self, headers: Headers) -> Headers:
+        """The headers of what is sent to a backend for this request, with the trace that it belongs to."""
+        return headers if self._carrier is None else self._carrier(self.outcome, headers)
 
     def answered(self, usage: Mapping[str, Any], *, delivered: bool = True) -> None:
         """The tokens of the whole answer, and whether the client got all of it."""

@@ -1,0 +1,378 @@
+"""Traces of requests: through the real HTTP stack, into OpenTelemetry's own exporter that keeps them in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.trace import SpanKind, StatusCode
+
+from proxy.settings import BackendSetting, wants_traces
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Reply, scripted, walk
+from tests.fakes.server import BackgroundServer
+from tests.fakes.waiting import Gate, wait_until
+from tests.proxying import Proxy, metric, running_proxy
+from tests.stages.talk import MODEL, Talk, wait_ahead
+from tests.stages.test_ahead import ON
+from tests.stages.test_ahead import brain as talking
+from tests.stages.test_recalling import ASK, WINDOW, brain, long_chat
+
+CLIENTS_TRACE = "0af7651916cd43dd8448eb211c80319c"
+CLIENTS_SPAN = "b7ad6b7169203331"
+PARENT = f"00-{CLIENTS_TRACE}-{CLIENTS_SPAN}-01"
+SECRET = "the password of the safe is swordfish"
+ONE = {"model": "m", "messages": [{"role": "user", "content": SECRET}]}
+
+
+@contextmanager
+def traced(
+    fake: FakeBackend, sampler: Any = None, **settings: Any
+) -> Iterator[tuple[Proxy, InMemorySpanExporter]]:
+    provider, kept = TracerProvider(sampler, shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    with fake, running_proxy(fake, spans=provider, **settings) as proxy:
+        yield proxy, kept
+
+
+def parent_of(span: ReadableSpan) -> str:
+    return "" if span.parent is None else f"{span.parent.span_id:016x}"
+
+
+def id_of(span: ReadableSpan) -> str:
+    assert span.context is not None
+    return f"{span.context.span_id:016x}"
+
+
+def by_kind(kept: InMemorySpanExporter, kind: SpanKind) -> list[ReadableSpan]:
+    wait_until(lambda: any(span.kind is SpanKind.SERVER for span in kept.get_finished_spans()))
+    return [span for span in kept.get_finished_spans() if span.kind is kind]
+
+
+def told(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def test_a_request_is_one_span_with_its_attempt_below_it() -> None:
+    fake = LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))
+    with traced(fake) as (proxy, kept):
+        answer = proxy.chat(ONE)
+        (root,), (attempt,) = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
+        assert (root.name, attempt.name) == ("chat m", "chat m")
+        assert parent_of(attempt) == id_of(root)
+        assert parent_of(root) == ""
+        usage, seen = answer.json()["usage"], told(root)
+        assert seen["gen_ai.operation.name"] == "chat"
+        assert seen["gen_ai.request.model"] == "m"
+        assert seen["gen_ai.provider.name"] == "llamacpp"
+        assert seen["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+        assert seen["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
+        assert seen["http.response.status_code"] == 200
+        assert seen["spillway.request.id"] == answer.headers["x-request-id"]
+        assert seen["spillway.window"] == 4096
+        assert 0 < seen["spillway.fill"] < 0.1
+        assert told(attempt)["server.address"] == "127.0.0.1"
+        assert told(attempt)["server.port"] == int(fake.url.rsplit(":")[-1])
+        assert root.status.status_code is StatusCode.UNSET
+
+
+def test_a_stream_tells_when_it_began() -> None:
+    with traced(LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))) as (proxy, kept):
+        proxy.chat({**ONE, "stream": True})
+        (attempt,) = by_kind(kept, SpanKind.CLIENT)
+        assert told(attempt)["gen_ai.request.stream"] is True
+        assert 0 < told(attempt)["gen_ai.response.time_to_first_chunk"] < 60
+
+
+def test_the_clients_trace_is_continued_and_goes_on_to_the_backend() -> None:
+    fake = LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))
+    with traced(fake) as (proxy, kept):
+        proxy.chat(ONE, traceparent=PARENT, tracestate="vendor=1")
+        (root,), (attempt,) = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
+        assert parent_of(root) == CLIENTS_SPAN
+        (chat,) = fake.chats()
+        assert chat.header("traceparent") == f"00-{CLIENTS_TRACE}-{id_of(attempt)}-01"
+        assert chat.header("tracestate") == "vendor=1"
+        assert [name for name, _ in chat.headers].count("traceparent") == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/v1/messages", "/api/chat", "/v1/completions", "/v1/other"]
+)
+def test_every_dialect_is_traced(path: str) -> None:
+    fake = LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))
+    said = {"/v1/responses": {"input": "hi"}, "/v1/completions": {"prompt": "hi"}}
+    body = {"model": "m", "stream": False, **said.get(path, {"messages": ONE["messages"], "max_tokens": 9})}
+    with traced(fake) as (proxy, kept):
+        proxy.client.post(path, json=body, headers={"traceparent": PARENT})
+        (root,), (attempt,) = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
+        operation = {"/v1/completions": "text_completion", "/v1/other": None}.get(path, "chat")
+        assert told(root).get("gen_ai.operation.name") == operation
+        assert root.name == f"{operation or 'pass on'} m"
+        assert parent_of(attempt) == id_of(root)
+        assert f"00-{CLIENTS_TRACE}-{id_of(attempt)}-01" in {
+            each.header("traceparent") for each in fake.requests
+        }
+
+
+def test_compaction_summary_and_recall_are_spans_of_their_own() -> None:
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], brain)
+    with traced(fake) as (proxy, kept):
+        answer = proxy.chat({"model": "m", "messages": long_chat(), "max_tokens": 40})
+        assert answer.headers["x-spillway-action"] == "compacted"
+        (root,), (attempt,) = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
+        found = {span.name: span for span in kept.get_finished_spans()}
+        compaction, recall = found["compact"], found["recall"]
+        summaries = [span for span in kept.get_finished_spans() if span.name == "summarise"]
+        assert {parent_of(compaction), parent_of(recall), parent_of(attempt)} == {id_of(root)}
+        assert {parent_of(summary) for summary in summaries} == {id_of(compaction)}
+        seen = told(compaction)
+        assert seen["spillway.compaction.kind"] == "compacted"
+        assert seen["spillway.compaction.tokens_after"] < seen["spillway.compaction.tokens_before"]
+        counted = metric(proxy, "spillway_summaries_total")
+        verdicts = {label.split('"')[-2]: number for label, number in counted.items()}
+        assert Counter(told(summary)["spillway.summary.verdict"] for summary in summaries) == verdicts
+        assert told(recall)["spillway.recall.passages"] == int(answer.headers["x-spillway-recalled"])
+        starts = [span.start_time or 0 for span in (root, compaction, *summaries, recall, attempt)]
+        assert starts == sorted(starts)
+        sent = {str(request.header("traceparent"))[:-3] for request in fake.chats()}
+        carried = {f"00-{root.context.trace_id:032x}-{id_of(span)}" for span in (*summaries, attempt)}
+        assert sent == carried, "a summary's request has the summary as its parent"
+
+
+def test_a_paused_answer_shows_each_of_its_attempts() -> None:
+    fake = LlamaCppFake([FakeModel("m", 600)], walk(last=900))
+    with traced(fake) as (proxy, kept):
+        proxy.chat({**ONE, "messages": [{"role": "user", "content": "walk"}], "stream": True})
+        (root,), attempts = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
+        assert told(root)["spillway.pauses"] >= 1
+        assert len(attempts) == told(root)["spillway.attempts"] > 1
+        assert {parent_of(attempt) for attempt in attempts} == {id_of(root)}
+        assert told(attempts[0])["spillway.attempt.why"] == "first"
+        named = Counter(event.name for event in root.events)
+        assert named["Paused"] == told(root)["spillway.pauses"]
+        assert named["Resumed"] == told(root)["spillway.resumes"]
+
+
+def test_a_failure_is_told_where_it_happened() -> None:
+    fake = LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))
+    with traced(fake) as (proxy, kept):
+        proxy.chat(ONE)
+        fake.stop()
+        kept.clear()
+        assert proxy.chat(ONE).status_code == 502
+        (root,), (attempt,) = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
+        assert (told(root)["error.type"], root.status.status_code) == (
+            "upstream_unavailable",
+            StatusCode.ERROR,
+        )
+        assert attempt.status.status_code is StatusCode.ERROR
+        assert told(attempt)["error.type"]
+
+
+def test_what_the_client_did_wrong_is_no_error_of_the_server() -> None:
+    with traced(LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))) as (proxy, kept):
+        assert proxy.chat({**ONE, "messages": "junk"}).status_code == 400
+        (root,) = by_kind(kept, SpanKind.SERVER)
+        assert told(root)["http.response.status_code"] == 400
+        assert told(root)["error.type"]
+        assert root.status.status_code is StatusCode.UNSET
+
+
+def test_two_requests_under_one_id_are_two_spans() -> None:
+    gate = Gate()
+    fake = LlamaCppFake([FakeModel("m", 4096)], lambda _: Reply(text="hi", gate=gate))
+    with traced(fake) as (proxy, kept):
+        asks = [
+            threading.Thread(
+                target=proxy.chat, args=({**ONE, "stream": True},), kwargs={"x-request-id": "same"}
+            )
+            for _ in range(2)
+        ]
+        for each in asks:
+            each.start()
+        wait_until(lambda: gate.waiting == 2)
+        gate.open()
+        for each in asks:
+            each.join(20)
+        wait_until(lambda: len(by_kind(kept, SpanKind.SERVER)) == 2)
+        roots = by_kind(kept, SpanKind.SERVER)
+        assert sorted(map(parent_of, by_kind(kept, SpanKind.CLIENT))) == sorted(map(id_of, roots))
+
+
+def test_what_is_done_ahead_is_a_trace_of_its_own() -> None:
+    fake = LlamaCppFake([MODEL], talking())
+    with traced(fake, **ON) as (proxy, kept):
+        Talk(proxy).ask()
+        wait_ahead(proxy, done=1)
+        (root,) = [span for span in kept.get_finished_spans() if span.name == "compact ahead"]
+        assert told(root)["spillway.ahead.became"] == "done"
+        assert parent_of(root) == ""
+        (below,) = [span for span in kept.get_finished_spans() if parent_of(span) == id_of(root)]
+        assert below.name == "compact"
+
+
+def test_no_prompt_no_answer_and_no_key_is_in_a_span() -> None:
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], brain)
+    with traced(fake, api_keys=("sk-mine",)) as (proxy, kept):
+        key = {"authorization": "Bearer sk-mine"}
+        proxy.chat({"model": "m", "messages": long_chat(), "max_tokens": 40, "user": SECRET}, **key)
+        proxy.chat({**ONE, "tools": [{"type": "function", "function": {"name": SECRET}}]}, **key)
+        proxy.chat(
+            {
+                **ONE,
+                "messages": [*ONE["messages"], {"role": "tool", "tool_call_id": SECRET, "content": SECRET}],
+            },
+            **key,
+        )
+        by_kind(kept, SpanKind.SERVER)
+        wait_until(lambda: len(by_kind(kept, SpanKind.SERVER)) == 3)
+        everything = "".join(span.to_json() for span in kept.get_finished_spans())
+        for word in ("swordfish", "Mathilda", "Pim", ASK, "sk-mine", "garden"):
+            assert word not in everything
+        assert "Mended" in everything
+
+
+def test_names_are_those_of_the_conventions() -> None:
+    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
+    with traced(LlamaCppFake([FakeModel("m", WINDOW)], brain)) as (proxy, kept):
+        proxy.chat({"model": "m", "messages": long_chat(), "max_tokens": 40, "stream": True})
+        by_kind(kept, SpanKind.SERVER)
+        names = {name for span in kept.get_finished_spans() for name in told(span)}
+    standard = {"server.address", "server.port", "error.type", "http.response.status_code"}
+    assert {name for name in names if not name.startswith("spillway.")} - standard <= known
+    assert len(names & known) > 5
+
+
+def test_what_is_not_sampled_still_carries_its_trace() -> None:
+    fake = LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))
+    with traced(fake, ALWAYS_OFF) as (proxy, kept):
+        assert proxy.chat(ONE, traceparent=PARENT).status_code == 200
+        (chat,) = fake.chats()
+        version, trace, span, flags = str(chat.header("traceparent")).split("-")
+        assert (version, trace, flags) == ("00", CLIENTS_TRACE, "00")
+        assert span != CLIENTS_SPAN
+        assert kept.get_finished_spans() == ()
+
+
+# Off unless the environment says where to
+
+
+def test_without_it_the_clients_trace_goes_on_as_it_came() -> None:
+    with LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+        proxy.chat(ONE, traceparent=PARENT, tracestate="vendor=1")
+        (chat,) = fake.chats()
+        assert (chat.header("traceparent"), chat.header("tracestate")) == (PARENT, "vendor=1")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
+    ],
+)
+def test_the_environment_says_whether(
+    said: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert wants_traces() is wanted
+
+
+def test_traces_go_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    came: list[bytes] = []
+
+    async def collector(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        assert scope["path"] == "/v1/traces"
+        came.append(body)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    server = BackgroundServer(collector)
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.port}")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=here")
+    try:
+        with LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+            proxy.chat(ONE)
+        # What was not sent yet is sent when the proxy stops.
+        resources = [
+            each for body in came for each in ExportTraceServiceRequest.FromString(body).resource_spans
+        ]
+    finally:
+        server.stop()
+    names = [span.name for each in resources for scope in each.scope_spans for span in scope.spans]
+    assert sorted(names) == ["chat m", "chat m"]
+    about = {attribute.key: attribute.value.string_value for attribute in resources[0].resource.attributes}
+    assert about["service.name"] == "spillway"
+    assert about["deployment.environment.name"] == "here"
+
+
+def test_a_collector_that_is_gone_delays_no_answer_and_no_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("proxy.telemetry.tracing.PATIENCE", 0.1)
+    gone = threading.Event()
+
+    def run() -> None:
+        with LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+            assert proxy.chat(ONE).status_code == 200
+        gone.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert gone.wait(15)
+
+
+def test_a_backend_without_a_name_of_its_own_is_told_by_its_interface() -> None:
+    with LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])) as fake:
+        provider, kept = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(kept))
+        backend = BackendSetting(url=fake.url, name="b", kind="generic")
+        with running_proxy(backend, spans=provider) as proxy:
+            proxy.chat(ONE)
+            (root,) = by_kind(kept, SpanKind.SERVER)
+            assert told(root)["gen_ai.provider.name"] == "openai"
+
+
+def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
+    script = (
+        "import sys; from proxy.app import create_app; from proxy.settings import Settings\n"
+        "create_app(Settings(backends=[{'url': 'http://127.0.0.1:9'}], store='memory://'))\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_the_extra_the_log_says_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.delitem(sys.modules, "proxy.telemetry.tracing", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])) as fake, running_proxy(fake) as proxy:
+        assert proxy.chat(ONE).status_code == 200
+    assert "pip install 'spillway-proxy[otel]'" in caplog.text
