@@ -28,8 +28,9 @@ ALL: frozenset[type] = frozenset(get_args(Event))
 """Every type of event."""
 Listener: TypeAlias = Callable[[Told], None]
 """Called at once, in order. It must be quick, and must not raise."""
-Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-Carrier: TypeAlias = Callable[[Outcome, Headers], Headers]
+Carried: TypeAlias = Sequence[tuple[bytes, bytes]]
+"""Headers of a request to a backend, names in lower case."""
+Carrier: TypeAlias = Callable[[Outcome, Carried], Carried]
 """What the headers become of a request to a backend that is sent for the one with this outcome."""
 
 
@@ -115,7 +116,7 @@ class Journal:
             for listener in listeners:
                 listener(told)
 
-    def carried(self, headers: Headers) -> Headers:
+    def carried(self, headers: Carried) -> Carried:
         """The headers of what is sent to a backend for this request, with the trace that it belongs to."""
         return headers if self._carrier is None else self._carrier(self.outcome, headers)
 

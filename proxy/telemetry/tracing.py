@@ -31,7 +31,7 @@ from typing_extensions import override
 from proxy import __version__
 from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import Headers, Told
+from proxy.telemetry.journal import Carried, Told
 from proxy.telemetry.outcome import CLIENT_LEFT, Outcome
 
 PATIENCE = 2.0
@@ -53,7 +53,7 @@ _USED = {
 _ATTEMPT, _COMPACTION, _SUMMARY = "attempt", "compaction", "summary"
 
 
-class Backend(Protocol):
+class Destination(Protocol):
     """What is told of a backend."""
 
     @property
@@ -93,7 +93,7 @@ class _Traced:
 class Tracing:
     """Makes spans of what is told."""
 
-    def __init__(self, provider: TracerProvider, backends: Mapping[str, Backend]) -> None:
+    def __init__(self, provider: TracerProvider, backends: Mapping[str, Destination]) -> None:
         """`provider` gets the spans; `backends` by their names."""
         self._tracer = provider.get_tracer("spillway", __version__, SCHEMA)
         self._backends = backends
@@ -110,7 +110,7 @@ class Tracing:
             e.Sent: self._sent,
             e.FirstByte: self._first_byte,
             e.BackendFailed: self._backend_failed,
-            e.Ahead: self._ahead,
+            e.CompactedAhead: self._ahead,
             e.Finished: self._ended,
             e.Failed: self._ended,
             **dict.fromkeys(_NOTED, self._noted),
@@ -121,7 +121,7 @@ class Tracing:
         """Take in an event, which must be of one of `types`."""
         self._by_type[type(told.event)](told)
 
-    def carried(self, outcome: Outcome, headers: Headers) -> Headers:
+    def carried(self, outcome: Outcome, headers: Carried) -> Carried:
         """The headers of what is sent to a backend for a request, with the innermost span as its parent (W3C Trace Context)."""
         traced = self._traced.get(id(outcome))
         if traced is None:
@@ -265,7 +265,7 @@ class Tracing:
 
     def _ahead(self, told: Told) -> None:
         event, traced = told.event, self._traced.pop(id(told.outcome), None)
-        assert isinstance(event, e.Ahead)
+        assert isinstance(event, e.CompactedAhead)
         if traced is not None:
             for part in reversed(tuple(traced.parts)):
                 traced.end(part)
