@@ -25,7 +25,6 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
-
 from typing_extensions import override
 
 from proxy import __version__
