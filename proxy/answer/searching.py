@@ -32,7 +32,7 @@ class SearchCalls:
         if not self._name or not piece.calls:
             return piece
         kept = tuple(call for call in piece.calls if not self._is_own(call))
-        return piece if len(kept) == len(piece.calls) else without(piece, kept)
+        return piece if len(kept) == len(piece.calls) else with_calls(piece, kept)
 
     def _is_own(self, call: CallPart) -> bool:
         if call.name:
@@ -40,7 +40,7 @@ class SearchCalls:
         return call.index in self._own
 
 
-def without(piece: Piece, kept: tuple[CallPart, ...]) -> Piece:
+def with_calls(piece: Piece, kept: tuple[CallPart, ...]) -> Piece:
     """A piece that makes these calls only."""
     return replace(piece, frame=b"", bare=True, calls=kept)
 

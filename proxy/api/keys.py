@@ -8,7 +8,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 from proxy.exchange import Headers
-from proxy.net.credentials import credential, is_credential, written
+from proxy.net.credentials import credential, is_credential, key_bytes
 
 _PRESENTED = (b"authorization", b"x-api-key")
 """Where a key of ours is looked for."""
@@ -19,7 +19,7 @@ class Keys:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._known = tuple(
-            (_digest(form), _tenant((key.encode(),))) for key in keys for form in written(key)
+            (_digest(form), _tenant((key.encode(),))) for key in keys for form in key_bytes(key)
         )
 
     def __bool__(self) -> bool:

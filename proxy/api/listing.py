@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from proxy.api.models import model_list, offered, one_model, with_native
-from proxy.dialects.messages.models import model, page
+from proxy.dialects.messages.models import model, page_of_models
 from proxy.dialects.responses.catalog import VERSION, catalog
 from proxy.errors import ModelNotFound
 from proxy.options import Options
@@ -30,7 +30,7 @@ async def all_models(
     """
     listed = await model_list(router, options)
     if anthropic:
-        return _json(page([offered(each) for each in listed["data"]], asked))
+        return _json(page_of_models([offered(each) for each in listed["data"]], asked))
     if VERSION in asked:
         body = _json({**listed, **catalog([offered(each) for each in listed["data"]])})
         # Codex keeps its catalog until this changes.

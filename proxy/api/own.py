@@ -37,7 +37,7 @@ from proxy.api.schemas import (
 from proxy.api.stored import stored_router
 from proxy.api.surface import Surface
 from proxy.dialects import CHAT, DIALECTS
-from proxy.dialects.bodies import object_in, text
+from proxy.dialects.bodies import object_in, text_in
 from proxy.exchange import AsgiMessage, Exchange
 
 _MESSAGES = DIALECTS["/v1/messages"]
@@ -181,7 +181,9 @@ def _ollama(on: Surface) -> APIRouter:
         async def shown() -> Any:
             exchange: Exchange = request.scope[_EXCHANGE]
             asked = object_in(await exchange.body(relay.options.max_body))
-            return await ollama.show(relay.router, on.options, text(asked, "model") or text(asked, "name"))
+            return await ollama.show(
+                relay.router, on.options, text_in(asked, "model") or text_in(asked, "name")
+            )
 
         return await told(request, shown)
 

@@ -105,7 +105,7 @@ class _Stored:
 
     async def input_items(self, exchange: Exchange, response_id: str) -> dict[str, Any]:
         node = await self._node(exchange, response_id)
-        before = await self._ask(exchange, stored.chain(node["previous"]))
+        before = await self._ask(exchange, stored.items_up_to(node["previous"]))
         return _page(exchange, [*before, *node["input"]])
 
     async def _node(self, exchange: Exchange, name: str) -> stored.Node:
@@ -153,15 +153,15 @@ class _Stored:
         name = f"items_{unique()}"
         node = stored.node_of(name, added)
         await self._keep(exchange, stored.append(conversation_id, name, node))
-        return stored.page(node["input"], after="", limit=len(added), newest_first=False)
+        return stored.page_of_items(node["input"], after="", limit=len(added), newest_first=False)
 
     async def items(self, exchange: Exchange, conversation_id: str) -> dict[str, Any]:
         kept = await self._conversation(exchange, conversation_id)
-        return _page(exchange, await self._ask(exchange, stored.chain(kept["head"])))
+        return _page(exchange, await self._ask(exchange, stored.items_up_to(kept["head"])))
 
     async def item(self, exchange: Exchange, conversation_id: str, item_id: str) -> dict[str, Any]:
         kept = await self._conversation(exchange, conversation_id)
-        for item in await self._ask(exchange, stored.chain(kept["head"])):
+        for item in await self._ask(exchange, stored.items_up_to(kept["head"])):
             if item.get("id") == item_id:
                 return stored.as_told(item)
         raise _no_item(item_id)
@@ -236,7 +236,9 @@ def _page(exchange: Exchange, items: list[Item]) -> dict[str, Any]:
     limit, order = limit_in(asked, usual=_USUAL, most=_MOST), asked.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("`order` must be asc or desc.", param="order")
-    return stored.page(items, after=asked.get("after", ""), limit=limit, newest_first=order == "desc")
+    return stored.page_of_items(
+        items, after=asked.get("after", ""), limit=limit, newest_first=order == "desc"
+    )
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

@@ -31,7 +31,7 @@ def tokens(value: object) -> int | None:
     return value if isinstance(value, int) and 0 < value <= MOST_TOKENS else None
 
 
-def text(value: object) -> str | None:
+def nonblank(value: object) -> str | None:
     """A string that is not blank."""
     return value if isinstance(value, str) and value.strip() else None
 
@@ -92,7 +92,7 @@ def openai_models(value: object) -> list[dict[str, Any]] | None:
     data = mapping(value).get("data")
     if not isinstance(data, list):
         return None
-    return [entry for entry in objects(data) if text(entry.get("id")) is not None]
+    return [entry for entry in objects(data) if nonblank(entry.get("id")) is not None]
 
 
 def entry_of(entries: Iterable[dict[str, Any]], model: str) -> dict[str, Any] | None:

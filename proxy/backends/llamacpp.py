@@ -20,11 +20,11 @@ from proxy.backends.fields import (
     fact,
     items,
     mapping,
+    nonblank,
     objects,
     openai_models,
     smallest,
     switch,
-    text,
     tokens,
     true_window,
 )
@@ -113,7 +113,7 @@ class LlamaCpp(EndsWithConnection):
 
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, template and tools included; None for a model that is not loaded or asleep."""
-        props = mapping((yield _props(text(body.get("model")) or "")).json)
+        props = mapping((yield _props(nonblank(body.get("model")) or "")).json)
         if props.get("is_sleeping") is True or "default_generation_settings" not in props:
             return None
         reply = yield Probe("POST", "/v1/chat/completions/input_tokens?autoload=false", body)
@@ -126,7 +126,7 @@ class LlamaCpp(EndsWithConnection):
 def _count_rendered(body: JsonObject) -> Flow[int | None]:
     """For builds without the counting endpoint: the rendered prompt lacks the BOS token, so that is added."""
     rendered = yield Probe("POST", "/apply-template?autoload=false", body)
-    prompt = text(dig(rendered.json, "prompt"))
+    prompt = nonblank(dig(rendered.json, "prompt"))
     if prompt is None:
         return None
     question = {"content": prompt, "add_special": True, "parse_special": True, "model": body.get("model")}
@@ -150,7 +150,7 @@ def _slot_window(props: JsonObject) -> Fact[int] | None:
 
 def _listed(entry: JsonObject) -> ModelProfile:
     meta = mapping(entry.get("meta"))
-    status = text(dig(entry, "status", "value"))
+    status = nonblank(dig(entry, "status", "value"))
     running = status is None or status in _RUNNING
     length = (
         fact(true_window(entry, "meta", "n_ctx"), "llama.cpp, model list", Trust.LOADED) if running else None
@@ -181,7 +181,7 @@ def _argument(arguments: list[str], names: tuple[str, str]) -> int | None:
 def _described(props: JsonObject, listed: ModelProfile, window: Fact[int] | None) -> ModelProfile:
     several = switch(dig(props, "chat_template_caps", "supports_parallel_tool_calls"))
     vision = switch(dig(props, "modalities", "vision"))
-    path = text(props.get("model_path"))
+    path = nonblank(props.get("model_path"))
     return ModelProfile(
         window=window,
         trained_window=listed.trained_window,

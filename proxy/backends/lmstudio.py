@@ -15,10 +15,10 @@ from proxy.backends.fields import (
     entry_of,
     fact,
     mapping,
+    nonblank,
     objects,
     openai_models,
     switch,
-    text,
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
@@ -93,7 +93,7 @@ def _listed_v1(reply: object) -> list[JsonObject] | None:
     models = dig(reply, "models")
     if not isinstance(models, list):
         return None
-    entries = [entry for entry in objects(models) if text(entry.get("key")) is not None]
+    entries = [entry for entry in objects(models) if nonblank(entry.get("key")) is not None]
     return entries if len(entries) == len(models) else None
 
 
@@ -133,7 +133,7 @@ def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
         tools=_tools(trained=switch(dig(capabilities, "trained_for_tool_use"))),
         vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
-        tokenizer=fact(text(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
+        tokenizer=fact(nonblank(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
         parallel=fact(tokens(config.get("parallel")), "LM Studio, loaded instance", Trust.LOADED),
         provisional=not instances,
     )
@@ -141,14 +141,14 @@ def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
 
 def _profile_v0(entry: JsonObject) -> ModelProfile:
     loaded = entry.get("state") == "loaded"
-    kind = text(entry.get("type"))
+    kind = nonblank(entry.get("type"))
     length = tokens(entry.get("loaded_context_length")) if loaded else None
     return ModelProfile(
         window=fact(length, "LM Studio, loaded model", Trust.LOADED),
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
         tools=_tools(trained=contains(entry.get("capabilities"), "tool_use")),
         vision=fact(None if kind is None else kind == "vlm", "LM Studio, model type", Trust.LISTED),
-        tokenizer=fact(text(entry.get("arch")), "LM Studio, architecture", Trust.LISTED),
+        tokenizer=fact(nonblank(entry.get("arch")), "LM Studio, architecture", Trust.LISTED),
         provisional=not loaded,
     )
 

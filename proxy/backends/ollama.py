@@ -8,7 +8,17 @@ from __future__ import annotations
 import re
 
 from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
-from proxy.backends.fields import contains, dig, fact, mapping, objects, openai_models, smallest, text, tokens
+from proxy.backends.fields import (
+    contains,
+    dig,
+    fact,
+    mapping,
+    nonblank,
+    objects,
+    openai_models,
+    smallest,
+    tokens,
+)
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.wire.jsontext import JsonObject
 
@@ -77,7 +87,7 @@ class Ollama(EndsWithConnection):
         """Look for a version and a tag list: other applications have `/api/version` too, Spillway among them."""
         del url
         version = mapping((yield Probe("GET", "/api/version")).json)
-        if text(version.get("version")) is None or "spillway" in version:
+        if nonblank(version.get("version")) is None or "spillway" in version:
             return False
         return "models" in mapping((yield _TAGS).json)
 
@@ -119,21 +129,21 @@ class Ollama(EndsWithConnection):
         return untold()
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """A model name as Ollama compares it: with its tag, in lower case."""
     tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     return tagged.casefold()
 
 
 def _name_of(entry: JsonObject) -> str | None:
-    return text(entry.get("model")) or text(entry.get("name"))
+    return nonblank(entry.get("model")) or nonblank(entry.get("name"))
 
 
 def _named(entries: list[JsonObject], model: str) -> JsonObject | None:
-    wanted = canonical(model)
+    wanted = canonical_name(model)
     for entry in entries:
-        names = (text(entry.get("model")), text(entry.get("name")))
-        if any(name is not None and canonical(name) == wanted for name in names):
+        names = (nonblank(entry.get("model")), nonblank(entry.get("name")))
+        if any(name is not None and canonical_name(name) == wanted for name in names):
             return entry
     return None
 
@@ -159,7 +169,7 @@ def _loaded_window(loaded: JsonObject | None) -> Fact[int] | None:
 def _unloaded_window(shown: JsonObject, trained: int | None, *, remote: bool) -> Fact[int] | None:
     if remote and trained is not None:
         return Fact(trained, "Ollama, cloud model", Trust.LISTED)
-    line = _NUM_CTX.search(text(shown.get("parameters")) or "")
+    line = _NUM_CTX.search(nonblank(shown.get("parameters")) or "")
     configured = tokens(line.group(1)) if line is not None else None
     if configured is not None:
         return fact(smallest((configured, trained)), "Ollama, num_ctx of the model file", Trust.CONFIGURED)
@@ -175,7 +185,7 @@ def _trained(shown: JsonObject) -> int | None:
 
 
 def _is_remote(shown: JsonObject) -> bool:
-    return text(shown.get("remote_model")) is not None or text(shown.get("remote_host")) is not None
+    return nonblank(shown.get("remote_model")) is not None or nonblank(shown.get("remote_host")) is not None
 
 
 def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:
@@ -184,7 +194,7 @@ def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:
 
 def _template_tools(shown: JsonObject) -> Fact[bool] | None:
     """Before there was a list of capabilities, Ollama looked for tools in the template, and refused them without."""
-    template = text(shown.get("template"))
+    template = nonblank(shown.get("template"))
     named = _TOOLS.search(template) is not None if template is not None else None
     return fact(named, "Ollama, chat template", Trust.CONFIGURED)
 
@@ -193,7 +203,7 @@ def _continuation(shown: JsonObject, *, remote: bool) -> Fact[Continuation]:
     """Go templates are cut where the answer begins; of the built-in renderers only some continue."""
     if remote:
         return Fact(Continuation.QUOTE, "Ollama, cloud model", Trust.FALLBACK)
-    renderer = _RENDERER.search(text(shown.get("modelfile")) or "")
+    renderer = _RENDERER.search(nonblank(shown.get("modelfile")) or "")
     if renderer is not None and not renderer.group(1).startswith(_PREFILLING):
         return Fact(Continuation.QUOTE, f"Ollama, renderer {renderer.group(1)}", Trust.CONFIGURED)
     return Fact(Continuation.TRAILING, "Ollama", Trust.FALLBACK)
@@ -202,7 +212,7 @@ def _continuation(shown: JsonObject, *, remote: bool) -> Fact[Continuation]:
 def _tokenizer(shown: JsonObject) -> str | None:
     """The pre-tokenizer names the vocabulary (`llama-bpe`, `qwen2`) better than the architecture does."""
     info = mapping(shown.get("model_info"))
-    pre = text(info.get("tokenizer.ggml.pre"))
+    pre = nonblank(info.get("tokenizer.ggml.pre"))
     if pre is not None and pre != "default":
         return pre
-    return text(info.get("general.architecture")) or text(dig(shown, "details", "family"))
+    return nonblank(info.get("general.architecture")) or nonblank(dig(shown, "details", "family"))

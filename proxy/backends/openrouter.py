@@ -17,10 +17,10 @@ from proxy.backends.fields import (
     entry_of,
     fact,
     items,
+    nonblank,
     objects,
     openai_models,
     smallest,
-    text,
     tokens,
     true_window,
 )
@@ -170,7 +170,7 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
     least = smallest(tokens(one.get("max_completion_tokens")) for one in active)
     architecture = entry.get("architecture") or serving.get("architecture")
     names = tuple(
-        dict.fromkeys(name for one in active if (name := text(one.get("provider_name"))) is not None)
+        dict.fromkeys(name for one in active if (name := nonblank(one.get("provider_name"))) is not None)
     )
     return ModelProfile(
         window=fact(smallest(told), "OpenRouter, least of its providers", Trust.LISTED),
@@ -180,7 +180,7 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
             contains(dig(architecture, "input_modalities"), "image"), "OpenRouter, modalities", Trust.LISTED
         ),
         continuation=_continuation(model),
-        tokenizer=fact(text(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),
+        tokenizer=fact(nonblank(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),
         providers=fact(names or None, "OpenRouter, endpoints", Trust.LISTED),
         cancellable=fact(cancellable(None, names), "OpenRouter, its providers", Trust.LISTED),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
-from proxy.backends.fields import dig, entry_of, fact, openai_models, text, tokens, true_window
+from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens, true_window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.wire.jsontext import JsonObject
 
@@ -79,7 +79,7 @@ class Vllm(EndsWithConnection):
             return True
         if not any("max_model_len" in entry and "root" in entry for entry in entries):
             return False
-        return text(dig((yield Probe("GET", "/version")).json, "version")) is not None
+        return nonblank(dig((yield Probe("GET", "/version")).json, "version")) is not None
 
     def models(self) -> Flow[list[Listed]]:
         """Base models and LoRA adapters."""
@@ -106,9 +106,9 @@ class Vllm(EndsWithConnection):
 
 def _profile(entries: list[JsonObject], entry: JsonObject) -> ModelProfile:
     """An adapter has no length of its own: `parent` names the model that has."""
-    base = entry_of(entries, text(entry.get("parent")) or "") or {}
+    base = entry_of(entries, nonblank(entry.get("parent")) or "") or {}
     length = true_window(entry, "max_model_len") or true_window(base, "max_model_len")
-    root = text(base.get("root")) or text(entry.get("root"))
+    root = nonblank(base.get("root")) or nonblank(entry.get("root"))
     return ModelProfile(
         window=fact(length, "vLLM, max_model_len", Trust.LOADED),
         continuation=Fact(Continuation.FLAGS, "vLLM", Trust.FALLBACK),

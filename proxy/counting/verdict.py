@@ -56,7 +56,9 @@ class Expectation:
         return self.anchor + self.predicted - self.unsure - 2.0 * self.deviation
 
 
-def judge(expected: Expectation, reported: int, window: int | None, *, may_cut: bool = True) -> Observation:
+def verdict_on(
+    expected: Expectation, reported: int, window: int | None, *, may_cut: bool = True
+) -> Observation:
     """Tell what a report of `reported` prompt tokens is.
 
     An estimate is no evidence against a backend: one that refuses what is too long for it does not cut, and a prompt

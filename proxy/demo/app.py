@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from proxy.demo import wire
-from proxy.demo.completions import CREATED, chunks, completion
+from proxy.demo.completions import CREATED, completion, token_frames
 from proxy.demo.engine import MODEL, WINDOW, generate, measure
 
 PACE = 0.004
@@ -31,9 +31,9 @@ def create_demo(*, pace: float = PACE) -> Starlette:
         answer = generate(body)
         if body.get("stream") is not True:
             return _json(completion(answer))
-        frames = _paced(chunks(answer, body), pace)
+        stream = _paced(token_frames(answer, body), pace)
         return StreamingResponse(
-            frames, media_type="text/event-stream", headers={"cache-control": "no-cache"}
+            stream, media_type="text/event-stream", headers={"cache-control": "no-cache"}
         )
 
     return Starlette(
@@ -53,7 +53,7 @@ def create_demo(*, pace: float = PACE) -> Starlette:
 def _models() -> dict[str, Any]:
     # `info.meta` is what Open WebUI shows and heeds: its own tools would not fit the window.
     meta = {"description": DESCRIPTION, "capabilities": {"builtin_tools": False, "usage": True}}
-    model = wire.listed(MODEL, CREATED) | {
+    model = wire.model_object(MODEL, CREATED) | {
         "tags": ["demo"],
         "description": DESCRIPTION,
         "meta": {"n_ctx": WINDOW, "n_ctx_train": WINDOW},

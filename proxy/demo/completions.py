@@ -25,7 +25,7 @@ def completion(answer: Generated) -> dict[str, Any]:
     }
 
 
-def chunks(answer: Generated, body: Mapping[str, Any]) -> Iterator[bytes]:
+def token_frames(answer: Generated, body: Mapping[str, Any]) -> Iterator[bytes]:
     """The frames of a streamed answer, one per token, without the end mark. A stream sends new text only."""
     head = _head("chat.completion.chunk")
 

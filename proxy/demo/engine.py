@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from proxy.demo import script
 from proxy.demo.pieces import pieces, prompt_tokens
-from proxy.demo.wire import RequestRefused, check, limit, too_long
+from proxy.demo.wire import RequestRefused, check_body, limit, window_exceeded
 from proxy.neutral.request import text_of
 
 MODEL = "spillway-demo"
@@ -32,7 +32,7 @@ def measure(body: Mapping[str, Any]) -> int:
     Raises:
         RequestRefused: malformed.
     """
-    check(body)
+    check_body(body)
     return prompt_tokens(body["messages"], body.get("tools"))
 
 
@@ -44,7 +44,7 @@ def generate(body: Mapping[str, Any]) -> Generated:
     """
     prompt = measure(body)
     if prompt >= WINDOW:
-        raise RequestRefused(400, too_long(prompt, WINDOW))
+        raise RequestRefused(400, window_exceeded(prompt, WINDOW))
     messages = body["messages"]
     text = script.reply(messages, used=prompt, window=WINDOW)
     tokens = pieces(_stopped(text, body.get("stop")))

@@ -29,7 +29,7 @@ def error(status: int, message: str, kind: str = "", **fields: Any) -> dict[str,
     return {"error": {"code": status, "message": message, "type": kind, **fields}}
 
 
-def too_long(prompt: int, window: int) -> dict[str, Any]:
+def window_exceeded(prompt: int, window: int) -> dict[str, Any]:
     """The error for a prompt that leaves no token of the window for the answer."""
     text = (
         f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
@@ -37,7 +37,7 @@ def too_long(prompt: int, window: int) -> dict[str, Any]:
     return error(400, text, "exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=window)
 
 
-def check(body: Mapping[str, Any], *, vision: bool = False, prefill: bool = True) -> None:
+def check_body(body: Mapping[str, Any], *, vision: bool = False, prefill: bool = True) -> None:
     """Look at a chat body; `prefill`: a trailing assistant message is continued without being asked for.
 
     Raises:
@@ -95,7 +95,7 @@ def slot(number: int, window: int, *, busy: bool = False) -> dict[str, Any]:
     return {"id": number, "n_ctx": window, "speculative": False, "is_processing": busy}
 
 
-def listed(model: str, created: int) -> dict[str, Any]:
+def model_object(model: str, created: int) -> dict[str, Any]:
     """One of `GET /v1/models`, without `meta`, which only a loaded model has."""
     return {
         "id": model,

@@ -122,7 +122,7 @@ def limit_in(query: Mapping[str, str], *, usual: int, most: int) -> int:
     return int(said)
 
 
-def text(value: Mapping[str, Any], name: str) -> str:
+def text_in(value: Mapping[str, Any], name: str) -> str:
     """A field that is text; empty if it is none."""
     said = value.get(name)
     return said if isinstance(said, str) else ""

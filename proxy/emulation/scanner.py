@@ -64,7 +64,7 @@ class Malformed:
 Scanned: TypeAlias = Text | Call | Malformed
 
 
-def joined(pieces: Iterable[Scanned]) -> list[Scanned]:
+def texts_joined(pieces: Iterable[Scanned]) -> list[Scanned]:
     """The pieces with texts that follow each other as one."""
     done: list[Scanned] = []
     for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, Text)):
@@ -159,7 +159,7 @@ class CallScanner:
         if self._before is None and self._gap:
             self._say("")
         self._before, self._gap, self._sent = None, [], 0
-        return joined([*found, *self._out])
+        return texts_joined([*found, *self._out])
 
     def _read_on(self) -> list[Scanned]:
         start = self._input.at
@@ -169,7 +169,7 @@ class CallScanner:
                 self._state()
         except More:
             self._input.at = start
-        found, self._out = joined(self._out), []
+        found, self._out = texts_joined(self._out), []
         return found
 
     def _prose(self) -> None:

@@ -9,7 +9,7 @@ from proxy.answer.events import Correct
 from proxy.emulation.arguments import CUT
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
-from proxy.emulation.scanner import Call, CallScanner, Malformed, Scanned, Text, joined
+from proxy.emulation.scanner import Call, CallScanner, Malformed, Scanned, Text, texts_joined
 from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint
 from proxy.neutral.piece import CallPart, Piece
 
@@ -181,7 +181,7 @@ class EmulatedStream:
         found = own.scanner.feed(piece.text)
         if finish:
             own.closed, ended = True, finish not in UNFINISHED
-            found = joined([*found, *own.scanner.close(cut=not ended)])
+            found = texts_joined([*found, *own.scanner.close(cut=not ended)])
             if ended and (own.calls or any(isinstance(each, Call) for each in found)):
                 # Some backends have words of their own for `stop`.
                 finish = "function_call" if self._offer.legacy else "tool_calls"
@@ -259,4 +259,4 @@ def _without_half_calls(pieces: Iterable[Scanned]) -> list[Scanned]:
         elif kept and isinstance(before := kept[-1], Text):
             # The white space before a call goes with it.
             kept[-1] = Text(before.text.rstrip())
-    return [piece for piece in joined(kept) if piece != Text("")]
+    return [piece for piece in texts_joined(kept) if piece != Text("")]

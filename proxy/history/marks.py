@@ -101,7 +101,7 @@ def section(message: Message, heading: str) -> list[str]:
     ]
 
 
-def listed(heading: str, items: list[str]) -> str:
+def headed_list(heading: str, items: list[str]) -> str:
     """Items under a heading; `section` reads them back."""
     return "\n".join((heading, *(f"{_RULE}{item}" for item in items)))
 

@@ -33,7 +33,7 @@ def credential(value: bytes) -> bytes:
     return value[7:].strip() if value[:7].lower() == b"bearer " else value
 
 
-def written(key: str) -> set[bytes]:
+def key_bytes(key: str) -> set[bytes]:
     """The bytes that clients send for a key: UTF-8, or Latin-1 where that has its characters."""
     forms = {key.encode()}
     with suppress(UnicodeEncodeError):
@@ -45,7 +45,7 @@ class OwnKeys:
     """Finds Spillway's own keys in what goes to a backend."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        forms = sorted({form for key in keys for form in written(key)})
+        forms = sorted({form for key in keys for form in key_bytes(key)})
         self._long = tuple(form for form in forms if len(form) >= _LONG)
         short = b"|".join(re.escape(form) for form in forms if len(form) < _LONG)
         self._short = re.compile(rb"(?<![0-9A-Za-z])(?:%b)(?![0-9A-Za-z])" % short) if short else None

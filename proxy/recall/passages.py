@@ -62,13 +62,13 @@ class MessagePassages:
 NOTHING_SAID = MessagePassages((), (), {}, None)
 
 
-def said_in(message: Message) -> MessagePassages:
+def passages_of(message: Message) -> MessagePassages:
     """The passages of a message; none of what the system says, nor of what Spillway wrote."""
     day = written_on(message)
     if message.get("role") in SYSTEM_ROLES or is_summary(message) or is_instruction(message):
         return MessagePassages((), (), {}, day)
     text = spoken_text(message)
-    spans = tuple(pieces(text))
+    spans = tuple(spans_of(text))
     lengths: list[int] = []
     places: dict[str, list[tuple[int, int]]] = {}
     for number, (start, end) in enumerate(spans):
@@ -100,7 +100,7 @@ def term_of(day: date) -> str:
     return DAY + month_day(day)
 
 
-def pieces(text: str) -> Iterator[tuple[int, int]]:
+def spans_of(text: str) -> Iterator[tuple[int, int]]:
     """Where a text is cut, so that no piece is much longer than `PIECE` units: at lines, else sentences, else words.
 
     White space around a piece is no part of it.

@@ -13,9 +13,9 @@ from proxy.history.marks import (
     NAMES,
     OPEN,
     SAID,
+    headed_list,
     is_extract,
     is_summary,
-    listed,
     section,
 )
 from proxy.history.sentences import sentences
@@ -50,7 +50,7 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     lines[_CALLED] = _newest(_called(messages), int(room * _SHARES[_CALLED]))
     left = room - sum(len(line) + 3 for items in lines.values() for line in items)
     lines[SAID] = _picked(source.statements, left)
-    told = [listed(title, items) for title, items in lines.items() if items]
+    told = [headed_list(title, items) for title, items in lines.items() if items]
     return "\n".join((EXTRACT, *told)) if told else ""
 
 
@@ -59,7 +59,7 @@ def told_by_code(messages: Sequence[Message], *, limit: int) -> str:
     return extract(messages, source_of(messages), limit=limit)
 
 
-def left_out(source: Source, text: str, *, limit: int) -> list[str]:
+def facts_left_out(source: Source, text: str, *, limit: int) -> list[str]:
     """What the user said of facts that a text does not have, in order, at most `limit` characters together.
 
     Each with some of the words around it, if all of them have room so.

@@ -21,7 +21,7 @@ from proxy.history.marks import (
 )
 from proxy.history.tooltext import calls_in, without
 from proxy.neutral.request import Message
-from proxy.shortening.extract import left_out
+from proxy.shortening.extract import facts_left_out
 from proxy.shortening.source import Source, source_of
 from proxy.shortening.transcript import all_text, unlabelled
 
@@ -68,7 +68,9 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     names = [n for n in identifiers(map(all_text, covered), limit=limit // 2) if n not in text]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
     left = limit - sum(len(name) + 2 for name in names)
-    said = left_out(source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=left)
+    said = facts_left_out(
+        source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=left
+    )
     more = f"\n{MORE_SAID}{defanged(BETWEEN.join(said))}" if said else ""
     return f"{OPEN}\n{text}{more}{listed}{rules}\n{CLOSE}"
 

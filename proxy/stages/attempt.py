@@ -28,7 +28,7 @@ from proxy.stages.passing import failure
 from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.repeating import Repeating
-from proxy.stages.room import left_out, too_long
+from proxy.stages.room import cut_from_newest, too_long
 from proxy.telemetry.events import Refused, Sent
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
@@ -110,7 +110,7 @@ class Attempts:
         Raises:
             ContextOverflow: less than a tenth of it is left.
         """
-        cut = await left_out(job, job.prompt.history, self._meter)
+        cut = await cut_from_newest(job, job.prompt.history, self._meter)
         if cut is not None:
             job.journal.tell(cut)
         return 0 if cut is None else cut.tokens

@@ -28,7 +28,7 @@ from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
-from proxy.stages.room import left_out
+from proxy.stages.room import cut_from_newest
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import Compacted, Compacting
@@ -123,7 +123,7 @@ class Compactor:
             ContextOverflow: hardly anything would be left of the newest message.
         """
         if (done := await self.rehearse(job)) is not None:
-            await left_out(job, done.messages, self._counting.meter)
+            await cut_from_newest(job, done.messages, self._counting.meter)
         return done is not None and done.covered > 0
 
     async def drop_recalled(self, job: Job) -> bool:

@@ -18,9 +18,9 @@ from proxy.dialects.completions import (
     broken,
     ending,
     going,
+    piece_in,
     read,
-    said_in,
-    written,
+    rewritten,
 )
 from proxy.errors import ContextOverflow, NotManaged, UpstreamUnavailable
 from proxy.exchange import Exchange
@@ -215,7 +215,7 @@ class Completer:
     async def _whole(self, run: _Run, response: httpx.Response) -> None:
         head, next_ = response, response
         while True:
-            said = said_in(await body_of(next_, self._options.max_answer))
+            said = piece_in(await body_of(next_, self._options.max_answer))
             if said.form is None or said.failed:
                 raise UpstreamUnavailable("The backend answered 200 with a body that is no completion.")
             run.first, run.text = run.first or said.form, run.text + said.text
@@ -223,7 +223,7 @@ class Completer:
             if further is None:
                 break
             next_ = further
-        body = dumps(written(said, run.first, text=run.text, **self._usage(run)))
+        body = dumps(rewritten(said, run.first, text=run.text, **self._usage(run)))
         await run.exchange.reply(200, self._headers(run, head, AS_JSON), body)
 
     async def _stream(self, run: _Run, response: httpx.Response) -> None:
@@ -274,9 +274,9 @@ async def _read(response: httpx.Response) -> AsyncIterator[CompletionPiece]:
     try:
         async for data in stream:
             for each in sse.frames(splitter.feed(data)):
-                yield said_in(sse.data_of(each))
+                yield piece_in(sse.data_of(each))
         for each in sse.frames(splitter.flush()):
-            yield said_in(sse.data_of(each))
+            yield piece_in(sse.data_of(each))
     finally:
         await response.aclose()
 

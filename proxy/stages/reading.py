@@ -50,7 +50,7 @@ def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) ->
     return reads(body, wire)
 
 
-def check(request: Request, options: Options) -> None:
+def check_bounds(request: Request, options: Options) -> None:
     """See that a request has no more messages and parts than are taken.
 
     Raises:

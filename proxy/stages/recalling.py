@@ -21,7 +21,7 @@ from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
 from proxy.recall.dense import asked_in
-from proxy.recall.passages import NOTHING_SAID, MessagePassages, said_in, spoken_text
+from proxy.recall.passages import NOTHING_SAID, MessagePassages, passages_of, spoken_text
 from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
@@ -280,7 +280,7 @@ def room_left(job: Job, budget: ContextBudget, reserve: int = 0) -> int:
 
 
 def _read(messages: Sequence[Message]) -> list[MessagePassages]:
-    return [said_in(message) for message in messages]
+    return [passages_of(message) for message in messages]
 
 
 def _texts(messages: Sequence[Message], said: Sequence[MessagePassages]) -> list[str]:

@@ -15,7 +15,7 @@ from proxy.neutral.kept import Alone, Fetch, Keep, Keeping, Unseal
 from proxy.neutral.request import Request
 from proxy.neutral.weight import is_heavy
 from proxy.options import Options
-from proxy.stages.reading import check, read
+from proxy.stages.reading import check_bounds, read
 from proxy.stages.sealing import Sealer
 from proxy.store.documents import Documents
 
@@ -57,7 +57,7 @@ class Memory:
         request = await read(exchange, wire, reads, options)
         if request.reading is not None:
             request = await self.ask(exchange.tenant, request.reading())
-        check(request, options)
+        check_bounds(request, options)
         return request
 
     async def ask(self, owner: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:

@@ -30,7 +30,7 @@ def cannot_fit(job: Job, window: int) -> bool:
     return job.prompt.estimate.tokens >= window * doubt
 
 
-async def left_out(job: Job, history: Sequence[Message], meter: Meter) -> MessageCut | None:
+async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) -> MessageCut | None:
     """What of the newest user message, as the client sent it, is not in this history; None: nothing was cut out of it.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.dialects.ollama.embedding import UPSTREAM_PATH, answered, asked, failed
+from proxy.dialects.ollama.embedding import UPSTREAM_PATH, answered, asked_of_backend, failed
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, decodable, said_otherwise
@@ -30,7 +30,7 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
         if await has_path(route.upstream, exchange.path):
             await pass_to(exchange, journal, to)
             return
-        body = asked(await exchange.decoded(wire, options.max_body), exchange.path, route.model)
+        body = asked_of_backend(await exchange.decoded(wire, options.max_body), exchange.path, route.model)
         journal.tell(Routed(route.upstream.name, route.model))
         journal.tell(Sent("vectors"))
         headers = journal.carried(decodable(said_otherwise(exchange.headers)))

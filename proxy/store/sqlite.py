@@ -112,7 +112,7 @@ class SqliteStore(LocalClaims):
         """See `StoreAdmin.check`."""
         guard = self._thread.guard
         largest = max((len(item.body) for item in self._kept), default=0)
-        statement = rows.check if guard.writable else partial(rows.probe, size=largest)
+        statement = rows.try_to_write if guard.writable else partial(rows.probe, size=largest)
         await self._thread.ask(statement, write=True)
         self._retry()
         return guard.state

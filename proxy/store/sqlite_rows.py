@@ -180,7 +180,7 @@ def make_secret(db: sqlite3.Connection, name: str, fresh: bytes) -> bytes | None
     return secret(db, name)
 
 
-def check(db: sqlite3.Connection) -> bool:
+def try_to_write(db: sqlite3.Connection) -> bool:
     """See whether a write would be let in; returns True."""
     db.execute("BEGIN IMMEDIATE")
     db.execute("ROLLBACK")

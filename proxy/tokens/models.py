@@ -11,7 +11,7 @@ import orjson
 from proxy.counting.anchors import scope_digest
 from proxy.counting.images import image_rule
 from proxy.counting.model import ModelCounter
-from proxy.counting.verdict import SWAPPED, Dispute, Observation, judge
+from proxy.counting.verdict import SWAPPED, Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate, MeterKey
 from proxy.tokens.extras import ExtrasCache
@@ -96,7 +96,7 @@ class Model:
     def judge(self, estimate: Estimate, reported: int, window: int | None, *, may_cut: bool) -> Observation:
         """Tell what a report is, in the light of those before it."""
         ticket = estimate.ticket
-        verdict = judge(ticket.expected, reported, window, may_cut=may_cut)
+        verdict = verdict_on(ticket.expected, reported, window, may_cut=may_cut)
         if verdict is Observation.REJECTED and reported > 0 and self._insists(estimate, reported):
             verdict = Observation.ACCEPTED
         if verdict is Observation.CUT:

@@ -44,7 +44,7 @@ def test_what_has_another_type_is_nothing() -> None:
     assert fields.mapping([]) == {}
     assert fields.items({}) == []
     assert fields.objects([1, {"a": 1}, None]) == [{"a": 1}]
-    assert fields.text("  ") is None
+    assert fields.nonblank("  ") is None
     assert fields.switch(1) is None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.backends.base import Reply
-from proxy.backends.ollama import Ollama, canonical
+from proxy.backends.ollama import Ollama, canonical_name
 from proxy.backends.profile import Continuation, Fact, Trust
 from tests.backends.driver import payloads, play
 
@@ -139,7 +139,7 @@ def test_there_is_no_counting() -> None:
     ],
 )
 def test_names_are_compared_with_their_tag(name: str, full: str) -> None:
-    assert canonical(name) == full
+    assert canonical_name(name) == full
 
 
 @pytest.mark.parametrize(

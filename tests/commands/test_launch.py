@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from proxy.cli import main
-from proxy.commands.launch.choosing import choose
+from proxy.commands.launch.choosing import choose_model
 from proxy.commands.launch.programs import PROGRAMS
 from proxy.settings import environment
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, VllmFake
@@ -342,11 +342,11 @@ def test_the_model_that_suits_an_agent_is_chosen() -> None:
     ]
     order = []
     while models:
-        found = choose(models, None)
+        found = choose_model(models, None)
         order.append(found["id"])
         models.remove(dict(found))
     assert order == ["large", "large-too", "small", "without-tools", "unmanaged", "nomic-embed-text"]
 
 
 def test_a_model_of_ollamas_need_not_be_named_with_its_tag() -> None:
-    assert choose([model("a"), model("qwen3:latest")], "qwen3")["id"] == "qwen3:latest"
+    assert choose_model([model("a"), model("qwen3:latest")], "qwen3")["id"] == "qwen3:latest"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.counting.verdict import Dispute, Expectation, Observation, judge
+from proxy.counting.verdict import Dispute, Expectation, Observation, verdict_on
 
 ACCEPTED, REJECTED, CUT = Observation.ACCEPTED, Observation.REJECTED, Observation.CUT
 
@@ -34,7 +34,7 @@ def expect(anchor: int, predicted: float, *, deviation: float = 0, unsure: float
     ],
 )
 def test_verdicts(expected: Expectation, reported: int, verdict: Observation) -> None:
-    assert judge(expected, reported, None) is verdict
+    assert verdict_on(expected, reported, None) is verdict
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_verdicts(expected: Expectation, reported: int, verdict: Observation) ->
 def test_half_of_the_window_is_where_a_prompt_is_cut(
     expected: Expectation, reported: int, verdict: Observation
 ) -> None:
-    assert judge(expected, reported, 4096) is verdict
+    assert verdict_on(expected, reported, 4096) is verdict
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_half_of_the_window_is_where_a_prompt_is_cut(
 def test_a_prompt_that_fits_by_any_reading_was_not_cut(
     expected: Expectation, reported: int, window: int, verdict: Observation
 ) -> None:
-    assert judge(expected, reported, window) is verdict
+    assert verdict_on(expected, reported, window) is verdict
 
 
 @given(
@@ -80,12 +80,12 @@ def test_a_backend_that_refuses_what_is_too_long_never_cuts(
     anchor: int, predicted: float, deviation: float, unsure: float, reported: int, window: int | None
 ) -> None:
     expected = expect(anchor, predicted, deviation=deviation, unsure=unsure)
-    assert judge(expected, reported, window, may_cut=False) is not CUT
+    assert verdict_on(expected, reported, window, may_cut=False) is not CUT
 
 
 def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
     unknown = Expectation(0, 9000, 100, 0, trusted=False)
-    assert judge(unknown, 3000, None) is REJECTED
+    assert verdict_on(unknown, 3000, None) is REJECTED
 
 
 @given(
@@ -96,7 +96,7 @@ def test_every_report_gets_a_verdict(
     anchor: int, predicted: float, deviation: float, unsure: float, reported: int, window: int | None
 ) -> None:
     expected = expect(anchor, predicted, deviation=deviation, unsure=unsure)
-    verdict = judge(expected, reported, window)
+    verdict = verdict_on(expected, reported, window)
     if reported >= anchor + predicted and reported > 0:
         assert verdict is ACCEPTED
 

@@ -52,7 +52,7 @@ def parts(*kinds: str) -> dict[str, Any]:
 def test_refusals(walk_engine: Engine, body: dict[str, Any]) -> None:
     answer = walk_engine.post(CHAT, {"max_tokens": 1, **body})
     with pytest.raises(wire.RequestRefused) as refused:
-        wire.check({"max_tokens": 1, **body})
+        wire.check_body({"max_tokens": 1, **body})
     assert (refused.value.status, refused.value.body) == (answer.status_code, answer.json())
 
 
@@ -73,7 +73,7 @@ def test_refusals(walk_engine: Engine, body: dict[str, Any]) -> None:
 )
 def test_what_is_not_refused(walk_engine: Engine, body: dict[str, Any], limit: int) -> None:
     asked = {"max_tokens": 1, **body}
-    wire.check(asked)
+    wire.check_body(asked)
     assert walk_engine.post(CHAT, asked).json()["usage"]["completion_tokens"] == wire.limit(asked) == limit
 
 
@@ -81,7 +81,7 @@ def test_a_limit_that_is_no_number(walk_engine: Engine) -> None:
     body = {"messages": [USER], "max_tokens": "many"}
     answer = walk_engine.post(CHAT, body)
     with pytest.raises(wire.RequestRefused) as refused:
-        wire.check(body)
+        wire.check_body(body)
     assert answer.json()["error"].items() >= {"code": 400, "type": "invalid_request_error"}.items()
     assert refused.value.body["error"].items() >= {"code": 400, "type": "invalid_request_error"}.items()
 
@@ -89,7 +89,7 @@ def test_a_limit_that_is_no_number(walk_engine: Engine) -> None:
 def test_a_prompt_that_is_too_long(walk_engine: Engine) -> None:
     answer = walk_engine.post(CHAT, {"messages": [{"role": "user", "content": "w " * 9000}]})
     tokens = answer.json()["error"]["n_prompt_tokens"]
-    assert (answer.status_code, answer.json()) == (400, wire.too_long(tokens, WINDOW))
+    assert (answer.status_code, answer.json()) == (400, wire.window_exceeded(tokens, WINDOW))
 
 
 def test_an_unknown_path(walk_engine: Engine) -> None:
@@ -106,5 +106,5 @@ def test_objects_have_no_field_that_the_real_ones_lack(walk_engine: Engine) -> N
         assert told[name].keys() <= properties[name].keys()
     assert told["default_generation_settings"]["n_ctx"] == properties["default_generation_settings"]["n_ctx"]
     assert wire.slot(0, WINDOW).items() <= slot.items()
-    assert wire.listed("walk", listed["created"]).items() <= listed.items()
+    assert wire.model_object("walk", listed["created"]).items() <= listed.items()
     assert wire.timings(1, 1).keys() <= walk_engine.chat([USER], max_tokens=1)["timings"].keys()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.emulation import Call, CallScanner, Offer, Scanned, Text
-from proxy.emulation.scanner import joined
+from proxy.emulation.scanner import texts_joined
 from tests.emulation.outputs import FENCED, TAGGED, P, offer, paris
 from tests.emulation.test_scanner import plain_text, scanned
 
@@ -32,7 +32,7 @@ def read_on(said: str, *rest: str, of: Offer = OFFER, called: bool = False) -> t
     scanner = CallScanner(of)
     scanner.resume(said, called=called)
     pieces = [piece for text in rest for piece in scanner.feed(text)]
-    return tuple(joined([*pieces, *scanner.close()]))
+    return tuple(texts_joined([*pieces, *scanner.close()]))
 
 
 def text_of(pieces: Sequence[Scanned]) -> str:

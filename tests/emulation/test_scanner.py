@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.emulation import Call, CallScanner, Malformed, Offer, Scanned, Text
-from proxy.emulation.scanner import joined
+from proxy.emulation.scanner import texts_joined
 from tests.emulation.broken import MALFORMED, REPAIRED, UNTOUCHED
 from tests.emulation.outputs import CLEAN, FENCED, TAGGED, Output, P, offer, paris
 
@@ -41,7 +41,7 @@ plain_text = st.text(st.sampled_from("{}[]<>`\"':,; \n\tabtnmeoljs_=/"), max_siz
 def scanned(chunks: Iterable[str], *, cut: bool = False, of: Offer = OFFER) -> tuple[Scanned, ...]:
     scanner = CallScanner(of)
     pieces = [piece for chunk in chunks for piece in scanner.feed(chunk)]
-    return tuple(joined([*pieces, *scanner.close(cut=cut)]))
+    return tuple(texts_joined([*pieces, *scanner.close(cut=cut)]))
 
 
 def test_there_are_enough_outputs() -> None:

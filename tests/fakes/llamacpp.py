@@ -102,7 +102,7 @@ class LlamaCppFake(LlamaCppRouter, Extras):
         if body.get("tools") and not self.jinja:
             raise Refused(500, self.error(500, "tools param requires --jinja flag"))
         try:
-            wire.check(body, vision=model.vision, prefill=self.prefill_assistant)
+            wire.check_body(body, vision=model.vision, prefill=self.prefill_assistant)
         except wire.RequestRefused as refused:
             raise Refused(refused.status, refused.body) from None
         # A chat template without tools leaves them out, and nothing tells of it.
@@ -129,7 +129,7 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     @override
     def overflow(self, prompt: Prompt) -> Refused:
-        return Refused(400, wire.too_long(prompt.tokens, prompt.model.window), overflow=True)
+        return Refused(400, wire.window_exceeded(prompt.tokens, prompt.model.window), overflow=True)
 
     # Answering
 

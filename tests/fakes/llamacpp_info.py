@@ -107,7 +107,7 @@ class LlamaCppInfo(FakeBackend):
             "tags": [""],
         }
         ollama_like |= {"capabilities": ["completion"], "details": {"format": "gguf", "family": ""}}
-        data = [{**wire.listed(model.id, CREATED), "meta": self.meta(model)}]
+        data = [{**wire.model_object(model.id, CREATED), "meta": self.meta(model)}]
         await exchange.answer(200, {"models": [ollama_like], "object": "list", "data": data})
 
     def meta(self, model: FakeModel) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class LlamaCppRouter(LlamaCppInfo):
 
     def _routed(self, model: FakeModel) -> dict[str, Any]:
         state = {"value": "loaded" if model.loaded else "unloaded", "args": ["llama-server"]}
-        entry = {**wire.listed(model.id, CREATED), "status": state}
+        entry = {**wire.model_object(model.id, CREATED), "status": state}
         return {**entry, "meta": self.meta(model)} if model.loaded else entry
 
     async def load_model(self, exchange: Exchange) -> None:

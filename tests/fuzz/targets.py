@@ -16,7 +16,7 @@ from proxy.answer.events import ChunkReceived, Finish, Send, StreamCommand, Upst
 from proxy.answer.session import State
 from proxy.dialects.chat import ChatReader
 from proxy.emulation import CallScanner
-from proxy.emulation.scanner import joined
+from proxy.emulation.scanner import texts_joined
 from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
 from proxy.wire import sse
 from tests.answer.support import joined as joined_commands
@@ -175,7 +175,9 @@ def calls(data: bytes) -> None:
         found = [piece for text in texts for piece in scanner.feed(text)]
         whole = CallScanner(_OFFER)
         at_once = whole.feed("".join(texts))
-        assert joined([*found, *scanner.close(cut=short)]) == joined([*at_once, *whole.close(cut=short)])
+        assert texts_joined([*found, *scanner.close(cut=short)]) == texts_joined(
+            [*at_once, *whole.close(cut=short)]
+        )
 
 
 TARGETS: dict[str, Target] = {

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.recall.choosing import Passage, choose, within
-from proxy.recall.passages import said_in, spoken_text
+from proxy.recall.passages import passages_of, spoken_text
 from proxy.recall.query import query_of
 from proxy.recall.ranking import rank
 
@@ -46,7 +46,7 @@ def recalled(
     room: float = 400.0,
     prompt: str = "",
 ) -> list[Passage]:
-    said = [said_in(message) for message in messages]
+    said = [passages_of(message) for message in messages]
     ranking = rank(said, query_of([{"role": "user", "content": question}], 0))
     return choose(
         messages,

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.recall.choosing import choose
 from proxy.recall.dense import asked_in, by_nearness, fused, nearness, texts_for, vector_of
-from proxy.recall.passages import said_in
+from proxy.recall.passages import passages_of
 from proxy.recall.query import query_of
 from proxy.recall.ranking import rank
 
@@ -72,7 +72,7 @@ def messages(count: int = 60) -> list[dict[str, Any]]:
 
 def chosen(near: list[float] | None, lost: int = 50) -> list[int]:
     sent = messages()
-    said = [said_in(message) for message in sent[:-1]]
+    said = [passages_of(message) for message in sent[:-1]]
     ranking = rank(said, query_of(sent, len(sent) - 1), near)
     found = choose(
         sent, said, ranking, lost=lambda at: at < lost, room=500.0, cost=len, in_prompt=lambda _: False
@@ -98,5 +98,5 @@ def test_passages_without_a_vector_change_nothing_for_others() -> None:
     near[13], near[20] = 1.6, 0.0
     assert chosen(near)[0] == 13
     sent = messages()
-    ranking = rank([said_in(message) for message in sent[:-1]], query_of(sent, 60), near)
+    ranking = rank([passages_of(message) for message in sent[:-1]], query_of(sent, 60), near)
     assert by_nearness(ranking, near).scores[20] == 0.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.recall.passages import said_in
+from proxy.recall.passages import passages_of
 from proxy.recall.query import query_of
 from proxy.recall.ranking import _AFTER, _AROUND, _BEFORE, _REACH, _with_context, rank
 
@@ -18,7 +18,7 @@ FILLER = [
 
 
 def best(messages: list[dict[str, Any]], question: str) -> int:
-    ranking = rank([said_in(m) for m in messages], query_of([{"role": "user", "content": question}], 0))
+    ranking = rank([passages_of(m) for m in messages], query_of([{"role": "user", "content": question}], 0))
     at = max(range(len(ranking.scores)), key=lambda at: ranking.scores[at])
     return ranking.places[at][0]
 
@@ -35,7 +35,7 @@ def test_an_answer_without_the_words_of_the_question_is_found_by_the_question_be
     ]
     messages = [*FILLER, *asked, *FILLER]
     ranking = rank(
-        [said_in(m) for m in messages],
+        [passages_of(m) for m in messages],
         query_of([{"role": "user", "content": "Do you know what instrument I learned as a child?"}], 0),
     )
     order = sorted(range(len(messages)), key=lambda at: -ranking.scores[at])
@@ -49,7 +49,7 @@ def test_a_day_that_is_named_finds_what_was_said_on_it() -> None:
 
 def test_a_message_without_a_day_is_of_the_day_of_those_before_it() -> None:
     messages = [{"role": "user", "content": "[2024-03-01] hello"}, *FILLER[:4]]
-    ranking = rank([said_in(m) for m in messages], query_of(messages, 0))
+    ranking = rank([passages_of(m) for m in messages], query_of(messages, 0))
     assert [day.isoformat() for day in ranking.days if day] == ["2024-03-01"] * 5
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from proxy.commands.launch.choosing import choose
+from proxy.commands.launch.choosing import choose_model
 from proxy.commands.launch.programs import PROGRAMS, Place, Program, Start
 from proxy.commands.launch.serving import NoServer, models_of, spillway
 from proxy.settings import Settings, environment
@@ -62,7 +62,7 @@ def _place(url: str, key: str | None, model: str | None, folder: Path) -> Place:
         LookupError: there is no such model.
     """
     listed = models_of(url, key)
-    chosen = choose(listed["data"], model)
+    chosen = choose_model(listed["data"], model)
     return Place(
         url=url,
         key=key,

@@ -11,7 +11,7 @@ _NO_CHAT = re.compile(r"embed|rerank|whisper|tts|ocr|guard|bge-|moderation", re.
 """Names of models that do not chat."""
 
 
-def choose(models: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
+def choose_model(models: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
     """The model that is `wanted`, else the one that suits an agent best: managed, with tools of its own, a large window.
 
     Of those that are alike the first.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from proxy.dialects.bodies import text_in
 from proxy.dialects.chat.privileged import smuggles, unprivileged
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
@@ -72,9 +73,9 @@ class ChatReader:
         return WholeAnswer(
             form=parsed,
             read=partial(_pieces, parsed, listed),
-            finish=(text_of(listed[0], "finish_reason") or None) if listed else None,
+            finish=(text_in(listed[0], "finish_reason") or None) if listed else None,
             usage=usage if isinstance(usage, dict) else None,
-            model=text_of(parsed, "model"),
+            model=text_in(parsed, "model"),
             refused="error" in parsed and not choices,
         )
 
@@ -124,7 +125,7 @@ def _is_garbled(data: bytes) -> bool:
 def identity_of(chunk: dict[str, Any]) -> Identity:
     """Read off a chunk."""
     extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
-    return Identity(text_of(chunk, "id"), whole_number(chunk.get("created")), text_of(chunk, "model"), extra)
+    return Identity(text_in(chunk, "id"), whole_number(chunk.get("created")), text_in(chunk, "model"), extra)
 
 
 def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
@@ -136,10 +137,10 @@ def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
         piece.index = index if isinstance(index, int) else -1
     if finish and isinstance(finish, str):
         piece.finish = finish
-        piece.stopped = text_of(choice, "stop_reason")  # vLLM's
+        piece.stopped = text_in(choice, "stop_reason")  # vLLM's
     delta = choice.get("delta")
     if isinstance(delta, dict):
-        piece.text, piece.thought = text_of(delta, "content"), thought_of(delta)
+        piece.text, piece.thought = text_in(delta, "content"), thought_of(delta)
         piece.role = bool(delta.get("role"))
         piece.calls = _calls(delta)
         said = [name for name, value in delta.items() if name != "role" and not says_nothing(value)]
@@ -154,16 +155,10 @@ def says_nothing(value: Any) -> bool:
     return value in (None, "", [])
 
 
-def text_of(value: dict[str, Any], name: str) -> str:
-    """A field that is text; empty if it is none."""
-    text = value.get(name)
-    return text if isinstance(text, str) else ""
-
-
 def thought_of(delta: dict[str, Any]) -> str:
     """The reasoning of a delta; empty if it has none."""
     for name in REASONING_FIELDS:
-        if thought := text_of(delta, name):
+        if thought := text_in(delta, name):
             return thought
     return ""
 
@@ -174,7 +169,7 @@ def _calls(delta: dict[str, Any]) -> tuple[CallPart, ...]:
         return ()
     parts = [_call(call) for call in (calls if isinstance(calls, list) else ()) if isinstance(call, dict)]
     if isinstance(legacy, dict):
-        parts.append(CallPart(text_of(legacy, "name"), text_of(legacy, "arguments"), legacy=True))
+        parts.append(CallPart(text_in(legacy, "name"), text_in(legacy, "arguments"), legacy=True))
     return tuple(parts)
 
 
@@ -182,11 +177,11 @@ def _call(call: dict[str, Any]) -> CallPart:
     function, index = call.get("function"), call.get("index")
     function = function if isinstance(function, dict) else {}
     return CallPart(
-        text_of(function, "name"),
-        text_of(function, "arguments"),
-        id=text_of(call, "id"),
+        text_in(function, "name"),
+        text_in(function, "arguments"),
+        id=text_in(call, "id"),
         index=index if isinstance(index, int) else None,
-        kind=text_of(call, "type") or "function",
+        kind=text_in(call, "type") or "function",
     )
 
 

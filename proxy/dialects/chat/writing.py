@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from proxy.dialects.bodies import text_in
 from proxy.dialects.chat.privileged import is_privileged
 from proxy.dialects.chat.reading import (
     DONE,
@@ -13,7 +14,6 @@ from proxy.dialects.chat.reading import (
     encoded,
     object_of,
     says_nothing,
-    text_of,
     thought_of,
 )
 from proxy.neutral.dialect import WholeAnswer
@@ -150,7 +150,7 @@ def _delta(piece: Piece) -> dict[str, Any]:
         return delta
     if piece.bare:
         delta = {"role": "assistant"} if piece.role else {}
-    if piece.text != text_of(delta, "content"):
+    if piece.text != text_in(delta, "content"):
         delta = _without(delta, ("content",)) if not piece.text else {**delta, "content": piece.text}
     if piece.thought != thought_of(delta):
         named = [name for name in REASONING_FIELDS if name in delta] or REASONING_FIELDS[:1]

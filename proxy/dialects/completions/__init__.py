@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.dialects.bodies import is_count, object_in
-from proxy.dialects.chat.reading import DONE, is_done, object_of, text_of
+from proxy.dialects.bodies import is_count, object_in, text_in
+from proxy.dialects.chat.reading import DONE, is_done, object_of
 from proxy.errors import NotManaged
 from proxy.neutral.piece import whole_number
 from proxy.wire import sse
@@ -96,7 +96,7 @@ class CompletionPiece:
         return whole_number(usage.get("prompt_tokens")), whole_number(usage.get("completion_tokens"))
 
 
-def said_in(data: bytes | None) -> CompletionPiece:
+def piece_in(data: bytes | None) -> CompletionPiece:
     """What the data of a frame, or a whole body, says."""
     form = object_of(data)
     if form is None:
@@ -105,14 +105,14 @@ def said_in(data: bytes | None) -> CompletionPiece:
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     return CompletionPiece(
         form,
-        text=text_of(choice, "text"),
-        finish=text_of(choice, "finish_reason") or None,
+        text=text_in(choice, "text"),
+        finish=text_in(choice, "finish_reason") or None,
         usage=usage if isinstance(usage, dict) else None,
         failed="error" in form and not choices,
     )
 
 
-def written(
+def rewritten(
     said: CompletionPiece, first: Mapping[str, Any] | None, *, text: str | None = None, **usage: int
 ) -> dict[str, Any]:
     """What was said, as part of the answer that `first` began; with all its text, and the usage of all of it, if given."""
@@ -128,7 +128,7 @@ def written(
 
 def going(said: CompletionPiece, first: Mapping[str, Any] | None) -> bytes:
     """A frame of it, without a reason for its end: that is told when it is known to be one."""
-    form = written(said, first)
+    form = rewritten(said, first)
     if said.finish is not None:
         form["choices"] = [{**form["choices"][0], "finish_reason": None}]
     return sse.encode(form)
@@ -139,7 +139,7 @@ def ending(
 ) -> bytes:
     """The frames that end a stream: the reason, the usage where the client wants it, the mark."""
     out = b""
-    bare = {name: value for name, value in written(last, first).items() if name != "usage"}
+    bare = {name: value for name, value in rewritten(last, first).items() if name != "usage"}
     if last.finish is not None:
         choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": last.finish}
         out += sse.encode({**bare, "choices": [choice]})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import is_count, text
+from proxy.dialects.bodies import is_count, text_in
 from proxy.errors import BadRequest
 from proxy.neutral.managing import (
     Cleared,
@@ -38,7 +38,7 @@ def edits_in(asked: Mapping[str, Any]) -> list[Edit]:
     """
     made: list[Edit] = []
     for edit in _listed(asked):
-        kind = text(edit, "type")
+        kind = text_in(edit, "type")
         if kind == _RESULTS:
             made.append(_results(edit))
         elif kind == _THOUGHTS and (keep := _thinking_kept(edit.get("keep"))) is not None:
@@ -48,7 +48,7 @@ def edits_in(asked: Mapping[str, Any]) -> list[Edit]:
 
 def unknown_edits(asked: Mapping[str, Any]) -> list[str]:
     """Kinds of edits that are not known here, and left out."""
-    kinds = [text(edit, "type") for edit in _listed(asked)]
+    kinds = [text_in(edit, "type") for edit in _listed(asked)]
     return [kind for kind in kinds if kind not in EDITS]
 
 
@@ -62,15 +62,15 @@ def compaction_in(asked: Mapping[str, Any]) -> CompactionWish | None:
     if wanted is not None:
         if asked.get("context_management"):
             raise BadRequest("`compaction` cannot be combined with `context_management`.", param="compaction")
-        if not isinstance(wanted, dict) or text(wanted, "type") != "summarize":
+        if not isinstance(wanted, dict) or text_in(wanted, "type") != "summarize":
             raise BadRequest('`compaction` must be {"type": "summarize"}.', param="compaction")
-        return CompactionWish(now=True, instructions=text(wanted, "instructions").strip())
-    edit = next((edit for edit in _listed(asked) if text(edit, "type") == _COMPACT), None)
+        return CompactionWish(now=True, instructions=text_in(wanted, "instructions").strip())
+    edit = next((edit for edit in _listed(asked) if text_in(edit, "type") == _COMPACT), None)
     if edit is None:
         return None
     return CompactionWish(
         trigger=_value(edit, "trigger", "input_tokens") or _DEFAULT_COMPACTING,
-        instructions=text(edit, "instructions").strip(),
+        instructions=text_in(edit, "instructions").strip(),
         pauses=edit.get("pause_after_compaction") is True,
     )
 
@@ -85,16 +85,16 @@ def since_compaction(messages: Sequence[Any]) -> tuple[Kept | None, list[Any]]:
         blocks = content if isinstance(content, list) else []
         for at in reversed(range(len(blocks))):
             block = blocks[at] if isinstance(blocks[at], dict) else {}
-            if block.get("type") == COMPACTION and (words := text(block, "content")):
+            if block.get("type") == COMPACTION and (words := text_in(block, "content")):
                 rest = [{**messages[index], "content": blocks[at + 1 :]}] if blocks[at + 1 :] else []
-                return Kept(text(block, "encrypted_content"), words), [*rest, *messages[index + 1 :]]
+                return Kept(text_in(block, "encrypted_content"), words), [*rest, *messages[index + 1 :]]
     return None, list(messages)
 
 
 # -- what came of it
 
 
-def block_of(kept: Kept) -> dict[str, Any]:
+def compaction_block(kept: Kept) -> dict[str, Any]:
     """A compaction as a content block."""
     return {"type": COMPACTION, "content": kept.words, "encrypted_content": kept.seal}
 

@@ -40,7 +40,7 @@ def model(offered: Offered) -> dict[str, Any]:
     }
 
 
-def page(offered: Sequence[Offered], asked: Mapping[str, str]) -> dict[str, Any]:
+def page_of_models(offered: Sequence[Offered], asked: Mapping[str, str]) -> dict[str, Any]:
     """The page that is asked for by `limit`, `after_id` and `before_id`.
 
     Raises:

@@ -16,7 +16,7 @@ from proxy.dialects.bodies import (
     model_in,
     object_in,
     request_of,
-    text,
+    text_in,
     told_and_shown,
 )
 from proxy.dialects.messages.managing import (
@@ -56,7 +56,7 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
-    if isinstance(thread := asked.get("thread"), dict) and text(thread, "type") == "continue":
+    if isinstance(thread := asked.get("thread"), dict) and text_in(thread, "type") == "continue":
         raise BadRequest(
             "`thread` goes on with messages that Anthropic's servers keep, which are not here: send all of them in "
             "`messages`.",
@@ -89,7 +89,7 @@ def _system(system: Any) -> list[Message]:
     if isinstance(system, str):
         texts = [system]
     else:
-        texts = [text(block, "text") for block in _blocks(system, "system")]
+        texts = [text_in(block, "text") for block in _blocks(system, "system")]
     said = [each for each in texts if each]
     return [{"role": "system", "content": _BREAK.join(said)}] if said else []
 
@@ -99,7 +99,7 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
     reminders: list[str] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
-        role = text(message, "role") if isinstance(message, dict) else ""
+        role = text_in(message, "role") if isinstance(message, dict) else ""
         if role not in _ROLES:
             raise BadRequest(
                 f"`{where}` must be an object with the role user, assistant or system.", param=where
@@ -172,15 +172,15 @@ def _from_assistant(blocks: Sequence[_Block], where: str) -> list[Message]:
     for block in blocks:
         match block.get("type"):
             case "text":
-                texts.append(text(block, "text"))
+                texts.append(text_in(block, "text"))
             case "thinking":
-                thoughts.append(text(block, "thinking"))
+                thoughts.append(text_in(block, "thinking"))
             case "tool_use":
                 function = {
-                    "name": text(block, "name"),
+                    "name": text_in(block, "name"),
                     "arguments": dumps(block.get("input") or {}).decode(),
                 }
-                calls.append({"id": text(block, "id"), "type": "function", "function": function})
+                calls.append({"id": text_in(block, "id"), "type": "function", "function": function})
             case kind:
                 if not _only_anthropic(kind):
                     raise _unknown(kind, where)
@@ -195,7 +195,7 @@ def _from_assistant(blocks: Sequence[_Block], where: str) -> list[Message]:
 
 def _from_system(blocks: Sequence[_Block], where: str) -> list[Message]:
     del where
-    said = filter(None, (text(block, "text") for block in blocks))
+    said = filter(None, (text_in(block, "text") for block in blocks))
     return [{"role": "system", "content": _BREAK.join(said)}]
 
 
@@ -218,24 +218,24 @@ def _result(block: _Block, where: str) -> tuple[Message, list[dict[str, Any]]]:
         said = f"Error: {said}"
     if pictures and not said:
         said = ONLY_SHOWN
-    return {"role": "tool", "tool_call_id": text(block, "tool_use_id"), "content": said}, pictures
+    return {"role": "tool", "tool_call_id": text_in(block, "tool_use_id"), "content": said}, pictures
 
 
 def _parts(block: _Block, where: str) -> list[dict[str, Any]]:
     """A block as parts of a user's message."""
     match block.get("type"):
         case "text":
-            return [{"type": "text", "text": text(block, "text")}]
+            return [{"type": "text", "text": text_in(block, "text")}]
         case "image":
             return [{"type": "image_url", "image_url": {"url": _url(block.get("source"), where)}}]
         case "document":
             return _document(block, where)
         case "search_result":
-            heading = {"type": "text", "text": f"{text(block, 'title')} ({text(block, 'source')})"}
+            heading = {"type": "text", "text": f"{text_in(block, 'title')} ({text_in(block, 'source')})"}
             inner = [part for each in _blocks(block.get("content"), where) for part in _parts(each, where)]
             return [heading, *inner]
         case "tool_reference":
-            return [{"type": "text", "text": text(block, "tool_name")}]
+            return [{"type": "text", "text": text_in(block, "tool_name")}]
         case kind if _only_anthropic(kind):
             return []
         case kind:
@@ -243,20 +243,20 @@ def _parts(block: _Block, where: str) -> list[dict[str, Any]]:
 
 
 def _document(block: _Block, where: str) -> list[dict[str, Any]]:
-    told = _BREAK.join(filter(None, (text(block, "title"), text(block, "context"))))
+    told = _BREAK.join(filter(None, (text_in(block, "title"), text_in(block, "context"))))
     heading = [{"type": "text", "text": told}] if told else []
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
     match source.get("type"):
         case "text":
-            return [*heading, {"type": "text", "text": text(source, "data")}]
+            return [*heading, {"type": "text", "text": text_in(source, "data")}]
         case "content":
             content = source.get("content")
             if isinstance(content, str):
                 return [*heading, {"type": "text", "text": content}]
             return [*heading, *(part for each in _blocks(content, where) for part in _parts(each, where))]
         case _:
-            name = text(block, "title") or "document.pdf"
+            name = text_in(block, "title") or "document.pdf"
             return [{"type": "file", "file": {"filename": name, "file_data": _url(source, where)}}]
 
 
@@ -265,9 +265,9 @@ def _url(source: Any, where: str) -> str:
     source = source if isinstance(source, dict) else {}
     match source.get("type"):
         case "base64":
-            return f"data:{text(source, 'media_type')};base64,{text(source, 'data')}"
+            return f"data:{text_in(source, 'media_type')};base64,{text_in(source, 'data')}"
         case "url":
-            return text(source, "url")
+            return text_in(source, "url")
         case kind:
             raise BadRequest(
                 f"`{where}` has a source of the type {kind!r}, which the backends behind this proxy cannot fetch: send "
@@ -301,7 +301,7 @@ def _tools(asked: Mapping[str, Any], messages: Sequence[Any]) -> list[_Block]:
 
 def _left_out(asked: Mapping[str, Any], tools: Sequence[_Block]) -> tuple[str, ...]:
     """What the client asks for that nobody here does, and that it can do without."""
-    kinds = [text(tool, "type") for tool in tools if is_answered(tool)]
+    kinds = [text_in(tool, "type") for tool in tools if is_answered(tool)]
     return tuple(dict.fromkeys((*kinds, *unknown_edits(asked))))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from proxy.dialects.bodies import text
+from proxy.dialects.bodies import text_in
 from proxy.errors import BadRequest
 
 _Block = Mapping[str, Any]
@@ -85,10 +85,10 @@ def tools_in(asked: Mapping[str, Any], offered: Iterable[_Block]) -> dict[str, A
             param="mcp_servers",
         )
     listed = list(offered)
-    tools = {text(tool, "name"): _function(tool) for tool in listed if not is_answered(tool)}
+    tools = {text_in(tool, "name"): _function(tool) for tool in listed if not is_answered(tool)}
     if not tools:
         if listed:
-            names = ", ".join(text(tool, "name") or text(tool, "type") for tool in listed)
+            names = ", ".join(text_in(tool, "name") or text_in(tool, "type") for tool in listed)
             raise BadRequest(
                 f"The tools {names} run on Anthropic's servers, which are not here: offer tools that the client runs.",
                 param="tools",
@@ -97,9 +97,9 @@ def tools_in(asked: Mapping[str, Any], offered: Iterable[_Block]) -> dict[str, A
     made: dict[str, Any] = {"tools": list(tools.values())}
     choice = asked.get("tool_choice")
     if isinstance(choice, dict):
-        kind = text(choice, "type")
+        kind = text_in(choice, "type")
         if kind == "tool":
-            made["tool_choice"] = {"type": "function", "function": {"name": text(choice, "name")}}
+            made["tool_choice"] = {"type": "function", "function": {"name": text_in(choice, "name")}}
         elif kind in _CHOICES:
             made["tool_choice"] = _CHOICES[kind]
         if choice.get("disable_parallel_tool_use") is True:
@@ -116,17 +116,17 @@ def added_in(blocks: Iterable[_Block]) -> list[_Block]:
 
 def is_answered(tool: _Block) -> bool:
     """Whether Anthropic's servers would run it."""
-    return text(tool, "type").startswith(_ANSWERED_BY_ANTHROPIC)
+    return text_in(tool, "type").startswith(_ANSWERED_BY_ANTHROPIC)
 
 
 def _function(tool: _Block) -> dict[str, Any]:
-    kind, schema, description = text(tool, "type"), tool.get("input_schema"), text(tool, "description")
+    kind, schema, description = text_in(tool, "type"), tool.get("input_schema"), text_in(tool, "description")
     known = next((made for begin, made in _DEFINED.items() if kind.startswith(begin)), None)
     if known is not None and not isinstance(schema, dict):
         does, properties, required = known
         description = description or does
         schema = {"type": "object", "properties": dict(properties), "required": list(required)}
-    function: dict[str, Any] = {"name": text(tool, "name")}
+    function: dict[str, Any] = {"name": text_in(tool, "name")}
     if description:
         function["description"] = description
     function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}

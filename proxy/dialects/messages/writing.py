@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering, is_whole
-from proxy.dialects.messages.managing import COMPACTION, applied, block_of, iterations
+from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
 from proxy.dialects.translating import Translator, event_of
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
 
@@ -104,7 +104,7 @@ class MessagesWriter(Translator):
     @override
     def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
         kept = self._managed.kept
-        content: list[dict[str, Any]] = [] if kept is None else [block_of(kept)]
+        content: list[dict[str, Any]] = [] if kept is None else [compaction_block(kept)]
         if came.thought:
             content.append({"type": "thinking", "thinking": came.thought, "signature": ""})
         if came.text:
@@ -147,7 +147,7 @@ class MessagesWriter(Translator):
         if kept is None or self._compacted:
             return []
         self._compacted = True
-        block = block_of(kept)
+        block = compaction_block(kept)
         opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None})
         delta = {**block, "type": f"{COMPACTION}_delta"}
         grown = event_of("content_block_delta", {"index": self._blocks - 1, "delta": delta})

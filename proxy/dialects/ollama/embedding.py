@@ -17,7 +17,7 @@ UPSTREAM_PATH = b"/v1/embeddings"
 _DURATIONS = dict.fromkeys(("total_duration", "load_duration"), 0)
 
 
-def asked(raw: bytes, path: str, model: str) -> bytes:
+def asked_of_backend(raw: bytes, path: str, model: str) -> bytes:
     """The body of the same request to a backend that knows the model by this id.
 
     Raises:

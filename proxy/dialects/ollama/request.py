@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.bodies import given, model_in, object_in, request_of, text
+from proxy.dialects.bodies import given, model_in, object_in, request_of, text_in
 from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
@@ -61,9 +61,9 @@ def read_generate(raw: bytes) -> Request:
     asked = object_in(raw)
     if any(map(asked.get, _ONLY_OLLAMA)):
         raise NotManaged
-    if not text(asked, "prompt"):
+    if not text_in(asked, "prompt"):
         raise _loading(asked, {"response": ""})
-    lead = [{"role": "system", "content": asked["system"]}] if text(asked, "system") else []
+    lead = [{"role": "system", "content": asked["system"]}] if text_in(asked, "system") else []
     question = _with_pictures({"role": "user", "content": asked["prompt"]}, asked.get("images"))
     return _request(asked, {"messages": [*lead, question]})
 
@@ -108,17 +108,17 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
     waiting = _Waiting()
     calls = 0
     for index, message in enumerate(messages):
-        role = text(message, "role") if isinstance(message, dict) else ""
+        role = text_in(message, "role") if isinstance(message, dict) else ""
         if role not in _ROLES:
             where = f"messages[{index}]"
             raise BadRequest(
                 f"`{where}` must be an object with the role system, user, assistant or tool.", param=where
             )
-        said: Message = {"role": role, "content": text(message, "content")}
+        said: Message = {"role": role, "content": text_in(message, "content")}
         if role == "tool":
             said = {"role": role, "tool_call_id": waiting.answered(message), "content": said["content"]}
         elif role == "assistant":
-            if thought := text(message, "thinking"):
+            if thought := text_in(message, "thinking"):
                 said["reasoning_content"] = thought
             if listed := _calls(message.get("tool_calls"), calls):
                 said["tool_calls"] = listed
@@ -135,8 +135,8 @@ def _calls(listed: Any, before: int) -> list[dict[str, Any]]:
         if isinstance(function, dict):
             arguments = function.get("arguments")
             written = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
-            call_id = text(call, "id") or f"call_{before + len(made)}"
-            named = {"name": text(function, "name"), "arguments": written}
+            call_id = text_in(call, "id") or f"call_{before + len(made)}"
+            named = {"name": text_in(function, "name"), "arguments": written}
             made.append({"id": call_id, "type": "function", "function": named})
     return made
 
@@ -159,8 +159,8 @@ class _Waiting:
 
     def answered(self, message: Mapping[str, Any]) -> str:
         """The id of the call that a result answers: the one it names, else the next of that tool, else the next."""
-        named = self._ids.get(text(message, "tool_name") or text(message, "name"))
-        call_id = text(message, "tool_call_id") or next(iter(named or self._names), "")
+        named = self._ids.get(text_in(message, "tool_name") or text_in(message, "name"))
+        call_id = text_in(message, "tool_call_id") or next(iter(named or self._names), "")
         name = self._names.pop(call_id, None)
         if name is not None:
             self._ids[name].pop(call_id, None)

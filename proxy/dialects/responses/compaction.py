@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from proxy.dialects.bodies import is_count, text
+from proxy.dialects.bodies import is_count, text_in
 from proxy.dialects.responses.conversation import Item, messages_of
 from proxy.errors import BadRequest
 from proxy.neutral.kept import Unseal
@@ -29,7 +29,7 @@ def without_trigger(items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
     Raises:
         BadRequest: it is not the last one.
     """
-    places = [index for index, item in enumerate(items) if text(item, "type") == _TRIGGER]
+    places = [index for index, item in enumerate(items) if text_in(item, "type") == _TRIGGER]
     if not places:
         return items, False
     if places != [len(items) - 1]:
@@ -64,13 +64,13 @@ def _may_be(threshold: Any) -> bool:
 
 def is_compaction(item: Item) -> bool:
     """Whether it is one, be it Spillway's own or another's."""
-    return text(item, "type") in (COMPACTION, "compaction_summary")
+    return text_in(item, "type") in (COMPACTION, "compaction_summary")
 
 
-def opening(items: Sequence[Item], opened: Opened) -> Generator[Unseal, Any, None]:
+def open_compactions(items: Sequence[Item], opened: Opened) -> Generator[Unseal, Any, None]:
     """Open the compactions among these items."""
     for item in items:
-        seal = text(item, "encrypted_content")
+        seal = text_in(item, "encrypted_content")
         if is_compaction(item) and seal not in opened:
             under = Sealed.read((yield Unseal(COMPACTION, seal)))
             if under is not None:
@@ -85,10 +85,10 @@ def since_compaction(items: Sequence[Item], opened: Opened) -> tuple[list[Messag
     Raises:
         BadRequest: one of them is malformed, or of a kind that is not known.
     """
-    places = [at for at, item in enumerate(items) if text(item, "encrypted_content") in opened]
+    places = [at for at, item in enumerate(items) if text_in(item, "encrypted_content") in opened]
     if not places:
         return messages_of(list(map(_readable, items))), None
-    under = opened[text(items[places[-1]], "encrypted_content")]
+    under = opened[text_in(items[places[-1]], "encrypted_content")]
     before = messages_of([item for item in items[: places[-1]] if not is_compaction(item)])
     system = [message for message in before if message["role"] in SYSTEM_ROLES]
     rest = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from proxy.dialects.bodies import ONLY_SHOWN, joined, text, told_and_shown
+from proxy.dialects.bodies import ONLY_SHOWN, joined, text_in, told_and_shown
 from proxy.dialects.responses.tools import function_name, written_freely
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message
@@ -56,7 +56,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
     """
     made = _Conversation()
     for index, item in enumerate(items):
-        kind = text(item, "type") or "message"
+        kind = text_in(item, "type") or "message"
         if kind in _FORGOTTEN:
             continue
         take = _TAKES.get(kind)
@@ -81,7 +81,7 @@ class _Conversation:
 
     def message(self, item: Item, where: str) -> None:
         """Words of anyone."""
-        role = _ROLES.get(text(item, "role"))
+        role = _ROLES.get(text_in(item, "role"))
         if role is None:
             raise BadRequest(f"`{where}.role` must be user, assistant, system or developer.", param=where)
         content = _content(item.get("content"), where)
@@ -96,24 +96,24 @@ class _Conversation:
         """Reasoning, as far as it is told."""
         del where
         parts = [*parts_of(item.get("content")), *parts_of(item.get("summary"))]
-        if said := "\n\n".join(filter(None, (text(part, "text") for part in parts))):
+        if said := "\n\n".join(filter(None, (text_in(part, "text") for part in parts))):
             self._begun()["reasoning_content"] = said
 
     def call(self, item: Item, where: str) -> None:
         """A tool call, of any kind."""
         del where
-        kind = text(item, "type")
-        name = text(item, "name") or kind.removesuffix("_call")
+        kind = text_in(item, "type")
+        name = text_in(item, "name") or kind.removesuffix("_call")
         match kind:
             case "function_call":
-                arguments = text(item, "arguments")
+                arguments = text_in(item, "arguments")
             case "custom_tool_call":
-                arguments = dumps(written_freely(text(item, "input"))).decode()
+                arguments = dumps(written_freely(text_in(item, "input"))).decode()
             case _:
                 said = item.get("operation" if kind == "apply_patch_call" else "action")
                 arguments = dumps(said if isinstance(said, dict) else {}).decode()
-        function = {"name": function_name(name, text(item, "namespace")), "arguments": arguments}
-        call_id = text(item, "call_id") or text(item, "id")
+        function = {"name": function_name(name, text_in(item, "namespace")), "arguments": arguments}
+        call_id = text_in(item, "call_id") or text_in(item, "id")
         calls = self._assistant().setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": function})
 
@@ -122,13 +122,13 @@ class _Conversation:
         output = item.get("output")
         if isinstance(output, list) and not _is_content(output):
             output = dumps(output).decode()  # a shell's: outputs with their exit codes
-        content = _content(output if output is not None else text(item, "status"), where)
+        content = _content(output if output is not None else text_in(item, "status"), where)
         said = content if isinstance(content, str) else ""
         if isinstance(content, list):
             said, pictures = told_and_shown(content)
             self._pictures += pictures
             said = said or ONLY_SHOWN
-        call_id = text(item, "call_id") or text(item, "id")
+        call_id = text_in(item, "call_id") or text_in(item, "id")
         self._add({"role": "tool", "tool_call_id": call_id, "content": said})
 
     def show_pictures(self) -> None:
@@ -186,16 +186,19 @@ def _content(content: Any, where: str) -> Any:
 
 
 def _part(part: Item, where: str) -> dict[str, Any]:
-    match text(part, "type"):
+    match text_in(part, "type"):
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return {"type": "text", "text": text(part, "text")}
+            return {"type": "text", "text": text_in(part, "text")}
         case "refusal":
-            return {"type": "text", "text": text(part, "refusal")}
-        case "input_image" if url := text(part, "image_url"):
-            detail = text(part, "detail")
+            return {"type": "text", "text": text_in(part, "refusal")}
+        case "input_image" if url := text_in(part, "image_url"):
+            detail = text_in(part, "detail")
             return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
-        case "input_file" if data := text(part, "file_data") or text(part, "file_url"):
-            return {"type": "file", "file": {"filename": text(part, "filename") or "file", "file_data": data}}
+        case "input_file" if data := text_in(part, "file_data") or text_in(part, "file_url"):
+            return {
+                "type": "file",
+                "file": {"filename": text_in(part, "filename") or "file", "file_data": data},
+            }
         case "input_audio":
             return dict(part)
         case kind:
@@ -213,5 +216,5 @@ def parts_of(content: Any) -> list[Item]:
 
 def _is_content(output: Sequence[Any]) -> bool:
     return all(
-        isinstance(part, dict) and text(part, "type").startswith(("input_", "output_")) for part in output
+        isinstance(part, dict) and text_in(part, "type").startswith(("input_", "output_")) for part in output
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from proxy.dialects.bodies import text
+from proxy.dialects.bodies import text_in
 from proxy.neutral.managing import fingerprint
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
@@ -30,7 +30,7 @@ _REASONS = {
 def compared_with(asked: Mapping[str, Any]) -> str:
     """The id of the response that the client wants a request compared with; empty: of none."""
     options = asked.get("prompt_cache_options")
-    return text(options, "comparison_response_id") if isinstance(options, dict) else ""
+    return text_in(options, "comparison_response_id") if isinstance(options, dict) else ""
 
 
 def print_of(asked: Mapping[str, Any], messages: Sequence[Message], *, compacted: bool) -> dict[str, Any]:

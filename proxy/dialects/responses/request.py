@@ -10,19 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from proxy.dialects.bodies import given, model_in, object_in, request_of, text
+from proxy.dialects.bodies import given, model_in, object_in, request_of, text_in
 from proxy.dialects.responses import stored
 from proxy.dialects.responses.compaction import (
     Opened,
     is_compaction,
-    opening,
+    open_compactions,
     since_compaction,
     wish_in,
     without_trigger,
 )
 from proxy.dialects.responses.conversation import Item, items_in, parts_of
 from proxy.dialects.responses.diagnosing import DIAGNOSIS, compared_with, diagnosis, print_of
-from proxy.dialects.responses.tools import choice, left_out, offered
+from proxy.dialects.responses.tools import choice, functions_offered, left_to_openai
 from proxy.errors import BadRequest
 from proxy.neutral.kept import Fetch, Unseal
 from proxy.neutral.managing import CompactionWish
@@ -68,7 +68,7 @@ def _recollected(
     """The request, once what it names is there."""
     opened: Opened = {}
     own = yield from stored.in_place_of_references(own)
-    yield from opening(own, opened)
+    yield from open_compactions(own, opened)
     before = yield from stored.before(asked, opened)
     made = _made(asked, [*before, *own], own, wish, opened)
     if not (name := compared_with(asked)):
@@ -99,7 +99,7 @@ def _made(
         else []
     )
     body["messages"] = [*lead, *messages]
-    if isinstance(reasoning := asked.get("reasoning"), dict) and text(reasoning, "effort"):
+    if isinstance(reasoning := asked.get("reasoning"), dict) and text_in(reasoning, "effort"):
         body["reasoning_effort"] = reasoning["effort"]
     body |= _tools(asked)
     kept = stored.is_kept(asked) or bool(stored.conversation_in(asked))
@@ -110,9 +110,9 @@ def _made(
         bound=asked.get("max_output_tokens"),
         structure=_format(asked.get("text")),
         form=asked,
-        conversation=text(asked, "prompt_cache_key") or stored.conversation_in(asked),
+        conversation=text_in(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,
-        left_out=left_out(parts_of(asked.get("tools"))),
+        left_out=left_to_openai(parts_of(asked.get("tools"))),
         keeping=partial(stored.keeping, asked, own, known) if kept else None,
     )
 
@@ -128,10 +128,10 @@ def _check(asked: Mapping[str, Any]) -> None:
 
 def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
     listed = parts_of(asked.get("tools"))
-    found = offered(listed)
+    found = functions_offered(listed)
     if not found:
         if listed:
-            kinds = ", ".join(sorted({text(tool, "type") for tool in listed}))
+            kinds = ", ".join(sorted({text_in(tool, "type") for tool in listed}))
             raise BadRequest(
                 f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",
                 param="tools",
@@ -145,7 +145,7 @@ def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _format(wanted: Any) -> dict[str, Any] | None:
     form = wanted.get("format") if isinstance(wanted, dict) else None
-    if not isinstance(form, dict) or text(form, "type") in ("", "text"):
+    if not isinstance(form, dict) or text_in(form, "type") in ("", "text"):
         return None
     if form["type"] != "json_schema":
         return dict(form)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from proxy.dialects.bodies import text
-from proxy.dialects.responses.compaction import Opened, opening
+from proxy.dialects.bodies import text_in
+from proxy.dialects.responses.compaction import Opened, open_compactions
 from proxy.dialects.responses.conversation import Item, items_in
 from proxy.errors import BadRequest, NotFound
 from proxy.neutral.kept import Alone, Fetch, Keep, Keeping, Unseal
@@ -39,7 +39,7 @@ def conversation_in(asked: Mapping[str, Any]) -> str:
     said = asked.get("conversation")
     if said is None:
         return ""
-    name = text(said, "id") if isinstance(said, dict) else said
+    name = text_in(said, "id") if isinstance(said, dict) else said
     if not isinstance(name, str) or not name:
         raise BadRequest(
             "`conversation` must be the id of one, or an object with that.", param="conversation"
@@ -57,8 +57,8 @@ def referred(item: Item) -> str:
 
     Vercel's AI SDK (5) names every item of earlier answers where it takes them to be stored, which is what it does by default.
     """
-    kind = text(item, "type")
-    return text(item, "id") if kind == "item_reference" or (not kind and "role" not in item) else ""
+    kind = text_in(item, "type")
+    return text_in(item, "id") if kind == "item_reference" or (not kind and "role" not in item) else ""
 
 
 def goes_on(asked: Mapping[str, Any]) -> bool:
@@ -67,7 +67,7 @@ def goes_on(asked: Mapping[str, Any]) -> bool:
     Raises:
         BadRequest: what names that is malformed.
     """
-    named = bool(conversation_in(asked)) or bool(text(asked, "previous_response_id"))
+    named = bool(conversation_in(asked)) or bool(text_in(asked, "previous_response_id"))
     return named or any(map(referred, items_in(asked.get("input"))))
 
 
@@ -87,8 +87,8 @@ def before(asked: Mapping[str, Any], opened: Opened) -> Asking[list[Item]]:
     """
     if name := conversation_in(asked):
         kept = yield from conversation(name)
-        return (yield from chain(kept["head"], opened))
-    return (yield from chain(text(asked, "previous_response_id"), opened))
+        return (yield from items_up_to(kept["head"], opened))
+    return (yield from items_up_to(text_in(asked, "previous_response_id"), opened))
 
 
 def conversation(name: str) -> Fetching[dict[str, Any]]:
@@ -104,7 +104,7 @@ def conversation(name: str) -> Fetching[dict[str, Any]]:
     return found
 
 
-def chain(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
+def items_up_to(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
     """The items up to and with those of a node, oldest first: all, or with `opened` from the newest compaction on.
 
     Raises:
@@ -119,8 +119,8 @@ def chain(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
         parts.append([*node["input"], *node["output"]])
         name = node["previous"]
         if opened is not None:
-            yield from opening(parts[-1], opened)
-            if any(text(item, "encrypted_content") in opened for item in parts[-1]):
+            yield from open_compactions(parts[-1], opened)
+            if any(text_in(item, "encrypted_content") in opened for item in parts[-1]):
                 break
     return [item for part in reversed(parts) for item in part]
 
@@ -177,7 +177,7 @@ def keeping(
 ) -> Keeping:
     """Keep a response as it was at its end; `own` are the items that it was sent, `known` by what it is compared later."""
     name, into = response["id"], conversation_in(asked)
-    previous = text(asked, "previous_response_id")
+    previous = text_in(asked, "previous_response_id")
     node = node_of(name, own, previous=previous, output=response["output"])
     if is_kept(asked):
         node |= {"response": response, "print": known()}
@@ -209,12 +209,12 @@ def node_of(name: str, items: Sequence[Item], *, previous: str = "", output: Seq
 
 def identified(item: Item, unique: str, number: int) -> Item:
     """An item under an id that tells where it lies, if it has none of its own."""
-    kind = text(item, "type") or "message"
+    kind = text_in(item, "type") or "message"
     made = {"id": f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}", "type": kind}
     return {
         **made,
         **{name: value for name, value in item.items() if name != "id"},
-        "id": text(item, "id") or made["id"],
+        "id": text_in(item, "id") or made["id"],
     }
 
 
@@ -233,14 +233,14 @@ def as_told(item: Item) -> dict[str, Any]:
     return told
 
 
-def page(items: Sequence[Item], *, after: str, limit: int, newest_first: bool) -> dict[str, Any]:
+def page_of_items(items: Sequence[Item], *, after: str, limit: int, newest_first: bool) -> dict[str, Any]:
     """A list of at most `limit` items behind the one whose id is `after`.
 
     Raises:
         BadRequest: there is no such item.
     """
     ordered = list(reversed(items)) if newest_first else list(items)
-    ids = [text(item, "id") for item in ordered]
+    ids = [text_in(item, "id") for item in ordered]
     if after and after not in ids:
         raise BadRequest(f"`after` names no item of this list: {after!r}.", param="after")
     start = ids.index(after) + 1 if after else 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.dialects.bodies import text
+from proxy.dialects.bodies import text_in
 from proxy.errors import BadRequest
 from proxy.neutral.piece import arguments_of
 
@@ -84,7 +84,7 @@ class ToolName:
         return {**item, "namespace": self.namespace} if self.namespace else item
 
 
-def offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any], ToolName]]:
+def functions_offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any], ToolName]]:
     """The functions to offer, by their names, each with what it stands for; tools that OpenAI's servers run are left out."""
     found: dict[str, tuple[dict[str, Any], ToolName]] = {}
     for tool, named in _each(tools, ""):
@@ -93,9 +93,9 @@ def offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any], ToolName]
     return found
 
 
-def left_out(tools: Iterable[_Tool]) -> tuple[str, ...]:
+def left_to_openai(tools: Iterable[_Tool]) -> tuple[str, ...]:
     """Kinds of tools that OpenAI's servers run, each once: the client can do without them."""
-    kinds = (text(tool, "type") for tool in tools if next(_each([tool], ""), None) is None)
+    kinds = (text_in(tool, "type") for tool in tools if next(_each([tool], ""), None) is None)
     return tuple(dict.fromkeys(kinds))
 
 
@@ -104,9 +104,9 @@ def function_name(name: str, namespace: str) -> str:
     return f"{namespace}{_SEPARATOR}{name}" if namespace else name
 
 
-def written_freely(text_: str) -> dict[str, str]:
+def written_freely(text: str) -> dict[str, str]:
     """The arguments of a call whose input is a text."""
-    return {_INPUT: text_}
+    return {_INPUT: text}
 
 
 def free_text(arguments: str) -> str:
@@ -125,11 +125,11 @@ def choice(wanted: Any, names: Mapping[str, Any]) -> Any:
         return wanted
     if not isinstance(wanted, dict):
         return None
-    kind = text(wanted, "type")
+    kind = text_in(wanted, "type")
     if kind == "allowed_tools":
         # The others stay offered: leaving them out would change the beginning of the prompt.
         return "required" if wanted.get("mode") == "required" else "auto"
-    name = function_name(text(wanted, "name") or kind, text(wanted, "namespace"))
+    name = function_name(text_in(wanted, "name") or kind, text_in(wanted, "namespace"))
     if name not in names:
         raise BadRequest(
             f"`tool_choice` demands {name}, which is not among the tools that can be called here.",
@@ -140,25 +140,25 @@ def choice(wanted: Any, names: Mapping[str, Any]) -> Any:
 
 def _each(tools: Iterable[_Tool], namespace: str) -> Iterator[tuple[_Tool, ToolName]]:
     for tool in tools:
-        kind = text(tool, "type")
+        kind = text_in(tool, "type")
         if kind == "namespace":
             inner = tool.get("tools")
             listed = [each for each in inner if isinstance(each, dict)] if isinstance(inner, list) else []
-            yield from _each(listed, text(tool, "name"))
-        elif kind in ("function", "custom") and (name := text(tool, "name")):
+            yield from _each(listed, text_in(tool, "name"))
+        elif kind in ("function", "custom") and (name := text_in(tool, "name")):
             yield tool, ToolName(kind, name, namespace)
         elif kind in _BUILT_IN:
             yield tool, ToolName(kind, kind, namespace)
 
 
 def _function(tool: _Tool, name: str) -> dict[str, Any]:
-    kind = text(tool, "type")
-    description, schema = text(tool, "description"), tool.get("parameters")
+    kind = text_in(tool, "type")
+    description, schema = text_in(tool, "description"), tool.get("parameters")
     if kind in _BUILT_IN:
         description, schema = _BUILT_IN[kind]
     elif kind == "custom":
         form = tool.get("format")
-        grammar = text(form, "definition") if isinstance(form, dict) else ""
+        grammar = text_in(form, "definition") if isinstance(form, dict) else ""
         told = {
             "type": "string",
             "description": f"Follows this grammar:\n{grammar}" if grammar else "A text.",

@@ -25,7 +25,7 @@ from proxy.dialects.responses.items import (
     SummaryItem,
 )
 from proxy.dialects.responses.response import response_of, usage_of
-from proxy.dialects.responses.tools import ToolName, offered
+from proxy.dialects.responses.tools import ToolName, functions_offered
 from proxy.dialects.translating import Translator, event_of
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
 from proxy.neutral.request import Request
@@ -50,7 +50,7 @@ class ResponsesWriter(Translator):
         self._asked: Mapping[str, Any] = request.form
         self._model = request.model
         self._unique = unique
-        tools = offered(parts_of(self._asked.get("tools")))
+        tools = functions_offered(parts_of(self._asked.get("tools")))
         self._named: dict[str, ToolName] = {name: named for name, (_, named) in tools.items()}
         reasoning = self._asked.get("reasoning")
         summarised = isinstance(reasoning, dict) and bool(reasoning.get("summary"))

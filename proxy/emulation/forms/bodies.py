@@ -7,7 +7,7 @@ from functools import partial
 
 from proxy.emulation.cursor import Cursor
 from proxy.emulation.forms.base import Body, Reading, Step, Until, Written
-from proxy.emulation.forms.envelope import begins, calls_in
+from proxy.emulation.forms.envelope import begins, calls_of_json
 from proxy.emulation.nesting import Nesting
 
 _PARAMETER = "<parameter="
@@ -25,7 +25,7 @@ def calls(cursor: Cursor, reading: Reading, then: Step, *, marked: bool = True) 
     cursor.at = start
 
     def use(text: str) -> bool:
-        found = calls_in(text, reading.names, marked=marked)
+        found = calls_of_json(text, reading.names, marked=marked)
         reading.calls += found or ()
         return found is not None
 

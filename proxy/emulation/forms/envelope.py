@@ -68,7 +68,7 @@ def begins(cursor: Cursor, names: Words) -> bool:
     return False
 
 
-def calls_in(text: str, names: Words, *, marked: bool) -> list[Written] | None:
+def calls_of_json(text: str, names: Words, *, marked: bool) -> list[Written] | None:
     """The calls in an object or an array of objects, which may have broken off; None if it is other JSON.
 
     `marked`: a tag has said that they are calls. The elements of an array behind the first one may have names that are
