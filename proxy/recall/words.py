@@ -17,10 +17,12 @@ from proxy.recall.function_words import FUNCTION_WORDS
 # Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
 _TOKEN = re.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
 _PART = re.compile(r"[^\W_]+")
-_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0e7f"
-"""Kana, Chinese characters, Korean syllables (whose endings change), Thai."""
-_RUN = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
-_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Chinese characters, as a range for a pattern."""
+UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0e7f"
+"""The same for all that is written without spaces: kana, Chinese characters, Thai; and Korean syllables, whose endings change."""
+_RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+_IS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _APOSTROPHE = re.compile("['\u2019]")
 _DEFAULT = "english"
 _LEAST_VOTES = 2

@@ -162,7 +162,7 @@ def _newest(texts: Iterable[str], room: int) -> list[str]:
 def _earlier(messages: Sequence[Message]) -> list[Statement]:
     """What earlier summaries tell that a model wrote, and what earlier extracts kept of such."""
     told: list[Statement] = []
-    for index, message in enumerate(messages):
+    for message in messages:
         if not is_summary(message):
             continue
         lines = section(message, _BEFORE)
@@ -171,7 +171,7 @@ def _earlier(messages: Sequence[Message]) -> list[Statement]:
             for mark in (f"\n{HEADING}", f"\n{NAMES}", f"\n{MORE_SAID}"):
                 body = body.split(mark)[0]
             lines += sentences(body, longest=_LINE)
-        told += (Statement(line, tuple(facts_in(line)), index) for line in lines)
+        told += (Statement(line, tuple(facts_in(line))) for line in lines)
     return told
 
 

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 
 from proxy.history.identifiers import found_in
 from proxy.recall.function_words import FUNCTION_WORDS
-from proxy.recall.words import folded
+from proxy.recall.words import HAN, UNSPACED, folded
 
-_HAN = "\u3400-\u4dbf\u4e00-\u9fff"
-_UNSPACED = f"\u3040-\u30ff{_HAN}\uac00-\ud7a3\u0e00-\u0e7f"
 _COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
 # One after the other at each place of a text. Every repetition is bounded.
 _TOKEN = re.compile(
-    rf"(?P<number>(?<![^\W{_UNSPACED}])[vV$€£¥₹]?\d{{1,20}}(?:[.,:/-]\d{{1,12}}){{0,6}}(?:\s?[%€£¥°]|[a-zA-Z]{{1,3}}\b|[{_COUNTED}])?)"
+    rf"(?P<number>(?<![^\W{UNSPACED}])[vV$€£¥₹]?\d{{1,20}}(?:[.,:/-]\d{{1,12}}){{0,6}}(?:\s?[%€£¥°]|[a-zA-Z]{{1,3}}\b|[{_COUNTED}])?)"
     r"|(?P<katakana>[\u30a1-\u30fa\u30fc・]{2,20})"
     r"|(?P<quoted>[《「『“„«][^《》「」『』“”„«»\n]{1,40}[》」』”“»])"
-    rf"|(?P<han>[{_HAN}]{{2,40}})"
+    rf"|(?P<han>[{HAN}]{{2,40}})"
     r"|(?P<hangul>[\uac00-\ud7a3]{2,20})"
-    rf"|(?P<word>[^\W\d_{_UNSPACED}][^\W_{_UNSPACED}]{{0,60}}(?:['’-][^\W_{_UNSPACED}]{{1,30}}){{0,4}})"
+    rf"|(?P<word>[^\W\d_{UNSPACED}][^\W_{UNSPACED}]{{0,60}}(?:['’-][^\W_{UNSPACED}]{{1,30}}){{0,4}})"
 )
 _FUNCTION_WORDS = frozenset().union(*FUNCTION_WORDS.values())
-_WORD = re.compile(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{_UNSPACED}].*")
+_WORD = re.compile(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{UNSPACED}].*")
 
 IDENTIFIER, NUMBER, NAME = 3.0, 2.5, 3.0
 _DIGIT, _QUOTED, _KATAKANA = 0.6, 2.0, 2.0

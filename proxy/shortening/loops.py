@@ -6,10 +6,9 @@ import re
 from collections import Counter
 
 from proxy.history.sentences import sentences
-from proxy.recall.words import folded
+from proxy.recall.words import UNSPACED, folded
 
-_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\u0e00-\u0e7f"
-_UNIT = re.compile(rf"(?P<marker>\d{{1,3}}[.)](?=\s))|[{_UNSPACED}]|[^\W{_UNSPACED}]{{1,64}}")
+_UNIT = re.compile(rf"(?P<marker>\d{{1,3}}[.)](?=\s))|[{UNSPACED}]|[^\W{UNSPACED}]{{1,64}}")
 """A word, or a character where words are not spaced; the number of an item says nothing."""
 _SIZE = 8
 """Units in a row that are looked for among those before."""
@@ -67,7 +66,7 @@ class LoopWatch:
             return
         gram = tuple(self._last)
         if gram in self._seen:
-            self._run += _OF_CHARACTER if re.match(f"[{_UNSPACED}]", unit) else 1.0
+            self._run += _OF_CHARACTER if re.match(f"[{UNSPACED}]", unit) else 1.0
             self.looped |= self._run >= _LOOP
         else:
             self._seen.add(gram)

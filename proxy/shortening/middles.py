@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from proxy.history.tooltext import Span, calls_in, results_in, texts_of
+from proxy.history.turns import newest_user
 from proxy.neutral.request import Message
 
 _MARK = "\n[… {} characters left out here to fit the context window …]\n"
@@ -41,9 +42,13 @@ def cut_middle(
     return best, best_cost
 
 
-def is_cut(message: Message, original: Message) -> bool:
-    """Whether more is left out of the middle of a message than of what it was."""
-    return message is not original and _cut_out(message) > _cut_out(original)
+def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Message, Message] | None:
+    """The newest user message as it was sent and as it is in the history, if more is left out of its middle there."""
+    newest, placed = newest_user(sent), newest_user(history)
+    if newest is None or placed is None:
+        return None
+    whole, left = sent[newest], history[placed]
+    return (whole, left) if left is not whole and _cut_out(left) > _cut_out(whole) else None
 
 
 def _cut_out(message: Message) -> int:

@@ -116,16 +116,16 @@ def checked(written: SummaryReply, source: Source, *, tokens: int) -> Checked:
         if len(whole) < _WHOLE * len(text) or not _long_enough(whole):
             return Checked("cut" if _long_enough(text) else "empty")
         text, mended = whole, True
-    fault = _fault(text, source, tokens)
+    fault = _fault(text, source, tokens, mended=mended)
     return Checked(fault) if fault is not None else Checked("mended" if mended else "kept", text)
 
 
-def _fault(text: str, source: Source, tokens: int) -> Verdict | None:
+def _fault(text: str, source: Source, tokens: int, *, mended: bool) -> Verdict | None:
     if not _long_enough(text):
         return "empty"
     if len(text) < _SHORT and _REFUSAL.match(text):
         return "refusal"
-    if loops(text):
+    if mended and loops(text):  # as it came it does not
         return "loop"
     if _is_copy(text, source):
         return "copy"

@@ -19,7 +19,7 @@ from proxy.neutral.request import text_of
 from proxy.neutral.weight import is_heavy
 from proxy.shortening.extract import told_by_code
 from proxy.shortening.policy import limits_for
-from proxy.shortening.source import source_of
+from proxy.shortening.source import form_of
 from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job
 from proxy.store.documents import Documents
@@ -119,4 +119,4 @@ def _is_one(job: Job, text: str) -> bool:
     *history, asked = job.prompt.sent
     if plainly(text) in plainly(text_of(asked)):
         return False
-    return bool(checked(SummaryReply(text), source_of(history).form, tokens=_LONGEST).text)
+    return bool(checked(SummaryReply(text), form_of(history), tokens=_LONGEST).text)

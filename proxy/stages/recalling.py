@@ -26,7 +26,7 @@ from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
 from proxy.shortening.budget import ContextBudget
-from proxy.shortening.middles import is_cut
+from proxy.shortening.middles import newest_cut
 from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
 from proxy.telemetry.events import Recalled
@@ -200,7 +200,7 @@ class Recaller:
             # What was asked is no answer: who asks once more needs the same again.
             if index == newest or asks_the_same(prompt.sent[index], query):
                 said[index] = NOTHING_SAID
-        said[newest] = self._cut_out(job, said[newest], newest)
+        said[newest] = _cut_out(job, said[newest])
         many = sum(len(each.spans) for each in said) > _MANY
         heavy = many or is_heavy(prompt.sent)
         near = None
@@ -209,14 +209,6 @@ class Recaller:
             near = await self._embedder.near(job, words, texts)
         ranked = partial(rank, said, query, near)
         return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
-
-    def _cut_out(self, job: Job, said: MessagePassages, newest: int) -> MessagePassages:
-        """What the newest user message says, and if its middle had to be cut out, that alone."""
-        placed = newest_user(job.prompt.history)
-        if placed is None or not is_cut(job.prompt.history[placed], job.prompt.sent[newest]):
-            return said
-        text, left = spoken_text(job.prompt.sent[newest]), spoken_text(job.prompt.history[placed])
-        return said.only(lambda start, end: text[start:end] not in left)
 
     def _best(
         self,
@@ -294,3 +286,12 @@ def _texts(messages: Sequence[Message], said: Sequence[MessagePassages]) -> list
 
 def _sum(passages: Sequence[Passage]) -> float:
     return sum(passage.tokens for passage in passages)
+
+
+def _cut_out(job: Job, said: MessagePassages) -> MessagePassages:
+    """What the newest user message says, and if its middle had to be cut out, that alone."""
+    both = newest_cut(job.prompt.sent, job.prompt.history)
+    if both is None:
+        return said
+    text, left = map(spoken_text, both)
+    return said.only(lambda start, end: text[start:end] not in left)

@@ -9,7 +9,7 @@ from proxy.history.turns import newest_user
 from proxy.net.apart import apart
 from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
-from proxy.shortening.middles import LEAST_LEFT, is_cut
+from proxy.shortening.middles import LEAST_LEFT, newest_cut
 from proxy.stages.job import Job
 from proxy.telemetry.events import MessageCut
 from proxy.tokens.meter import Meter
@@ -36,10 +36,9 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     Raises:
         ContextOverflow: less than a tenth of it is left.
     """
-    sent, newest, placed = job.prompt.sent, newest_user(job.prompt.sent), newest_user(history)
-    if newest is None or placed is None or not is_cut(history[placed], sent[newest]):
+    both = newest_cut(job.prompt.sent, history)
+    if both is None:
         return None
-    both = [sent[newest], history[placed]]
     whole, left = await apart(is_heavy(both), meter.costs, job.key, both)
     if left >= LEAST_LEFT * whole:
         return MessageCut(max(1, round(whole - left)), round(whole))
