@@ -29,7 +29,7 @@ PINNED := Dockerfile docker-compose.yml
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom docs bench e2e-agents e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom vendor docs bench e2e-agents e2e-openwebui clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ sbom: $(AUDIT)/.ready ## write build/sbom.cdx.json: what the image installs, as 
 	@$(AUDIT)/bin/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible --output-file $(SBOM) config/requirements.lock
 	@echo $(SBOM)
 
+vendor: $(VENV)/.dev ## fetch what the page is made with anew from npm, and check it against THIRD_PARTY.md
+	@$(PY) -m tests.page.vendor
+
 docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
 	$(PY) -m tests.diagrams
 
@@ -101,7 +104,7 @@ bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against ng
 e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; fetches 1 GB)
 	$(PY) -m tests.agents $(ARGS)
 
-e2e-openwebui: $(VENV)/.browser ## use a real Open WebUI in a real browser (needs chromium; fetches 2.6 GB of packages)
+e2e-openwebui: $(VENV)/.dev ## use a real Open WebUI in a real browser (needs chromium; fetches 2.6 GB of packages)
 	@$(PY) -m tests.openwebui --check
 	@$(MAKE) --no-print-directory --silent $(WEBUI)/.ready
 	@$(PY) -m tests.openwebui $(ARGS)
@@ -189,15 +192,7 @@ $(AGENTS)/.ready: tests/agents/package.json
 	@npm install --silent --no-audit --no-fund --prefix tests/agents
 	@touch $@
 
-# Open WebUI and what drives a browser, for `make e2e-openwebui` only. With pip alone it would take a quarter of an hour.
-$(VENV)/.browser: $(VENV)/.dev
-ifdef UV
-	@$(UV) pip install --quiet --python $(PY) --group browser
-else
-	@$(PY) -m pip install --quiet --group browser
-endif
-	@touch $@
-
+# Open WebUI, for `make e2e-openwebui` only. With pip alone it would take a quarter of an hour.
 $(WEBUI)/.ready: tests/openwebui/requirements.txt
 	@echo "Installing Open WebUI; this takes a while …"
 ifdef UV

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 PACKAGES = {
     "redis-server is not installed": "redis-server",
     "nginx is not installed": "nginx-light",
+    "chromium is not installed": "chromium",
     "openssl is not installed": "openssl",
     "node and npm are not installed": "nodejs npm",
 }

@@ -27,6 +27,7 @@ OTHER_TESTS = {
     "fixtures",
     "agents",
     "openwebui",
+    "page",
     "properties",
 }
 """Test folders that mirror no folder of the source: they look at the whole, or help the others."""

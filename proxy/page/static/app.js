@@ -1,0 +1,123 @@
+// The frame: where one is, who looks, in which colours, and the view that is shown.
+import { signOut } from "./api.js";
+import { open, useFeed } from "./feed.js";
+import { Problem, html, render, useEffect, useErrorBoundary, useState } from "./lib.js";
+import { Conversation, Conversations } from "./views/conversations.js";
+import { Log } from "./views/log.js";
+import { Models } from "./views/models.js";
+import { Request } from "./views/request.js";
+import { Savings } from "./views/savings.js";
+import { SignIn, Start } from "./views/start.js";
+
+const VIEWS = {
+  conversations: ["Conversations", Conversations],
+  models: ["Models", Models],
+  savings: ["Savings", Savings],
+  log: ["Log", Log],
+  start: ["Start", Start],
+};
+const INNER = { c: ["Conversation", Conversation, "conversations"], r: ["Request", Request, "log"] };
+const THEMES = ["auto", "light", "dark"];
+const KEPT = "spillway-theme";
+
+const place = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+
+function usePlace() {
+  const [at, setAt] = useState(place);
+  useEffect(() => {
+    const moved = () => setAt(place());
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  return at;
+}
+
+// What is kept may be forbidden by the browser: then a choice holds until the page is left.
+const keep = (name) => {
+  try {
+    localStorage.setItem(KEPT, name);
+  } catch {}
+};
+const kept = () => {
+  try {
+    return THEMES.find((name) => name === localStorage.getItem(KEPT));
+  } catch {}
+};
+
+function Theme() {
+  const [name, setName] = useState(kept() ?? THEMES[0]);
+  useEffect(() => {
+    document.documentElement.dataset.theme = name;
+    keep(name);
+  }, [name]);
+  const next = THEMES[(THEMES.indexOf(name) + 1) % THEMES.length];
+  return html`<button class="quiet" onClick=${() => setName(next)}>Theme: ${name}</button>`;
+}
+
+const Link = ({ name, label, current }) =>
+  html`<a href=${`#/${name}`} aria-current=${current === name ? "page" : null}>${label}</a>`;
+
+const LINKS = { new: "connecting …", open: "live", lost: "not connected, trying again …" };
+
+function Header({ current, told }) {
+  const leave = async () => {
+    await signOut();
+    open();
+  };
+  return html`<header>
+    <a class="brand" href="#/start"><img src="/ui/icon.svg" alt="" width="24" height="24" />Spillway</a>
+    <nav aria-label="Views">
+      ${Object.entries(VIEWS).map(([name, [label]]) => html`<${Link} key=${name} name=${name} label=${label} current=${current} />`)}
+    </nav>
+    <div class="aside">
+      <span class=${`link ${told.link}`}>${LINKS[told.link]}</span>
+      <${Theme} />
+      ${["key", "admin"].includes(told.session?.role) && html`<button class="quiet" onClick=${leave}>Sign out</button>`}
+    </div>
+  </header>`;
+}
+
+/** The view for a place, if there is one. */
+function chosen([name, argument]) {
+  if (INNER[name] && argument) return { view: INNER[name], current: INNER[name][2], argument };
+  return VIEWS[name] ? { view: VIEWS[name], current: name } : null;
+}
+
+function Shown({ view: [label, View], argument }) {
+  const [error, again] = useErrorBoundary();
+  useEffect(() => {
+    document.title = `${label} · Spillway`;
+  }, [label]);
+  if (!error) return html`<${View} argument=${argument} />`;
+  return html`<${Problem} error=${error} /><button onClick=${again}>Show it again</button>`;
+}
+
+function App() {
+  const at = usePlace();
+  const told = useFeed();
+  useEffect(() => void open(), []);
+  const { view, current, argument } = chosen(at) ?? {};
+  useEffect(() => {
+    // Where nothing was seen yet, what Spillway is comes first.
+    if (!view && told.link === "open") location.replace(`#/${told.rows.size ? "conversations" : "start"}`);
+  }, [view, told.link]);
+  const closed = told.session && told.session.role == null;
+  // A link to the part behind the header would be taken for a place of the page.
+  const skip = (event) => {
+    event.preventDefault();
+    document.querySelector("main h1")?.focus();
+  };
+  const ready = view && told.session && told.link !== "new";
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
+    <${Header} current=${closed ? "" : current} told=${told} />
+    <main id="main">
+      ${closed ? html`<${SignIn} />` : ready && html`<${Shown} key=${[view[0], argument].join()} view=${view} argument=${argument} />`}
+      ${!told.session && told.link === "lost" && html`<p class="problem" role="alert">Spillway can't be reached. Trying again …</p>`}
+    </main>
+    <footer>Spillway ${told.session?.version}${told.session?.content === false && " · what was said is not shown here"}</footer>
+    <p class="unseen" role="status" aria-live="polite">${told.said}</p>`;
+}
+
+const root = document.getElementById("page");
+root.replaceChildren();
+render(html`<${App} />`, root);

@@ -1,0 +1,117 @@
+// What happens now: the events of /spillway/live, kept as the views need them.
+import { session as askSession } from "./api.js";
+import { stateName, titleOf, useEffect, useState } from "./lib.js";
+
+const MOST = 100; // outcomes, as many as a snapshot has
+const AGAIN = 3000; // milliseconds until it is tried again
+
+/** `learned` and `told` count what happened, for views that then ask again; `link`: `new`, `open` or `lost`. */
+export const feed = { link: "new", session: null, rows: new Map(), outcomes: [], learned: 0, told: 0, said: "" };
+
+const listeners = new Set();
+let waiting = false;
+
+/** Have the views drawn again, soon and once for many changes. */
+export function changed() {
+  if (waiting) return;
+  waiting = true;
+  // Many events, one drawing. A hidden page is drawn by a timer, seldom.
+  (document.hidden ? (draw) => setTimeout(draw, 500) : requestAnimationFrame)(() => {
+    waiting = false;
+    for (const listener of listeners) listener({});
+  });
+}
+
+/** The feed, and a new drawing whenever it changed. */
+export function useFeed() {
+  const [, draw] = useState({});
+  useEffect(() => {
+    listeners.add(draw);
+    return () => listeners.delete(draw);
+  }, []);
+  return feed;
+}
+
+/** Say something to those who listen to the page rather than see it. */
+export function announce(text) {
+  feed.said = text;
+  changed();
+}
+
+function tell(row, state) {
+  if (row.background || state === row.state) return;
+  if (state === "compacting" || state === "paused") announce(`${titleOf(row)}: ${stateName(state)}`);
+}
+
+function put(row) {
+  const before = feed.rows.get(row.id);
+  if (before) tell(before, row.state);
+  feed.rows.set(row.id, row);
+}
+
+/** A row with how far its answer has come. */
+function moved(row, progress) {
+  const { answer, state, tokens_per_second } = progress;
+  const bar = { ...row.bar, answer };
+  if (row.bar?.room != null) bar.room = Math.max(0, row.bar.room + row.bar.answer - answer);
+  return { ...row, state, answer, tokens_per_second, fill: progress.fill ?? row.fill, request: progress.request, bar };
+}
+
+const HEARD = {
+  snapshot({ session, conversations, outcomes }) {
+    feed.session = session;
+    feed.rows = new Map(conversations.map((row) => [row.id, row]));
+    feed.outcomes = outcomes;
+    feed.told += 1;
+  },
+  conversation: put,
+  progress(several) {
+    for (const progress of several) {
+      const row = feed.rows.get(progress.id);
+      if (row) put(moved(row, progress));
+    }
+  },
+  outcome(outcome) {
+    feed.outcomes = [outcome, ...feed.outcomes.filter(({ id }) => id !== outcome.id)].slice(0, MOST);
+    feed.told += 1;
+  },
+  model: () => (feed.learned += 1),
+  gone: ({ id }) => feed.rows.delete(id),
+};
+
+let source = null;
+
+/** Listen, for as long as one may look. */
+export async function open() {
+  close();
+  try {
+    feed.session = await askSession();
+  } catch {
+    return lost();
+  }
+  changed();
+  if (feed.session.role == null) return;
+  const opened = (source = new EventSource("/spillway/live"));
+  for (const [name, hear] of Object.entries(HEARD)) {
+    opened.addEventListener(name, (event) => {
+      if (opened !== source) return;
+      hear(JSON.parse(event.data));
+      if (name === "snapshot") feed.link = "open";
+      changed();
+    });
+  }
+  opened.onerror = () => opened === source && lost();
+}
+
+function close() {
+  source?.close();
+  source = null;
+}
+
+function lost() {
+  close();
+  if (feed.link === "open") announce("The connection to Spillway is lost.");
+  feed.link = "lost";
+  changed();
+  setTimeout(open, AGAIN);
+}

@@ -1,0 +1,176 @@
+// What every part of the page uses: elements, hooks, and how figures are written.
+import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
+
+export { html, render, useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState };
+
+const WHOLE = new Intl.NumberFormat("en");
+const SHORT = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const MOMENT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hour12: false });
+
+export const UNKNOWN = "not known";
+
+export const number = (value) => (value == null ? UNKNOWN : WHOLE.format(Math.round(value)));
+/** With one digit behind the point, where there is something behind it. */
+export const figure = (value) => SHORT.format(value);
+export const percent = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)}\u00a0%`);
+export const clock = (at) => CLOCK.format(at * 1000);
+export const moment = (at) => MOMENT.format(at * 1000);
+
+export function seconds(value) {
+  if (value == null) return UNKNOWN;
+  if (Math.abs(value) < 60) return `${SHORT.format(value)} s`;
+  const whole = Math.round(Math.abs(value));
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60)];
+  return `${value < 0 ? "-" : ""}${hours ? `${hours} h ` : ""}${minutes} min ${whole % 60} s`;
+}
+
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+
+const WORDS = {
+  idle: "idle",
+  reading: "reading the prompt",
+  compacting: "compacting",
+  waiting: "waiting for the model",
+  answering: "answering",
+  paused: "paused to compact",
+};
+/** How a state is called. */
+export const stateName = (state) => WORDS[state] ?? state;
+
+const CAUSES = {
+  first: "the first prompt of it, or the one before is forgotten",
+  tools: "the tools or other options changed",
+  system: "the system prompt changed",
+  edited: "the client edited its history",
+  shortened: "Spillway shortened it",
+  backend: "the backend did not keep it",
+};
+/** Why no more of a prompt was like the one before, in words. */
+export const cause = (why) => CAUSES[why] ?? why;
+
+/** What a conversation is called where its first words may not be shown. */
+export const titleOf = (row) => row.title || `Conversation ${row.id.replace(/^c_/, "").slice(0, 8)}`;
+
+/** A link to a place of the page. */
+export const to = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+
+/** Run an effect that asks for something, without heeding answers that come too late. */
+export function useAsked(ask, needs) {
+  const [answer, setAnswer] = useState({});
+  useEffect(() => {
+    let wanted = true;
+    ask().then(
+      (data) => wanted && setAnswer({ data }),
+      (error) => wanted && setAnswer((before) => ({ data: before.data, error })),
+    );
+    return () => (wanted = false);
+  }, needs);
+  return answer;
+}
+
+/** The heading of a view. It is given the focus when the view is opened, so that a screen reader says where one is. */
+export function Heading({ children, note }) {
+  const place = useRef();
+  useEffect(() => place.current.focus({ preventScroll: true }), []);
+  return html`<div class="heading"><h1 tabindex="-1" ref=${place}>${children}</h1>${note && html`<p>${note}</p>`}</div>`;
+}
+
+/** What went wrong, said aloud. */
+export const Problem = ({ error }) => error && html`<p class="problem" role="alert">${error.message ?? String(error)}</p>`;
+
+/** Text of any length, which can be scrolled with the keyboard. */
+export const Text = ({ label, children }) => html`<pre class="text" tabindex="0" role="region" aria-label=${label}>${children}</pre>`;
+
+/** Terms and what they come to; those without are left out. */
+export const Facts = ({ facts }) => html`<dl class="facts">
+  ${facts.filter(([, told]) => told != null && told !== "" && told !== false).map(
+    ([term, told]) => html`<div key=${term}><dt>${term}</dt><dd>${told}</dd></div>`,
+  )}
+</dl>`;
+
+// The window of a model as a stacked bar: what fills it, and where Spillway steps in.
+
+/** Parts of the bar from left to right, and how they are called. */
+export const PARTS = [
+  ["system", "system prompt"],
+  ["tools", "tools"],
+  ["summary", "summary"],
+  ["recalled", "recalled"],
+  ["tail", "messages"],
+  ["answer", "answer so far"],
+];
+
+const WIDTH = 1000;
+const HEIGHT = 24;
+
+/** How many tokens each part has; the whole prompt as messages where more is not known. */
+function amounts(row) {
+  const bar = row.bar ?? {};
+  if (bar.tail != null) return PARTS.map(([name, label]) => ({ name, label, tokens: bar[name] ?? 0 }));
+  return [
+    { name: "tail", label: "prompt", tokens: row.prompt ?? 0 },
+    { name: "answer", label: "answer so far", tokens: row.answer ?? 0 },
+  ];
+}
+
+/** The same in words. */
+function described(row, parts) {
+  const used = parts.reduce((sum, { tokens }) => sum + tokens, 0);
+  const there = parts.filter(({ tokens }) => tokens).map(({ label, tokens }) => `${label} ${number(tokens)}`);
+  const pauses = row.pauses?.length ? `; paused at ${row.pauses.map(number).join(", ")}` : "";
+  const room = row.window ? ` of ${number(row.window)} tokens, ${percent(used / row.window)} full` : " tokens, window not known";
+  return `${number(used)}${room}: ${there.join(", ") || "empty"}${pauses}`;
+}
+
+const Mark = ({ at, scale, kind, label }) =>
+  at != null && html`<line class=${`mark ${kind}`} x1=${at * scale} x2=${at * scale} y1="0" y2=${HEIGHT}><title>${label}</title></line>`;
+
+export function Bar({ row }) {
+  const parts = amounts(row);
+  const used = parts.reduce((sum, { tokens }) => sum + tokens, 0);
+  const whole = Math.max(row.window ?? used, used, 1);
+  const scale = WIDTH / whole;
+  let x = 0;
+  const drawn = parts.map((part) => {
+    const at = x;
+    x += part.tokens * scale;
+    return { ...part, at, width: part.tokens * scale };
+  });
+  return html`<svg class="bar" role="img" aria-label=${described(row, parts)} viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none">
+    <rect class="room" width=${WIDTH} height=${HEIGHT} />
+    ${drawn.map(
+      ({ name, label, tokens, at, width }) =>
+        html`<rect key=${name} class=${`part ${name}`} x=${at} width=${width} height=${HEIGHT}><title>${label}: ${number(tokens)} tokens</title></rect>`,
+    )}
+    <${Mark} at=${row.trigger} scale=${scale} kind="trigger" label="above this, a request is compacted before it is sent" />
+    <${Mark} at=${row.pause} scale=${scale} kind="pause" label="here a running answer is paused and compacted" />
+    ${(row.pauses ?? []).map((at) => html`<${Mark} key=${at} at=${at} scale=${scale} kind="paused" label="the answer was paused here" />`)}
+  </svg>`;
+}
+
+/** What the colours stand for; with the tokens of a row, if one is given. */
+export function Legend({ row }) {
+  const told = (name) => (row?.bar?.[name] == null ? "" : ` ${number(row.bar[name])}`);
+  return html`<ul class="legend" aria-label="What the bar shows">
+    ${PARTS.map(([name, label]) => html`<li key=${name}><span class=${`swatch ${name}`}></span>${label}${told(name)}</li>`)}
+    <li><span class="swatch room"></span>room left${told("room")}</li>
+    <li><span class="swatch line trigger"></span>${share(row, "trigger", "80 %")}: compacts</li>
+    <li><span class="swatch line pause"></span>${share(row, "pause", "90 %")}: pauses</li>
+    <li><span class="swatch line paused"></span>was paused</li>
+  </ul>`;
+}
+
+const share = (row, name, usual) => (row?.window && row[name] ? percent(row[name] / row.window) : usual);
+
+/** Two thin bars: how full the window was before something was done, and after. */
+export function Change({ before, after }) {
+  const drawn = [before, after].filter((fill) => fill != null);
+  return html`<svg class="change" aria-hidden="true" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none">
+    ${drawn.map((fill, place) => {
+      const y = place * (HEIGHT / 2) + 1;
+      return html`<rect class="room" y=${y} width=${WIDTH} height=${HEIGHT / 2 - 3} />
+        <rect class=${place ? "part after" : "part before"} y=${y} width=${Math.min(fill, 1) * WIDTH} height=${HEIGHT / 2 - 3} />`;
+    })}
+  </svg>`;
+}

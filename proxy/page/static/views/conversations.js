@@ -1,0 +1,145 @@
+// All conversations, one row each, live; and one of them: its window, its summary, its turns.
+import { act, get } from "../api.js";
+import { announce, useFeed } from "../feed.js";
+import { Bar, Change, Legend, Heading, Problem, cause, clock, html, number, percent, plural, seconds, stateName, titleOf, to, useAsked, useState } from "../lib.js";
+import { Summary } from "./summary.js";
+
+/** Who talks to what, in one line. */
+export const madeOf = (row) =>
+  [row.model, row.backend, row.client, row.dialect, plural(row.turns, "turn")].filter(Boolean).join(" · ");
+
+/** Tokens in the window. */
+export const held = (row) =>
+  `${number((row.prompt ?? 0) + (row.answer ?? 0))} of ${number(row.window)} tokens` + (row.fill == null ? "" : ` (${percent(row.fill)})`);
+
+export const State = ({ row }) => html`<span class=${`state ${row.state}`}>${stateName(row.state)}</span>`;
+
+export const Speed = ({ row }) => row.tokens_per_second != null && html`<span class="speed">${number(row.tokens_per_second)} tokens/s</span>`;
+
+/** The button that ends an answer. */
+function Stop({ row }) {
+  const [asked, setAsked] = useState(null);
+  const [error, setError] = useState(null);
+  if (!row.stoppable || row.state === "idle") return null;
+  const stop = async () => {
+    setAsked(row.request);
+    setError(null);
+    try {
+      await act("POST", `requests/${encodeURIComponent(row.request)}/stop`);
+      announce(`${titleOf(row)}: stopped`);
+    } catch (problem) {
+      setAsked(null);
+      if (problem.code !== "not_running") setError(problem);
+    }
+  };
+  return html`<button class="stop" disabled=${asked === row.request} aria-label=${`Stop the answer in ${titleOf(row)}`} onClick=${stop}>Stop</button>
+    <${Problem} error=${error} />`;
+}
+
+function Row({ row }) {
+  return html`<li class="row" data-id=${row.id}>
+    <div class="what">
+      <a class="title" href=${to("c", row.id)}>${titleOf(row)}</a>
+      <p class="made">${madeOf(row)}</p>
+    </div>
+    <div class="now">
+      <${State} row=${row} /><${Speed} row=${row} /><${Stop} row=${row} />
+      <time class="made">${clock(row.last_at)}</time>
+    </div>
+    <${Bar} row=${row} />
+    <p class="made">${held(row)}${row.compactions > 0 && ` · ${plural(row.compactions, "compaction")}`}${row.error && ` · error: ${row.error}`}</p>
+  </li>`;
+}
+
+export function Conversations() {
+  const { rows } = useFeed();
+  const [chores, setChores] = useState(false);
+  const all = [...rows.values()].sort((a, b) => b.last_at - a.last_at);
+  const shown = all.filter((row) => chores || !row.background);
+  return html`<${Heading} note="How full each model's window is, and with what.">Conversations<//>
+    ${all.length > 0 && html`<${Legend} />`}
+    ${all.some((row) => row.background) &&
+    html`<label class="check"><input type="checkbox" checked=${chores} onChange=${(event) => setChores(event.target.checked)} /> Show clients' chores, such as titles</label>`}
+    ${shown.length
+      ? html`<ul class="rows">${shown.map((row) => html`<${Row} key=${row.id} row=${row} />`)}</ul>`
+      : html`<p class="empty">Nothing yet. Point a client at Spillway, or <a href="#/start">try it here</a>.</p>`}`;
+}
+
+const RUNGS = {
+  cap: "capped tool results",
+  mask: "masked old tool results",
+  duplicates: "dropped duplicates",
+  summarise: "summarised",
+  extract: "made an extract",
+  trim: "trimmed the oldest turns",
+};
+
+/** What was done to a request, in words. */
+export function done(turn) {
+  const words = (turn.rungs ?? []).map((rung) => RUNGS[rung] ?? rung);
+  if (!words.length) words.push(turn.action);
+  if (turn.recalled) words.push(`recalled ${plural(turn.recalled, "passage")}`);
+  if (turn.left_out) words.push(`left out ${number(turn.left_out)} tokens of a message`);
+  if (turn.tools) words.push(`${turn.tools} tools`);
+  if (turn.pauses) words.push(`paused ${plural(turn.pauses, "time")}, resumed ${plural(turn.resumes, "time")}`);
+  if (turn.stopped) words.push("stopped here");
+  if (turn.unfinished) words.push("ended for want of room");
+  return words;
+}
+
+/** How much of a prompt the backend did not have to read again. */
+export function reuse({ prefix, prompt_tokens, tokens_after }) {
+  if (!prefix || (prefix.repeated == null && prefix.reused == null)) return null;
+  const whole = prompt_tokens ?? tokens_after;
+  const told = prefix.reused != null ? `${number(prefix.reused)} of ${number(whole)} tokens were not read again` : `${number(prefix.repeated)} tokens were as before; the backend tells no more`;
+  return prefix.why ? `${told}: ${cause(prefix.why)}` : told;
+}
+
+/** A checkpoint in words. */
+export const checkpointed = (point) =>
+  point && `${point.kind}, stands for ${plural(point.covered, "message")}${point.summary ? `, summary ${point.summary}` : ""}`;
+
+function Turn({ turn }) {
+  return html`<li class="turn">
+    <div class="when"><time>${clock(turn.at)}</time><a href=${to("r", turn.id)} aria-label=${`What was sent at ${clock(turn.at)}`}>What was sent</a></div>
+    <div class="fill">
+      <${Change} before=${turn.fill_before} after=${turn.fill_after} />
+      <span>${percent(turn.fill_before)} → ${percent(turn.fill_after)}</span>
+    </div>
+    <ul class="chips">${done(turn).map((word) => html`<li key=${word}>${word}</li>`)}</ul>
+    <p class="made">
+      ${[
+        turn.running ? "running" : `waited ${seconds(turn.waited)}, all of it ${seconds(turn.seconds)}`,
+        turn.compaction_seconds > 0 && `compacting took ${seconds(turn.compaction_seconds)}`,
+        reuse(turn),
+        turn.checkpoint && `checkpoint: ${checkpointed(turn.checkpoint)}`,
+        turn.error && `error: ${turn.error}`,
+      ]
+        .filter(Boolean)
+        .join(" · ")}
+    </p>
+  </li>`;
+}
+
+export function Conversation({ argument: id }) {
+  const told = useFeed();
+  const live = told.rows.get(id);
+  // The timeline is asked for when something ended, and when something was shortened, not with each token.
+  const stamp = [live?.turns, live?.compactions, live?.checkpoint?.created_at, live?.state === "idle", live?.last_at].join();
+  const { data, error } = useAsked(() => get(`conversations/${encodeURIComponent(id)}`), [id, stamp]);
+  const row = live ?? data;
+  if (!row) return html`<${Heading}>Conversation<//><${Problem} error=${error} />`;
+  const turns = [...(data?.timeline ?? [])].reverse();
+  return html`<${Heading} note=${madeOf(row)}>${titleOf(row)}<//>
+    <${Problem} error=${error} />
+    <div class="now"><${State} row=${row} /><${Speed} row=${row} /><${Stop} row=${row} /></div>
+    <${Bar} row=${row} />
+    <p class="made">${held(row)}${row.not_sent_tokens > 0 && ` · ${number(row.not_sent_tokens)} tokens were not sent so far`}</p>
+    <${Legend} row=${row} />
+    <${Summary} row=${row} />
+    <section aria-labelledby="turns">
+      <h2 id="turns">Timeline</h2>
+      <p class="made">Newest first. How full the window was when the request came, and when it was sent.</p>
+      <ol class="turns" reversed>${turns.map((turn) => html`<${Turn} key=${turn.id} turn=${turn} />`)}</ol>
+    </section>`;
+}

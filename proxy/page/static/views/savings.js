@@ -1,0 +1,53 @@
+// What Spillway spared, and what it cost.
+import { get } from "../api.js";
+import { useFeed } from "../feed.js";
+import { Facts, Heading, Problem, html, moment, number, plural, seconds, useAsked } from "../lib.js";
+
+const Tile = ({ figure, unit, of }) => html`<li class=${`tile ${figure < 0 ? "loss" : ""}`}><b>${unit === "s" ? seconds(figure) : number(figure)}</b><span>${of}</span></li>`;
+
+function Against({ tokens }) {
+  const most = Math.max(tokens.without, tokens.sent + tokens.spent, 1);
+  const bar = (parts, label) => {
+    let x = 0;
+    return html`<svg class="bar" role="img" aria-label=${label} viewBox="0 0 1000 24" preserveAspectRatio="none">
+      <rect class="room" width="1000" height="24" />
+      ${parts.map(([name, value]) => {
+        const at = x;
+        x += (value / most) * 1000;
+        return html`<rect key=${name} class=${`part ${name}`} x=${at} width=${(value / most) * 1000} height="24" />`;
+      })}
+    </svg>`;
+  };
+  return html`<div class="against">
+    <span>without</span>${bar([["before", tokens.without]], `Without Spillway ${number(tokens.without)} tokens`)}<span>${number(tokens.without)}</span>
+    <span>with</span>${bar([["tail", tokens.sent], ["summary", tokens.spent]], `With Spillway ${number(tokens.sent)} tokens sent and ${number(tokens.spent)} for summaries`)}<span>${number(tokens.sent + tokens.spent)}</span>
+  </div>`;
+}
+
+export function Savings() {
+  const { told } = useFeed();
+  const { data, error } = useAsked(() => get("savings"), [told]);
+  if (!data) return html`<${Heading}>Savings<//><${Problem} error=${error} />`;
+  const { tokens, reading, seconds: spared, rescued } = data;
+  return html`<${Heading} note=${`${plural(data.requests, "request")}${data.since ? ` since ${moment(data.since)}` : ""}.`}>Savings<//>
+    <ul class="tiles">
+      <${Tile} figure=${tokens.not_sent} of="tokens not sent" />
+      <${Tile} figure=${reading.not_reread} of="tokens not read again" />
+      <${Tile} figure=${spared.saved} unit="s" of="saved in waiting" />
+      <${Tile} figure=${rescued.prompts} of="prompts that would not have fitted" />
+      <${Tile} figure=${rescued.answers} of="answers that went on past a full window" />
+    </ul>
+    <section aria-labelledby="against"><h2 id="against">Tokens to the model</h2><${Against} tokens=${tokens} /></section>
+    <section aria-labelledby="parts"><h2 id="parts">What it is made of</h2>
+      <${Facts} facts=${[
+        ["would have been sent", tokens.without != null && `${number(tokens.without)} tokens`],
+        ["was sent", `${number(tokens.sent)} tokens`],
+        ["spent on summaries", `${number(tokens.spent)} tokens`],
+        ["not read again thanks to a stable front", `${number(reading.avoided)} tokens`],
+        ["read again because of a compaction", `${number(reading.caused)} tokens`],
+        ["reading that took no time", seconds(spared.avoided)],
+        ["waited for compactions", seconds(spared.waited)],
+        ["compactions nobody waited for", seconds(spared.ahead)],
+      ]} /></section>
+    <section aria-labelledby="how"><h2 id="how">How this is computed</h2><ul>${data.how.map((line) => html`<li key=${line}>${line}</li>`)}</ul></section>`;
+}

@@ -1,0 +1,153 @@
+// What Spillway is, where clients find it, what it found, and a chat to try it; and the door, for those who have shown no key.
+import { Refused, get, held, signIn, talk } from "../api.js";
+import { announce, changed, open, useFeed } from "../feed.js";
+import { Bar, Legend, Heading, Problem, html, number, plural, to, useAsked, useEffect, useRef, useState } from "../lib.js";
+import { Speed, State, held as fullness } from "./conversations.js";
+
+/** The chat goes on while other views are looked at. `ended`: ends the running answer; `own`: the conversation's id. */
+const chat = { messages: [], request: null, own: null, ended: null, error: null };
+
+function begin() {
+  Object.assign(chat, { messages: [], request: null, own: null, error: null });
+  changed();
+}
+
+async function say(model, text) {
+  const asked = [...chat.messages, { role: "user", content: text }];
+  const ended = new AbortController();
+  let answer = "";
+  Object.assign(chat, { ended, error: null, request: null });
+  const draw = () => {
+    chat.messages = [...asked, { role: "assistant", content: answer }];
+    changed();
+  };
+  draw();
+  try {
+    for await (const said of talk({ model, messages: asked }, { signal: ended.signal, begun: (id) => (chat.request = id) })) {
+      answer += said;
+      draw();
+    }
+    announce("The answer is complete.");
+  } catch (problem) {
+    if (!ended.signal.aborted) chat.error = problem instanceof Refused ? problem : new Refused(0, { message: "The answer broke off." });
+  }
+  chat.ended = null;
+  draw();
+}
+
+/** The key to ask with: the session's cookie is no good for that. */
+const Key = () => html`<p class="made">A model is asked with a client's key. It is forgotten when the page is loaded again.</p>
+  <label>Key <input type="password" autocomplete="off" onChange=${(event) => (held.key = event.target.value.trim())} /></label>`;
+
+function Said({ messages }) {
+  const box = useRef();
+  useEffect(() => {
+    box.current.scrollTop = box.current.scrollHeight;
+  }, [messages]);
+  return html`<div class="said" tabindex="0" role="region" aria-label="The conversation" ref=${box}>
+    ${messages.map(({ role, content }, place) => html`<div key=${place} class=${`message ${role}`}><b>${role === "user" ? "You" : "Model"}</b><p>${content || "…"}</p></div>`)}
+  </div>`;
+}
+
+/** The row of the chat, from the moment that the feed tells of its request. */
+function rowOf(rows) {
+  const asked = chat.request && [...rows.values()].find(({ request }) => request === chat.request);
+  if (asked) chat.own = asked.id;
+  return rows.get(chat.own);
+}
+
+function Try({ models, demo }) {
+  const { rows, session } = useFeed();
+  const [model, setModel] = useState("");
+  const [text, setText] = useState(null);
+  const [needed] = useState(session.role === "admin" || (session.role === "key" && !held.key));
+  const { messages, ended, error } = chat;
+  const row = rowOf(rows);
+  const asked = text ?? (demo && !messages.length ? "Count to 3000" : "");
+  const send = (event) => {
+    event.preventDefault();
+    setText("");
+    say(model || models[0], asked);
+  };
+  return html`<div class="try">
+    ${messages.length > 0 && html`<${Said} messages=${messages} />`}
+    ${row && html`<div class="row"><div class="now"><${State} row=${row} /><${Speed} row=${row} /><a href=${to("c", row.id)}>Open it</a></div>
+      <${Bar} row=${row} /><p class="made">${fullness(row)}</p><${Legend} row=${row} /></div>`}
+    <form onSubmit=${send}>
+      ${models.length > 1 && html`<label>Model <select value=${model || models[0]} onChange=${(event) => setModel(event.target.value)}>${models.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`}
+      ${needed && html`<${Key} />`}
+      <label>Message <textarea rows="2" value=${asked} onInput=${(event) => setText(event.target.value)}></textarea></label>
+      <div class="actions">
+        <button disabled=${!!ended || !asked.trim() || !models.length}>Send</button>
+        ${ended && html`<button type="button" class="stop" onClick=${() => ended.abort()}>Stop</button>`}
+        ${!ended && messages.length > 0 && html`<button type="button" class="quiet" onClick=${begin}>Begin anew</button>`}
+      </div>
+    </form>
+    <${Problem} error=${error} />
+  </div>`;
+}
+
+function Copied({ text }) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      setCopied(true);
+    } catch {
+      // Only on secure pages; the address can be selected by hand.
+      getSelection().selectAllChildren(document.getElementById("base"));
+    }
+  };
+  return html`<p class="copy"><code id="base">${text}</code><button onClick=${copy}>${copied ? "Copied" : "Copy"}</button></p>`;
+}
+
+const Backend = ({ backend }) => {
+  const models = Object.entries(backend.models ?? {});
+  return html`<li><b>${backend.name}</b> <span class="made">${backend.kind} at ${backend.url}</span>
+    ${models.length ? html`<ul>${models.slice(0, 12).map(([model, told]) => html`<li key=${model}>${model} <span class="made">${told.window ? `${number(told.window.value)} tokens` : "window not known"}</span></li>`)}
+      ${models.length > 12 && html`<li><a href="#/models">and ${plural(models.length - 12, "more", "more")}</a></li>`}</ul>` : html`<p class="made">It lists no models, or does not answer now.</p>`}
+  </li>`;
+};
+
+export function Start() {
+  const { session, learned } = useFeed();
+  const { data, error } = useAsked(() => get("models"), [learned]);
+  const demo = data?.backends.length === 1 && data.backends[0].name === "demo";
+  const models = (data?.backends ?? []).flatMap((backend) => Object.keys(backend.models ?? {}));
+  return html`<${Heading}>Conversations that outlive the window<//>
+    <p class="lead">Spillway stands between your client and the model. It knows how full the model's context window is, shortens the conversation
+      before the backend would cut or refuse it, and when the window fills in the middle of an answer, the answer goes on.</p>
+    <section aria-labelledby="url"><h2 id="url">Point your client here</h2>
+      <p>As the base URL of an OpenAI API, with ${session?.role === "open" ? "any key" : "your key"}:</p>
+      <${Copied} text=${session?.base_url} /></section>
+    <section aria-labelledby="try"><h2 id="try">Try it</h2>
+      ${demo && html`<p>No backend was found on this machine, so a built-in demo answers: a script with a small window, no language model. Let it count, and watch the window
+        fill, the answer pause while the conversation is compacted, and go on.</p>`}
+      <${Try} models=${models} demo=${demo} /></section>
+    <section aria-labelledby="found"><h2 id="found">What was found</h2>
+      <${Problem} error=${error} />
+      ${data && html`<ul class="found">${data.backends.map((backend) => html`<${Backend} key=${backend.name} backend=${backend} />`)}</ul>`}
+    </section>`;
+}
+
+/** What those see who have shown no key yet. */
+export function SignIn() {
+  const [key, setKey] = useState("");
+  const [error, setError] = useState(null);
+  const send = async (event) => {
+    event.preventDefault();
+    setError(null);
+    try {
+      await signIn(key.trim());
+      open();
+    } catch (problem) {
+      setError(problem);
+    }
+  };
+  return html`<${Heading} note="This Spillway has keys. With yours you see your own conversations, with an admin key all of them.">Show your key<//>
+    <form class="signin" onSubmit=${send}>
+      <label>Key <input type="password" autocomplete="current-password" required value=${key} onInput=${(event) => setKey(event.target.value)} /></label>
+      <button>Look</button>
+    </form>
+    <${Problem} error=${error} />`;
+}
