@@ -17,10 +17,13 @@ from fastapi import FastAPI
 
 from proxy import __version__
 from proxy.api.door import Door
+from proxy.api.live.gate import Gate
 from proxy.api.routes import Application
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, StoreAdmin
+from proxy.live.book import Book
+from proxy.live.looker import Looker
 from proxy.net.credentials import OwnKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.prober import Prober
@@ -32,6 +35,7 @@ from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for, wants_traces
+from proxy.settings.settings import LOOPBACK
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
@@ -184,6 +188,9 @@ def _surface(
     metrics = _metrics(store)
     for listener in (metrics, RequestLog()):
         journals.listen(listener, *listener.types)
+    book = Book(limit=settings.live_bytes, clock=clock, journals=journals)
+    metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
+    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
     relay = _relay(options, router, store, counting, journals, clock, _near(settings.backends))
     return Surface(
         relay=relay,
@@ -194,6 +201,14 @@ def _surface(
         door=_door(settings),
         metrics_open=settings.metrics_open,
         readiness=ReadinessProbe(router.upstreams),
+        gate=Gate(
+            settings.api_keys,
+            settings.admin_keys,
+            content=settings.show_content,
+            loopback=settings.host in LOOPBACK,
+            clock=clock,
+        ),
+        looker=Looker(book, meter),
         store=store,
     )
 

@@ -10,6 +10,7 @@ SpillwayError
     ├── Forbidden         403, not from there, not under that name, or not without a key
     ├── ModelNotFound     404
     ├── NotFound          404, nothing of that name is kept
+    ├── Conflict          409, not as things stand now
     ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
     ├── HeadTooLarge      431
     ├── TooSlow           408
@@ -106,6 +107,12 @@ class NotFound(ClientError):
 
     status = 404
     code = "not_found"
+
+
+class Conflict(ClientError):
+    """It can't be done as things stand now; the code says why."""
+
+    status = 409
 
 
 class ContextOverflow(ClientError):

@@ -46,7 +46,7 @@ from proxy.stages.streaming import StreamDriver
 from proxy.stages.vectors import embed
 from proxy.stages.whole import Whole, answer_whole, as_stream
 from proxy.status import FORMS, Notice
-from proxy.telemetry.events import LeftOut, Named, Received, Routed
+from proxy.telemetry.events import LeftOut, Named, Received, Routed, Taken
 from proxy.telemetry.journal import Journal, Journals
 from proxy.telemetry.outcome import CLIENT_LEFT
 from proxy.wire.jsontext import check_plain, dumps, loads
@@ -202,7 +202,9 @@ class Relay:
         journal.tell(Routed(route.upstream.name, route.model))
         if request.left_out:
             journal.tell(LeftOut(request.left_out))
-        return await self.preparer.prepare(exchange, journal, dialect, request, route)
+        job = await self.preparer.prepare(exchange, journal, dialect, request, route)
+        journal.tell(Taken(job, request, len(wire)))
+        return job
 
     async def _keep(self, job: Job, answer: dict[str, Any]) -> None:
         """Keep an answer, if it is to be."""

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from proxy.api.hosts import Hosts, name_in
 from proxy.api.keys import Keys, presented, sender
-from proxy.api.origins import Origins, preflight
+from proxy.api.origins import Origins, check_page, preflight
 from proxy.api.targets import is_admin, path_of
 from proxy.errors import BadRequest, Forbidden, Unauthorized
 from proxy.exchange import Exchange
 
-_ELSEWHERE = (b"cross-site", b"same-site")
 _ASKED = frozenset(
     {
         *(b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"),
@@ -83,7 +82,7 @@ class Door:
         else:
             exchange.tenant, exchange.trusted = sender(exchange.headers), True
             if not page:
-                _check_page(asked)
+                check_page(asked)
             if not self._admin and is_admin(exchange.method, path):
                 raise Forbidden(
                     f"{exchange.method} {path} changes what a backend serves, which needs a key: set "
@@ -118,22 +117,3 @@ class Door:
                 if presented(exchange.headers)
                 else "This proxy needs one of its own keys: send `Authorization: Bearer KEY` with a key from SPILLWAY_API_KEYS."
             )
-
-
-def _check_page(asked: dict[bytes, bytes]) -> None:
-    """Refuse what another page than Spillway's own sent; browsers say so in one of two ways."""
-    origin = asked.get(b"origin")
-    if origin is not None:
-        # The scheme is left out: something in front may have taken TLS off.
-        foreign = origin.rpartition(b"://")[2].lower() != asked.get(b"host", b"").lower()
-        page = origin.decode("latin-1")
-    else:
-        # No origin is told of images, scripts and the like. That a person followed a link does no harm.
-        foreign = asked.get(b"sec-fetch-site") in _ELSEWHERE and asked.get(b"sec-fetch-mode") != b"navigate"
-        page = "another page"
-    if foreign:
-        raise Forbidden(
-            f"A web page may not use this Spillway, unless it is allowed to: {page[:200]!r} would have to be in "
-            "SPILLWAY_CORS, or clients need keys (SPILLWAY_API_KEYS).",
-            code="origin_not_allowed",
-        )

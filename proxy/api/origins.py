@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+from proxy.errors import Forbidden
 from proxy.net.headers import Header
 
+_ELSEWHERE = (b"cross-site", b"same-site")
 _ANY = "*"
 _NAMES = re.compile(rb"[\w!#$%&'*+.^`|~, -]{0,4096}")
 """Names of headers with commas between them (RFC 9110, section 5.6.2)."""
@@ -49,3 +51,26 @@ def preflight(asked: bytes, *, private: bool) -> list[Header]:
     if asked and _NAMES.fullmatch(asked):
         told.append((b"access-control-allow-headers", asked))
     return [*told, (b"access-control-allow-private-network", b"true")] if private else told
+
+
+def check_page(asked: Mapping[bytes, bytes]) -> None:
+    """Refuse what another page than Spillway's own sent; browsers say so in one of two ways. `asked` are headers by name.
+
+    Raises:
+        Forbidden: another page did.
+    """
+    origin = asked.get(b"origin")
+    if origin is not None:
+        # The scheme is left out: something in front may have taken TLS off.
+        foreign = origin.rpartition(b"://")[2].lower() != asked.get(b"host", b"").lower()
+        page = origin.decode("latin-1")
+    else:
+        # No origin is told of images, scripts and the like. That a person followed a link does no harm.
+        foreign = asked.get(b"sec-fetch-site") in _ELSEWHERE and asked.get(b"sec-fetch-mode") != b"navigate"
+        page = "another page"
+    if foreign:
+        raise Forbidden(
+            f"A web page may not use this Spillway, unless it is allowed to: {page[:200]!r} would have to be in "
+            "SPILLWAY_CORS, or clients need keys (SPILLWAY_API_KEYS).",
+            code="origin_not_allowed",
+        )

@@ -21,6 +21,7 @@ from proxy.api import ollama
 from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
 from proxy.api.listing import ANTHROPIC, all_models, one
+from proxy.api.live.routes import live_router
 from proxy.api.models import profiles
 from proxy.api.paths import MODELS, SPELLED
 from proxy.api.schemas import (
@@ -60,10 +61,13 @@ _CHAT_BODY = {
 
 def own_routers(surface: Surface) -> tuple[APIRouter, ...]:
     """All of them; those for orchestrators need no key, and tell only those all who have one."""
+    looked_at = live_router(
+        surface, _route_class(surface.door, keyless=True, watched=False), _Handed, _EXCHANGE
+    )
     kept = stored_router(surface, _route_class(surface.door, watched=False), _Handed, _EXCHANGE)
     return (
         *(_health(surface), _metrics(surface), _models(surface), _ollama(surface)),
-        *(kept, _documents(surface.door)),
+        *(kept, looked_at, _documents(surface.door)),
     )
 
 

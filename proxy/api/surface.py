@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.api.door import Door
+from proxy.api.live.gate import Gate
 from proxy.history.checkpoint import StoreAdmin
+from proxy.live.looker import Looker
 from proxy.net.readiness import ReadinessProbe
 from proxy.options import Options
 from proxy.relay import Relay
@@ -27,4 +29,6 @@ class Surface:
     metrics_open: bool
     """Whether metrics need no key."""
     readiness: ReadinessProbe
+    gate: Gate
+    looker: Looker
     store: StoreAdmin

@@ -38,6 +38,8 @@ _NOT_UPSTREAM = HOP_BY_HOP | {
     b"x-conversation-id",  # llama.cpp would go on generating after a disconnect
 }
 _OWN_PREFIX = b"x-spillway-"
+SESSION = b"spillway_session"
+"""The cookie of those who look at Spillway in a browser, which is no backend's business."""
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
@@ -67,10 +69,20 @@ def upstream_headers(
             continue
         if own_keys and own_keys.are_in(value):
             continue
+        if name == b"cookie" and SESSION in value:
+            value = without_session(value)  # noqa: PLW2901 - the rest of it goes on
+            if not value:
+                continue
         kept.append((name, value))
     if authorization is not None:
         kept.append((b"authorization", authorization))
     return kept
+
+
+def without_session(cookies: bytes) -> bytes:
+    """A Cookie header's value without the cookie of a session here."""
+    parts = [part.strip() for part in cookies.split(b";")]
+    return b"; ".join(part for part in parts if part.partition(b"=")[0].strip() != SESSION)
 
 
 def told_length(headers: Sequence[Header]) -> list[Header]:

@@ -136,7 +136,8 @@ class Compactor:
         job.journal.tell(Compacting(_of_history(job.prompt)))
         done, made = await self._shared(job, budget, goal, limit)
         seconds = job.journal.clock() - since
-        job.journal.tell(Compacted(done.kind, round(done.before), round(done.after), seconds, done.summary))
+        figures = (round(done.before), round(done.after), seconds)
+        job.journal.tell(Compacted(done.kind, *figures, done.summary, done.rungs, made))
         if made is None:
             return None
         job.prompt.checkpoint = made

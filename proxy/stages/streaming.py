@@ -118,6 +118,7 @@ class StreamDriver:
             estimates=[job.prompt.estimate],
             readers=readers,
         )
+        job.journal.tell(events.Answering(answer))
         return run
 
     def _remarks(self, run: Run) -> list[Piece]:

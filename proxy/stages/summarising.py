@@ -138,6 +138,8 @@ class Summaries:
         self._rested = False
         self._lost = False
         """Whether the backend failed, not the model."""
+        self._tokens = 0
+        """That were read and written for it."""
 
     async def __call__(self, ask: SummaryAsk) -> str:
         """The text; empty when there is none that is fit to be used.
@@ -148,7 +150,7 @@ class Summaries:
         job = self._job
         if job.unsummarised >= IN_VAIN:
             return ""
-        again, route = job.unsummarised > 0, await self._route()
+        again, route, self._tokens = job.unsummarised > 0, await self._route(), 0
         if again and not self._experience.second_serves(route):
             job.unsummarised = IN_VAIN
             return ""
@@ -161,7 +163,7 @@ class Summaries:
             job.unsummarised = IN_VAIN if written is None or written.endless else job.unsummarised + 1
         if not self._lost:
             self._experience.learn(route, ask, again=again, served=bool(found.text))
-        job.journal.tell(Summarised(found.verdict))
+        job.journal.tell(Summarised(found.verdict, self._tokens))
         if self._lost and job.expected is not None:
             raise NotWritten
         return found.text
@@ -213,6 +215,7 @@ class Summaries:
         told = answer.attempt.usage or {}
         read = whole_number(told.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
         wrote = whole_number(told.get("completion_tokens")) or len(answer.text) // _CHARACTERS
+        self._tokens += read + wrote
         before = self._job.managed.spent
         self._job.managed.spent = before[0] + read, before[1] + wrote
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from proxy.neutral.record import record
@@ -33,6 +33,18 @@ class Routed:
 
     backend: str
     model: str
+
+
+@record(frozen=True, slots=True)
+class Taken:
+    """It was read and prepared. `job` is it as the stages know it; `request` is it as it came, in so many bytes.
+
+    What was said is in there: it is for those who show it to whom it belongs (`proxy.live`), and for nobody else.
+    """
+
+    job: object = field(repr=False, compare=False)
+    request: object = field(repr=False, compare=False)
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +91,13 @@ class Summarising:
 
 @dataclass(frozen=True, slots=True)
 class Summarised:
-    """A model was asked for a summary. `verdict`: what was found about it (`proxy.shortening.verification`)."""
+    """A model was asked for a summary. `verdict`: what was found about it (`proxy.shortening.verification`).
+
+    `tokens`: what it read and wrote, as far as it was told, else by estimate.
+    """
 
     verdict: str
+    tokens: int = 0
 
     @property
     def used(self) -> bool:
@@ -94,6 +110,7 @@ class Compacted:
     """The history was shortened, or could not be: then `after` equals `before`.
 
     `summary`: what stands for what was taken out: `written` by a model, an `extract` made by code, or empty for neither.
+    `rungs`: of the ladder, those that took something out. `checkpoint`: what was kept of it, as in `Taken`.
     """
 
     kind: str
@@ -101,6 +118,8 @@ class Compacted:
     after: int
     seconds: float
     summary: str = ""
+    rungs: tuple[str, ...] = ()
+    checkpoint: object = field(default=None, repr=False, compare=False)
 
     @property
     def gained(self) -> bool:
@@ -151,10 +170,14 @@ class HandedOver:
 
 @record(frozen=True, slots=True)
 class Sent:
-    """A request went to the backend: the first, or another one for this reason. `stream`: its answer is to be one."""
+    """A request went to the backend: the first, or another one for this reason.
+
+    `stream`: its answer is to be one. `body`: what was said to it, as in `Taken`.
+    """
 
     why: str
     stream: bool = False
+    body: bytes = field(default=b"", repr=False, compare=False)
 
 
 @record(frozen=True, slots=True)
@@ -196,6 +219,13 @@ class BackendFailed:
 @record(frozen=True, slots=True)
 class FirstByte:
     """The backend began to answer."""
+
+
+@record(frozen=True, slots=True)
+class Answering:
+    """There is an answer to be watched: `answer` grows while it is made. As in `Taken`."""
+
+    answer: object = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +281,11 @@ class OutOfRoom:
     """The answer ends here although there was more to say: no way to go on, or no more resumes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Somebody who looks at it had the answer end here."""
+
+
 @record(frozen=True, slots=True)
 class Finished:
     """The client was answered; the outcome is complete."""
@@ -265,6 +300,7 @@ Event: TypeAlias = (
     Received
     | Named
     | Routed
+    | Taken
     | Mended
     | LeftOut
     | Stabilised
@@ -284,6 +320,7 @@ Event: TypeAlias = (
     | Refused
     | BackendFailed
     | FirstByte
+    | Answering
     | Cut
     | WindowLearned
     | WindowDisproved
@@ -291,6 +328,7 @@ Event: TypeAlias = (
     | Paused
     | Resumed
     | OutOfRoom
+    | Stopped
     | Finished
     | Failed
 )

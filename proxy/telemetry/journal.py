@@ -39,7 +39,7 @@ class Journals:
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         """`clock` gives seconds that never go back."""
-        self._clock = clock
+        self.clock = self._clock = clock
         self._listeners: list[tuple[Listener, frozenset[type]]] = []
         self._by_type: dict[type, tuple[Listener, ...]] = {}
         self.carrier: Carrier | None = None

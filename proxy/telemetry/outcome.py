@@ -51,6 +51,8 @@ class Outcome:
     tokens_after: int | None = None
     """The same as they were sent last."""
     attempts: int = 0
+    rungs: tuple[str, ...] = ()
+    """Of the ladder, those that took something out, in this order."""
     compactions: int = 0
     compaction_seconds: float = 0.0
     summaries: int = 0
@@ -78,6 +80,8 @@ class Outcome:
     resumes: int = 0
     unfinished: bool = False
     """It ended for want of room, with more to say."""
+    stopped: bool = False
+    """Somebody who looked at it had it end."""
     first_byte: float | None = None
     seconds: float = 0.0
     usage: Mapping[str, Any] | None = None
@@ -130,6 +134,7 @@ def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
     if event.gained:
         outcome.kind, outcome.summary = event.kind, event.summary
         outcome.compactions += 1
+        outcome.rungs = tuple(dict.fromkeys((*outcome.rungs, *event.rungs)))
     outcome.action = outcome.kind or FORWARDED
     outcome.compaction_seconds += event.seconds
 
@@ -152,6 +157,10 @@ def _searched(outcome: Outcome, _: e.Searched, __: float) -> None:
 
 def _out_of_room(outcome: Outcome, _: e.OutOfRoom, __: float) -> None:
     outcome.unfinished = True
+
+
+def _stopped(outcome: Outcome, _: e.Stopped, __: float) -> None:
+    outcome.stopped = True
 
 
 def _first_byte(outcome: Outcome, _: e.FirstByte, elapsed: float) -> None:
@@ -202,6 +211,7 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.HandedOver: _handed_over,
     e.Searched: _searched,
     e.OutOfRoom: _out_of_room,
+    e.Stopped: _stopped,
     e.FirstByte: _first_byte,
     e.Sent: _sent,
     e.Summarised: _summarised,

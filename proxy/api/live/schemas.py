@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Activity = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
+from proxy.live.record import Activity
+
 What = Literal["kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"]
 
 
@@ -237,7 +238,7 @@ class Diff(_Told):
     rows: list[DiffRow]
 
 
-class Stopped(_Told):
+class Stopping(_Told):
     """A request is being stopped."""
 
     stopped: bool

@@ -1,0 +1,186 @@
+"""Looks things up in the book for a viewer, who is told of nothing that is not theirs to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from proxy import __version__
+from proxy.errors import BadRequest, NotFound
+from proxy.live.book import Book
+from proxy.live.parts import parts_in
+from proxy.live.record import Parts, Record, Talk
+from proxy.live.telling import outcome_of, row_of, turn_of, visible
+from proxy.live.viewer import Viewer
+from proxy.neutral.piece import whole_number
+from proxy.tokens.meter import Meter
+
+_DIGITS = 12
+_YES = ("1", "true", "yes")
+
+
+class Looker:
+    """Reads the book."""
+
+    version = __version__
+
+    def __init__(self, book: Book, meter: Meter) -> None:
+        self.book = book
+        self._meter = meter
+
+    # -- conversations
+
+    async def rows(self, talks: Iterable[Talk], viewer: Viewer) -> list[dict[str, Any]]:
+        """Rows of these conversations."""
+        return [await self.row(talk, viewer) for talk in talks]
+
+    async def row(self, talk: Talk, viewer: Viewer) -> dict[str, Any]:
+        """One row."""
+        parts = await self._parts(talk.shown)
+        return row_of(talk, viewer, self.book.now(), parts)
+
+    def talks(self, viewer: Viewer, asked: Mapping[str, str], most: int) -> list[Talk]:
+        """Conversations that a viewer may see and asks for, newest first."""
+        found: list[Talk] = []
+        for talk in visible(self.book.talks(), viewer):
+            outcome = talk.shown.outcome
+            if not all(asked.get(name) in (None, getattr(outcome, name)) for name in ("model", "backend")):
+                continue
+            if asked.get("background") == "false" and talk.shown.background:
+                continue
+            found.append(talk)
+            if len(found) >= most:
+                break
+        return found
+
+    def talk(self, name: str, viewer: Viewer) -> Talk:
+        """One conversation.
+
+        Raises:
+            NotFound: there is none that this viewer may see.
+        """
+        talk = self.book.talk(name)
+        if talk is None or not viewer.sees(talk.tenant):
+            raise NotFound(f"There is no conversation {name!r}: it may be one that is not kept any more.")
+        return talk
+
+    async def timeline(self, talk: Talk, viewer: Viewer) -> dict[str, Any]:
+        """A conversation with its turns."""
+        now = self.book.now()
+        return {**await self.row(talk, viewer), "timeline": [turn_of(each, now) for each in talk.records]}
+
+    async def _parts(self, record: Record) -> Parts | None:
+        """What the prompt of a request holds; found out once for each body."""
+        if (
+            record.bodies is not None
+            and record.bodies.forwarded
+            and (record.parts or (0,))[0] != record.posted
+        ):
+            record.sample()
+            posted, outcome = record.posted, record.outcome
+            key = (outcome.backend, outcome.model)
+            parts = await parts_in(self._meter, key, record.bodies.forwarded, record.prompt or 0)
+            record.parts = None if parts is None else (posted, parts)
+        return None if record.parts is None else record.parts[1]
+
+    # -- requests
+
+    def record(self, name: str, viewer: Viewer) -> Record:
+        """The newest request of this id.
+
+        Raises:
+            NotFound: there is none that this viewer may see.
+        """
+        found = next((each for each in self.book.named(name) if viewer.sees(each.tenant)), None)
+        if found is None:
+            raise NotFound(f"There is no request {name!r}: it may be one that is not kept any more.")
+        return found
+
+    def turn(self, record: Record) -> dict[str, Any]:
+        """One request with all that happened to it."""
+        return turn_of(record, self.book.now())
+
+    def outcomes(self, viewer: Viewer, asked: Mapping[str, str], most: int) -> dict[str, Any]:
+        """A page of the log.
+
+        Raises:
+            BadRequest: `before` is no place in it.
+        """
+        found: list[Record] = []
+        before = asked.get("before", "")
+        if before and not (before.isdecimal() and len(before) <= _DIGITS):
+            raise BadRequest("`before` must be the `next` of an answer.", param="before")
+        for record in self._asked(viewer, asked):
+            if before and record.number >= int(before):
+                continue
+            if len(found) == most:
+                return self._page(found, str(found[-1].number))
+            found.append(record)
+        return self._page(found, None)
+
+    def _page(self, records: list[Record], further: str | None) -> dict[str, Any]:
+        now = self.book.now()
+        return {"outcomes": [outcome_of(each, now) for each in records], "next": further}
+
+    def _asked(self, viewer: Viewer, asked: Mapping[str, str]) -> Iterator[Record]:
+        for record in self.book.records():
+            outcome = record.outcome
+            if not viewer.sees(record.tenant):
+                continue
+            if not all(
+                asked.get(name) in (None, getattr(outcome, name))
+                for name in ("model", "backend", "dialect", "action")
+            ):
+                continue
+            if not _has_status(outcome.status, asked.get("status")):
+                continue
+            talk = None if record.talk is None else record.talk.id
+            if asked.get("conversation") not in (None, talk):
+                continue
+            if asked.get("error") in _YES and outcome.error is None:
+                continue
+            if asked.get("running") in _YES and not record.running:
+                continue
+            yield record
+
+    # -- sums
+
+    def savings(self, viewer: Viewer, asked: Mapping[str, str]) -> dict[str, Any]:
+        """What was saved for those whom the viewer may see."""
+        return self.book.accounts.told(
+            lambda account: (
+                viewer.sees(account.tenant)
+                and asked.get("backend") in (None, account.backend)
+                and asked.get("model") in (None, account.model)
+            ),
+            since=self.book.since,
+        )
+
+    def calibration(self, viewer: Viewer, asked: Mapping[str, str]) -> dict[str, Any]:
+        """Estimates of prompts and what the backend reported, oldest first."""
+        points = []
+        for record in self._asked(
+            viewer, {name: asked[name] for name in ("model", "backend") if name in asked}
+        ):
+            outcome = record.outcome
+            reported = whole_number((outcome.usage or {}).get("prompt_tokens"))
+            if outcome.attempts != 1 or not reported or not outcome.tokens_after:
+                continue
+            error = outcome.tokens_after / reported - 1
+            points.append(
+                {
+                    "at": record.at,
+                    "estimated": outcome.tokens_after,
+                    "reported": reported,
+                    "error": round(error, 4),
+                }
+            )
+        return {"points": points[::-1]}
+
+
+def _has_status(status: int, asked: str | None) -> bool:
+    """Whether a status is the one that is asked for, or of its kind: `200`, `4xx`."""
+    if asked is None:
+        return True
+    said = str(status)
+    return asked == said or (len(asked) == 3 and asked.lower().endswith("xx") and said[:1] == asked[0])

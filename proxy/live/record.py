@@ -1,0 +1,235 @@
+"""One request, and the conversation that it belongs to, as they are kept to be looked at."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from proxy.answer.answer import Answer
+from proxy.exchange import Exchange
+from proxy.history.checkpoint import Checkpoint
+from proxy.history.marks import is_extract, is_summary
+from proxy.neutral.dialect import Dialect
+from proxy.neutral.piece import whole_number
+from proxy.neutral.request import Request
+from proxy.stages.job import Job
+from proxy.stages.routing import Route
+from proxy.telemetry.events import Event
+from proxy.telemetry.outcome import Outcome
+
+Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
+By: TypeAlias = Literal["written", "extract", "edited"]
+
+BASE, PER_EVENT = 3000, 300
+"""Bytes that a request takes without its bodies, and each of its events, about."""
+PARSED = 4
+"""Times the bytes of a body that it takes as the objects made of it, about."""
+MOST_EVENTS = 300
+"""Of one request: a very long answer is paused again and again."""
+HEADS = 64
+"""Ends of histories by which a conversation is found again."""
+EDITED = "edited"
+"""Kind of a checkpoint in which somebody who looked at it changed a summary; it is read as the deepest reduction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A checkpoint without its messages."""
+
+    scope: str
+    digest: bytes
+    kind: str
+    covered: int
+    by: By | None
+    created: float
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Note:
+        """What is noted of one."""
+        blocks = [message for message in checkpoint.replacement if is_summary(message)]
+        by: By | None = None
+        if blocks and checkpoint.kind == EDITED:
+            by = "edited"
+        elif blocks:
+            by = "extract" if any(map(is_extract, blocks)) else "written"
+        return cls(
+            scope=checkpoint.scope,
+            digest=checkpoint.digest,
+            kind=checkpoint.kind,
+            covered=checkpoint.covered,
+            by=by,
+            created=checkpoint.created,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a prompt holds, in tokens; together they are all of it."""
+
+    system: int
+    tools: int
+    summary: int
+    recalled: int
+    tail: int
+
+
+@dataclass(slots=True)
+class Bodies:
+    """What the client sent, and what was sent for it last."""
+
+    asked: bytes | Request
+    own: int
+    """Bytes that this takes, about."""
+    forwarded: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes of both, about."""
+        return self.own + (0 if self.forwarded is self.asked else len(self.forwarded))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Record:
+    """One request."""
+
+    id: str
+    outcome: Outcome
+    number: int
+    """Of requests since the start: later ones have higher ones."""
+    at: float
+    """Seconds since the epoch when it came."""
+    since: float
+    """The same on the clock of the journals."""
+    talk: Talk | None = None
+    state: Activity = "reading"
+    running: bool = True
+    events: list[tuple[float, Event]] = field(default_factory=list)
+    """Each with the seconds since it came."""
+    job: Job | None = None
+    answer: Answer | None = None
+    """Both only while it runs."""
+    bodies: Bodies | None = None
+    client: str = ""
+    streamed: bool = False
+    background: bool = False
+    messages: int | None = None
+    points: tuple[int, int, int] | None = None
+    """Trigger, target and pause point in tokens."""
+    note: Note | None = None
+    scope: str = ""
+    links: tuple[bytes, ...] = ()
+    """Of the client's history as it was sent; kept for the newest request of a conversation only."""
+    prompt: int | None = None
+    """Tokens of the prompt of the newest attempt, and of what was said in it."""
+    said: int = 0
+    asked: int = 0
+    """Tokens of the prompts of all attempts."""
+    saved: int = 0
+    """Tokens by which the prompt was shorter than it would have been."""
+    spent: int = 0
+    """Tokens that summaries for it took."""
+    pauses: list[int] = field(default_factory=list)
+    """Tokens that the window held when it was paused."""
+    speed: float | None = None
+    """Tokens a second of the whole answer."""
+    began: float | None = None
+    """Seconds on the journals' clock at the first byte."""
+    posted: int = 0
+    """Bodies that were sent for it."""
+    parts: tuple[int, Parts] | None = None
+    """What the body of that number holds, once somebody asked."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about."""
+        bodies = 0 if self.bodies is None else self.bodies.size
+        return BASE + PER_EVENT * len(self.events) + bodies
+
+    @property
+    def tenant(self) -> str:
+        """A digest of whose it is."""
+        return self.outcome.credential
+
+    def sample(self) -> None:
+        """Look how far the answer has come."""
+        if (job := self.job) is not None:
+            self.note = None if job.prompt.checkpoint is None else Note.of(job.prompt.checkpoint)
+            budget = job.budget
+            self.points = None if budget is None else (budget.brim, budget.goal, budget.pause_point)
+            self.saved, self.prompt = job.prompt.saved, job.prompt.estimate.tokens
+            self.spent = sum(job.managed.spent)
+        if (answer := self.answer) is not None:
+            attempt = answer.attempt
+            self.prompt, self.said = attempt.prompt_tokens, attempt.completion_tokens
+            self.asked = sum(each.prompt_tokens for each in answer.attempts)
+        elif self.outcome.tokens_after is not None:
+            self.asked = self.outcome.tokens_after
+
+    def tokens_said(self) -> int:
+        """Of the whole answer so far."""
+        return 0 if self.answer is None else self.answer.completion_tokens
+
+    def end(self) -> None:
+        """It is over: take down what is told of it, and let go of all else."""
+        self.sample()
+        outcome, job = self.outcome, self.job
+        usage = outcome.usage
+        said = whole_number((usage or {}).get("completion_tokens")) or self.tokens_said()
+        if self.answer is None:
+            self.said = said
+        if outcome.first_byte is not None and said and outcome.seconds > outcome.first_byte and self.streamed:
+            self.speed = said / (outcome.seconds - outcome.first_byte)
+        if job is not None:
+            self.links = tuple(job.prompt.links)
+        self.running, self.state, self.job, self.answer = False, "idle", None, None
+
+
+@dataclass(slots=True, kw_only=True)
+class Way:
+    """How a conversation could be asked for again: in whose name, in which dialect, by which route."""
+
+    exchange: Exchange
+    dialect: Dialect
+    route: Route
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Talk:
+    """One conversation: requests of which each goes on with, repeats or edits another."""
+
+    id: str
+    tenant: str
+    named: bool
+    title: str = ""
+    first_at: float
+    turns: int = 0
+    compactions: int = 0
+    sent: int = 0
+    not_sent: int = 0
+    records: deque[Record] = field(default_factory=deque)
+    """Those that are kept, oldest first; there is one at least."""
+    heads: deque[tuple[str, bytes]] = field(default_factory=deque)
+    """Keys under which it is found."""
+    notes: dict[bytes, Note] = field(default_factory=dict)
+    """Checkpoints of it that are known, by digest, oldest first."""
+    verdicts: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=20))
+    """Found about its summaries, newest first, with the seconds since the epoch."""
+    way: Way | None = None
+    """Of its newest request."""
+    rewriting: bool = False
+
+    @property
+    def newest(self) -> Record:
+        """The request that came last."""
+        return self.records[-1]
+
+    @property
+    def running(self) -> Record | None:
+        """The newest that is being served, if any is."""
+        return next((record for record in reversed(self.records) if record.running), None)
+
+    @property
+    def shown(self) -> Record:
+        """The request that its row is about."""
+        return self.running or self.newest

@@ -1,0 +1,154 @@
+"""What Spillway saved, against the same traffic without it: counted so that it never flatters."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.live.record import Record
+from proxy.neutral.piece import whole_number
+from proxy.telemetry import events as e
+from proxy.telemetry.outcome import Outcome
+
+MOST = 2000
+"""Of credential, backend and model each that is accounted for; the names of models come from clients."""
+HOW = (
+    """Tokens without Spillway: what each client's prompt would have come to with what was shortened last put back, and
+never more than the window, because no backend takes more. What was taken out on turns before that is not counted.""",
+    """Not sent: that, less what was sent instead (each attempt of an answer that was paused counts anew), less what
+summaries read and wrote.""",
+    """Not read again: tokens that the backend itself reported as read before, in prompts whose front would have been
+another one without Spillway; less those that had to be read again because Spillway shortened the prompt.""",
+    """Seconds: what that reading would have taken at the speed at which the same model read other prompts; less the
+seconds that clients waited for compactions.""",
+    "Rescued: prompts that would not have fitted their window, and answers that went on although it was full.",
+)
+
+
+@dataclass(slots=True)
+class Account:
+    """Sums over requests of one credential to one model. Tokens and seconds."""
+
+    backend: str = ""
+    model: str = ""
+    tenant: str = ""
+    requests: int = 0
+    without: int = 0
+    sent: int = 0
+    spent: int = 0
+    avoided: int = 0
+    caused: int = 0
+    waited: float = 0.0
+    ahead: float = 0.0
+    read: int = 0
+    """Tokens that the backend read until it answered, and the seconds in which it did."""
+    reading: float = 0.0
+    prompts: int = 0
+    answers: int = 0
+
+    def add(self, record: Record) -> None:
+        """Count a request that is over, if it was asked of a model."""
+        outcome = record.outcome
+        if outcome.tokens_after is None:
+            return
+        self.requests += 1
+        self.without += _without(record)
+        self.sent += record.asked
+        self.spent += record.spent
+        self.waited += outcome.compaction_seconds
+        self.prompts += outcome.window is not None and _full(record) > outcome.window
+        self.answers += outcome.resumes > 0
+        stabilised = any(isinstance(event, e.Stabilised) for _, event in record.events)
+        if stabilised and outcome.reused:
+            self.avoided += outcome.reused
+        if outcome.unlike == "shortened" and outcome.repeated is not None:
+            self.caused += max(0, outcome.tokens_after - outcome.repeated)
+        self._read(outcome)
+
+    def _read(self, outcome: Outcome) -> None:
+        """How fast prompts are read, from those that were sent once and not prepared for long."""
+        if (
+            outcome.attempts != 1
+            or outcome.compactions
+            or outcome.first_byte is None
+            or outcome.reused is None
+        ):
+            return
+        told = whole_number((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after or 0
+        if told > outcome.reused:
+            self.read += told - outcome.reused
+            self.reading += outcome.first_byte
+
+    @staticmethod
+    def not_sent_by(record: Record) -> int:
+        """Tokens that one request did not send; negative where it sent more than it would have."""
+        return 0 if record.outcome.tokens_after is None else _without(record) - record.asked - record.spent
+
+
+def _full(record: Record) -> int:
+    """Tokens of the client's own prompt, as far as they are known: without what was recalled, and with what was taken out last."""
+    outcome = record.outcome
+    return (outcome.tokens_after or 0) - outcome.recalled_tokens + record.saved
+
+
+def _without(record: Record) -> int:
+    full, window = _full(record), record.outcome.window
+    return full if window is None else min(full, window)
+
+
+class Accounts:
+    """Every account; the least recently used go first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str, str], Account] = OrderedDict()
+
+    def of(self, outcome: Outcome) -> Account:
+        """The account to which a request is put."""
+        key = (outcome.credential, outcome.backend, outcome.model)
+        account = self._known.get(key)
+        if account is None:
+            account = self._known[key] = Account(outcome.backend, outcome.model, outcome.credential)
+            if len(self._known) > MOST:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return account
+
+    def told(self, counts: Callable[[Account], bool], *, since: float) -> dict[str, Any]:
+        """What those accounts come to that count."""
+        accounts = [account for account in self._known.values() if counts(account)]
+
+        def total(name: str) -> Any:
+            return sum(getattr(account, name) for account in accounts)
+
+        seconds = sum(_seconds(account, account.avoided) for account in accounts)
+        without, sent, spent = total("without"), total("sent"), total("spent")
+        return {
+            "requests": total("requests"),
+            "since": since,
+            "tokens": {
+                "without": without,
+                "sent": sent,
+                "spent": spent,
+                "not_sent": without - sent - spent,
+            },
+            "reading": {
+                "avoided": total("avoided"),
+                "caused": total("caused"),
+                "not_reread": total("avoided") - total("caused"),
+            },
+            "seconds": {
+                "avoided": round(seconds, 3),
+                "waited": round(total("waited"), 3),
+                "saved": round(seconds - total("waited"), 3),
+                "ahead": round(total("ahead"), 3),
+            },
+            "rescued": {"prompts": total("prompts"), "answers": total("answers")},
+            "how": [" ".join(each.split()) for each in HOW],
+        }
+
+
+def _seconds(account: Account, tokens: int) -> float:
+    """How long reading so many tokens would have taken."""
+    return tokens * account.reading / account.read if account.read else 0.0

@@ -1,0 +1,168 @@
+"""Rows, outcomes and turns as they are told: the shapes are those of docs/api-live.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, get_args
+
+from proxy.live.record import Note, Parts, Record, Talk
+from proxy.live.viewer import Viewer
+from proxy.neutral.piece import whole_number
+from proxy.telemetry import events as e
+
+_COPIED = (
+    *("dialect", "backend", "model", "status", "error", "action", "kind", "tools", "window"),
+    *("tokens_before", "tokens_after", "attempts", "compactions", "compaction_seconds", "summaries", "unfit"),
+    *("summary", "recalled", "recalled_tokens", "left_out", "left_out_of", "searches", "refusals"),
+    *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
+)
+_LEFT_OUT = frozenset({"checkpoint", "body", "credential"})
+_NAMES = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(e.Event)}
+_FIELDS = {
+    kind: tuple(field.name for field in fields(kind) if field.name not in _LEFT_OUT)
+    for kind in get_args(e.Event)
+}
+
+
+@lru_cache(maxsize=1024)
+def owner(tenant: str) -> str:
+    """Eight digits that stand for whose something is, and lead nowhere."""
+    return blake2b(tenant.encode(), digest_size=4, person=b"spillway-owner").hexdigest()
+
+
+def outcome_of(record: Record, now: float) -> dict[str, Any]:
+    """One request; `now` is on the clock of the journals."""
+    outcome, usage = record.outcome, record.outcome.usage or {}
+    told: dict[str, Any] = {
+        "id": record.id,
+        "conversation": None if record.talk is None else record.talk.id,
+        "owner": owner(record.tenant),
+        "at": record.at,
+        **{name: getattr(outcome, name) for name in _COPIED},
+        "streamed": record.streamed,
+        "running": record.running,
+        "rungs": list(outcome.rungs),
+        "fill_before": _share(outcome.tokens_before, outcome.window),
+        "fill_after": _share(outcome.tokens_after, outcome.window),
+        "prefix": {"repeated": outcome.repeated, "reused": outcome.reused, "why": outcome.unlike},
+        "waited": outcome.first_byte,
+        "prompt_tokens": whole_number(usage.get("prompt_tokens")) or None,
+        "completion_tokens": whole_number(usage.get("completion_tokens")) or None,
+    }
+    if record.running:
+        told["seconds"] = now - record.since
+    return told
+
+
+def turn_of(record: Record, now: float) -> dict[str, Any]:
+    """One request with all that happened to it."""
+    return {
+        **outcome_of(record, now),
+        "messages": record.messages,
+        "checkpoint": note_of(record.note),
+        "events": [{"at": round(at, 4), **event_of(event)} for at, event in record.events],
+    }
+
+
+def event_of(event: e.Event) -> dict[str, Any]:
+    """An event by its name, with its fields."""
+    told: dict[str, Any] = {"event": _NAMES[type(event)]}
+    for name in _FIELDS[type(event)]:
+        value = getattr(event, name)
+        told[name] = list(value) if isinstance(value, tuple) else value
+    return told
+
+
+def note_of(note: Note | None) -> dict[str, Any] | None:
+    """A checkpoint, without its messages."""
+    if note is None:
+        return None
+    return {"kind": note.kind, "covered": note.covered, "summary": note.by, "created_at": note.created}
+
+
+def row_of(talk: Talk, viewer: Viewer, now: float, parts: Parts | None) -> dict[str, Any]:
+    """One conversation as its newest request has it; `parts`: what the prompt of that holds."""
+    record = talk.shown
+    record.sample()
+    outcome, points = record.outcome, record.points or (None, None, None)
+    return {
+        "id": talk.id,
+        "title": talk.title if viewer.reads(talk.tenant) else None,
+        "named": talk.named,
+        "owner": owner(talk.tenant),
+        "backend": outcome.backend,
+        "model": outcome.model,
+        "dialect": outcome.dialect,
+        "client": record.client,
+        "background": record.background,
+        "turns": talk.turns,
+        "messages": record.messages,
+        "first_at": talk.first_at,
+        "last_at": record.at + ((now - record.since) if record.running else outcome.seconds),
+        **_state(talk, record),
+        "window": outcome.window,
+        **dict(zip(("trigger", "target", "pause"), points, strict=True)),
+        "prompt": record.prompt,
+        "bar": _bar(record, parts),
+        "pauses": record.pauses,
+        "compactions": talk.compactions + (outcome.compactions if record.running else 0),
+        "checkpoint": note_of(record.note or next(reversed(talk.notes.values()), None)),
+        "sent_tokens": talk.sent,
+        "not_sent_tokens": talk.not_sent,
+        "error": outcome.error,
+        **_progress(record, now),
+    }
+
+
+def progress_of(talk: Talk, now: float) -> dict[str, Any]:
+    """How far the answer that is being made has come."""
+    record = talk.shown
+    record.sample()
+    return {"id": talk.id, "request": record.id, "state": record.state, **_progress(record, now)}
+
+
+def _state(talk: Talk, record: Record) -> dict[str, Any]:
+    return {
+        "state": "compacting" if talk.rewriting and not record.running else record.state,
+        "request": record.id,
+        "stoppable": record.running and record.job is not None,
+        "streamed": record.streamed,
+    }
+
+
+def _progress(record: Record, now: float) -> dict[str, Any]:
+    used = None if record.prompt is None else record.prompt + record.said
+    return {
+        "answer": record.said,
+        "fill": _share(used, record.outcome.window),
+        "tokens_per_second": _speed(record, now),
+    }
+
+
+def _speed(record: Record, now: float) -> float | None:
+    if not record.running or record.began is None:
+        return None if record.speed is None else round(record.speed, 1)
+    said, since = record.tokens_said(), now - record.began
+    return round(said / since, 1) if said and since > 0 else None
+
+
+def _bar(record: Record, parts: Parts | None) -> dict[str, int | None] | None:
+    if parts is None:
+        return None
+    held: dict[str, int | None] = {name: getattr(parts, name) for name in Parts.__slots__}
+    used = sum(getattr(parts, name) for name in Parts.__slots__) + record.said
+    window = record.outcome.window
+    return {**held, "answer": record.said, "room": None if window is None else max(0, window - used)}
+
+
+def _share(tokens: int | None, window: int | None) -> float | None:
+    return None if tokens is None or not window else round(tokens / window, 4)
+
+
+def visible(talks: Iterator[Talk], viewer: Viewer) -> Iterator[Talk]:
+    """Those of them that a viewer may see."""
+    return (talk for talk in talks if viewer.sees(talk.tenant))
