@@ -298,7 +298,10 @@ def _metrics(store: StoreAdmin) -> Metrics:
     metrics = Metrics()
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
     metrics.watch(
-        "store_skipped_records", "Records left out although the store works.", lambda: store.skipped
+        "store_skipped_records",
+        "Records left out although the store works.",
+        lambda: store.skipped,
+        counts=True,
     )
     return metrics
 

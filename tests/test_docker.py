@@ -205,7 +205,7 @@ def install(user: Account) -> None:
 
 # The composition
 
-PROFILES = ("default", "openwebui", "scale")
+PROFILES = ("default", "openwebui", "scale", "monitoring")
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +217,9 @@ def composition() -> dict[str, Any]:
 
 def test_nothing_is_published_but_on_loopback(composition: dict[str, Any]) -> None:
     ports = [port for service in composition["services"].values() for port in service.get("ports", [])]
-    assert len(ports) == 3
+    assert len(ports) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    assert len({port.split(":")[1] for port in ports}) == 3
+    assert len({port.split(":")[1] for port in ports}) == 4
 
 
 def test_plain_up_starts_spillway_alone(composition: dict[str, Any]) -> None:
@@ -231,6 +231,8 @@ def test_plain_up_starts_spillway_alone(composition: dict[str, Any]) -> None:
         "replica": ["scale"],
         "redis": ["scale"],
         "gateway": ["scale"],
+        "prometheus": ["monitoring"],
+        "grafana": ["monitoring"],
     }
 
 

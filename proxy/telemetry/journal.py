@@ -71,7 +71,7 @@ class Journals:
         """The journal of background work after a request; it is no request, so it is never closed, and counts as none."""
         journal = Journal(request_id, self._by_type, self._clock, self.carrier)
         journal.outcome.backend, journal.outcome.model = of.backend, of.model
-        journal.outcome.credential = of.credential
+        journal.outcome.credential, journal.outcome.ahead = of.credential, True
         return journal
 
     def silent(self) -> Journal:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
+from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Told
 from proxy.telemetry.outcome import Outcome
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _NAMES = ("backend", "model")
 _MOST_MODELS = 256
 """Models with series of their own; the rest count together."""
 _OTHER = "other"
 _MOST_PENDING = 1000
-"""Requests whose fill waits to be handed on: half a millisecond's work."""
+"""Observations that wait to be handed on: half a millisecond's work."""
 
 
 class Metrics:
@@ -49,14 +55,12 @@ class Metrics:
         self._failures = self._counter(
             "upstream_failures", "Requests to backends that could not be reached or broke off."
         )
-        self._fill = Histogram(
-            "spillway_fill", "Prompt tokens as a fraction of the window.", _NAMES, buckets=_FILLS,
-            registry=self._registry,
-        )  # fmt: skip
+        self._fill, self._first_byte, self._compaction, self._reuse = self._histograms()
+        ProcessCollector(registry=self._registry)
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
         self._pending: defaultdict[tuple[Counter, tuple[str, ...]], float] = defaultdict(float)
         """What was counted since the counters were brought up to date, by counter and labels: they cost a microsecond each."""
-        self._fills: list[tuple[tuple[str, str], float]] = []
+        self._observed: list[tuple[Histogram, tuple[str, ...], float]] = []
         self._counted: dict[type, Callable[[Outcome, Any], None]] = {
             e.Compacted: self._compacted,
             e.Summarised: lambda o, event: self._inc(self._summaries, o, event.verdict),
@@ -90,9 +94,10 @@ class Metrics:
         """Of the events that are counted."""
         return self._counted.keys()
 
-    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show what this gives whenever the metrics are read."""
-        Gauge(f"spillway_{name}", text, registry=self._registry).set_function(value)
+    def watch(self, name: str, text: str, value: Callable[[], float], *, counts: bool = False) -> None:
+        """Show what this gives whenever the metrics are read; `counts`: it only ever rises."""
+        family = CounterMetricFamily if counts else GaugeMetricFamily
+        self._registry.register(_Watched(lambda: family(f"spillway_{name}", text, value=value())))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -107,16 +112,19 @@ class Metrics:
         if outcome.repeated is not None:
             self._cache(outcome, where)
         if (fill := outcome.fill) is not None:
-            self._fills.append((where, fill))
-            if len(self._fills) >= _MOST_PENDING:
-                self._hand_on()
+            self._observe(self._fill, where, fill)
+        if outcome.first_byte is not None:
+            self._observe(self._first_byte, where, outcome.first_byte)
 
     def _cache(self, outcome: Outcome, where: tuple[str, str]) -> None:
         prompts, repeated, reused, breaks = self._caches
         self._pending[prompts, where] += outcome.tokens_after or 0
         self._pending[repeated, where] += outcome.repeated or 0
-        if outcome.reused:
-            self._inc(reused, outcome, by=outcome.reused)
+        if outcome.reused is not None:
+            self._pending[reused, where] += outcome.reused
+            prompt = whole_number((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after
+            if prompt:
+                self._observe(self._reuse, where, min(1.0, outcome.reused / prompt))
         if outcome.unlike:
             self._inc(breaks, outcome, outcome.unlike)
 
@@ -133,6 +141,8 @@ class Metrics:
         )
 
     def _compacted(self, outcome: Outcome, event: e.Compacted) -> None:
+        when = "ahead" if outcome.ahead else "request"
+        self._observe(self._compaction, (*self._where(outcome), when), event.seconds)
         if event.gained:
             self._inc(self._compactions, outcome, event.kind)
             self._inc(self._saved, outcome, by=event.before - event.after)
@@ -154,6 +164,32 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"spillway_{name}", text, (*_NAMES, *labels), registry=self._registry)
 
+    def _histograms(self) -> tuple[Histogram, Histogram, Histogram, Histogram]:
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            labels = (*_NAMES, *labels)
+            return Histogram(f"spillway_{name}", text, labels, buckets=buckets, registry=self._registry)
+
+        return (
+            histogram("fill_ratio", "Prompt tokens as a fraction of the window.", _FILLS),
+            histogram("first_byte_seconds", "From a request to the first byte of its answer.", _SECONDS),
+            histogram(
+                "compaction_seconds",
+                "What shortening a history took: in a request, or ahead of it.",
+                _SECONDS,
+                "when",
+            ),
+            histogram(
+                "prefix_reuse_ratio",
+                "Share of a prompt that the backend says it had read before; of backends that tell.",
+                _SHARES,
+            ),
+        )
+
+    def _observe(self, histogram: Histogram, labels: tuple[str, ...], value: float) -> None:
+        self._observed.append((histogram, labels, value))
+        if len(self._observed) >= _MOST_PENDING:
+            self._hand_on()
+
     def _inc(self, counter: Counter, outcome: Outcome, *labels: str, by: float = 1) -> None:
         self._pending[counter, (*self._where(outcome), *labels)] += by
 
@@ -161,9 +197,9 @@ class Metrics:
         for (counter, labels), number in self._pending.items():
             counter.labels(*labels).inc(number)
         self._pending.clear()
-        for where, fill in self._fills:
-            self._fill.labels(*where).observe(fill)
-        self._fills.clear()
+        for histogram, labels, value in self._observed:
+            histogram.labels(*labels).observe(value)
+        self._observed.clear()
 
     def _where(self, outcome: Outcome) -> tuple[str, str]:
         """Backend and model as labels. Ids of models come from clients, so there must be an end."""
@@ -175,3 +211,14 @@ class Metrics:
             # Half of a surrogate pair can't be written.
             labels = self._models[where] = (outcome.backend, outcome.model.encode(errors="replace").decode())
         return labels
+
+
+class _Watched(Collector):
+    """What is asked for whenever the metrics are read."""
+
+    def __init__(self, family: Callable[[], Metric]) -> None:
+        self._family = family
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        return (self._family(),)

@@ -33,6 +33,8 @@ class Outcome:
 
     id: str
     dialect: str = ""
+    ahead: bool = False
+    """Whether it is no request, but what is done before the next one."""
     backend: str = ""
     model: str = ""
     credential: str = ""
