@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.telemetry.metrics import Metrics
@@ -20,6 +19,7 @@ from tests.stages.talk import MODEL, Talk, wait_ahead
 from tests.stages.test_ahead import brain as talking
 from tests.stages.test_recalling import WINDOW, brain, long_chat
 
+load_yaml = pytest.importorskip("yaml").safe_load
 CONFIG = Path(__file__).parent.parent.parent / "config"
 DASHBOARD = CONFIG / "grafana/dashboards/spillway.json"
 
@@ -200,7 +200,7 @@ def test_panels_do_not_overlap_and_say_what_they_show(dashboard: dict[str, Any])
 
 
 def test_what_provisions_it_agrees_with_the_composition(dashboard: dict[str, Any]) -> None:
-    services = yaml.safe_load((CONFIG.parent / "docker-compose.yml").read_text())["services"]
+    services = load_yaml((CONFIG.parent / "docker-compose.yml").read_text())["services"]
     grafana, prometheus = services["grafana"], services["prometheus"]
     assert grafana["profiles"] == prometheus["profiles"] == ["monitoring"]
     mounts = dict(
@@ -208,11 +208,11 @@ def test_what_provisions_it_agrees_with_the_composition(dashboard: dict[str, Any
     )
     inside = {target: CONFIG.parent / source for source, target in mounts.items()}
     assert all(source.exists() for source in inside.values())
-    (provider,) = yaml.safe_load((CONFIG / "grafana/provisioning/dashboards/spillway.yml").read_text())[
+    (provider,) = load_yaml((CONFIG / "grafana/provisioning/dashboards/spillway.yml").read_text())[
         "providers"
     ]
     assert (inside[provider["options"]["path"]] / DASHBOARD.name).read_text() == DASHBOARD.read_text()
-    (source,) = yaml.safe_load((CONFIG / "grafana/provisioning/datasources/prometheus.yml").read_text())[
+    (source,) = load_yaml((CONFIG / "grafana/provisioning/datasources/prometheus.yml").read_text())[
         "datasources"
     ]
     assert source["url"] == "http://prometheus:9090"
@@ -226,8 +226,8 @@ def test_what_provisions_it_agrees_with_the_composition(dashboard: dict[str, Any
 
 
 def test_prometheus_reads_each_of_the_compositions_spillways() -> None:
-    services = yaml.safe_load((CONFIG.parent / "docker-compose.yml").read_text())["services"]
-    (job,) = yaml.safe_load((CONFIG / "prometheus.yml").read_text())["scrape_configs"]
+    services = load_yaml((CONFIG.parent / "docker-compose.yml").read_text())["services"]
+    (job,) = load_yaml((CONFIG / "prometheus.yml").read_text())["scrape_configs"]
     (found,) = job["dns_sd_configs"]
     own = {name for name, service in services.items() if service.get("image") == "spillway"}
     assert set(found["names"]) == own
