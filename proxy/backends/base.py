@@ -44,21 +44,6 @@ class Listed:
     profile: ModelProfile = field(default_factory=ModelProfile)
 
 
-NO_FIELDS: dict[str, Any] = {}
-"""For backends that tell no running counts."""
-
-
-def untold() -> Flow[None]:
-    """Ask nothing and answer None: for what a backend has no endpoint for."""
-    yield from ()
-
-
-def unsaid() -> Flow[bool]:
-    """The same, for what is only true if it is said."""
-    yield from ()
-    return False
-
-
 class Backend(Protocol):
     """One kind of backend. Instances hold no state."""
 
@@ -121,19 +106,40 @@ class Backend(Protocol):
         ...
 
 
-class Untold:
-    """A server that does not say whether it is at work."""
-
-    def busy(self, model: str) -> Flow[bool]:
-        """Nothing is asked."""
-        del model
-        return unsaid()
+_NO_FIELDS: dict[str, Any] = {}
 
 
-class EndsWithConnection(Untold):
-    """A server whose answer ends, and is billed no further, when the connection does. Assumed of unknown ones too."""
+class Usual:
+    """What holds of most servers; a kind says in what it differs."""
+
+    ask_running_counts = _NO_FIELDS
+    shifts_silently = False
+    fixed_windows = False
+    drops_functions = False
+    reports_usage = False
+    fits_answer = False
+    takes_marks = False
+    continues_reasoning = False
+    repeats_begun = False
+    keeps_prompts = True
+    native: tuple[str, ...] = ()
 
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
-        """Always."""
+        """Always: an answer ends, and is billed no further, when its connection does."""
         del body, profile
         return True
+
+    def busy(self, model: str) -> Flow[bool]:
+        """It does not say."""
+        del model
+        yield from ()
+        return False
+
+    def count(self, body: dict[str, Any]) -> Flow[int | None]:
+        """There is no endpoint that only counts."""
+        del body
+        return _untold()
+
+
+def _untold() -> Flow[None]:
+    yield from ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
+from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import (
     INNER_WINDOWS,
     WINDOWS,
@@ -19,22 +19,13 @@ from proxy.wire.jsontext import JsonObject
 _LIST = Probe("GET", "/v1/models")
 
 
-class Generic(EndsWithConnection):
+class Generic(Usual):
     """A server of which nothing more is known."""
 
     kind = "generic"
     continuations: tuple[Continuation, ...] = (Continuation.QUOTE,)
-    ask_running_counts = NO_FIELDS
-    shifts_silently = False
-    fixed_windows = False
-    continues_reasoning = False
-    repeats_begun = False
-    drops_functions = False
-    reports_usage = False
-    fits_answer = False
     takes_marks = True
     keeps_prompts = False
-    native: tuple[str, ...] = ()
     # OpenAI's own, llama-swap's (which takes some as GET), SGLang's, text-generation-webui's and TabbyAPI's.
     admin: tuple[str, ...] = (
         *("DELETE */models/*", "* */unload", "* */unload/*", "* */upstream/*"),
@@ -61,11 +52,6 @@ class Generic(EndsWithConnection):
     def profile(self, model: str) -> Flow[ModelProfile]:
         """A window only where the list tells one: otherwise requests are not managed."""
         return _profile(entry_of(openai_models((yield _LIST).json) or [], model) or {})
-
-    def count(self, body: JsonObject) -> Flow[int | None]:
-        """No endpoint that all such servers share."""
-        del body
-        return untold()
 
 
 def _profile(entry: JsonObject) -> ModelProfile:

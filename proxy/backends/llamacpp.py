@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from typing_extensions import override
 
-from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
+from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import (
     contains,
     dig,
@@ -35,7 +35,7 @@ _TIMINGS: dict[str, Any] = {"timings_per_token": True}
 _RUNNING = frozenset({"loaded", "sleeping"})
 
 
-class LlamaCpp(EndsWithConnection):
+class LlamaCpp(Usual):
     """llama-server, with one model or as a router."""
 
     kind = "llamacpp"
@@ -45,15 +45,9 @@ class LlamaCpp(EndsWithConnection):
         Continuation.QUOTE,
     )
     ask_running_counts = _TIMINGS
-    shifts_silently = False
-    fixed_windows = False
     continues_reasoning = True
     repeats_begun = True
     drops_functions = True
-    reports_usage = False
-    fits_answer = False
-    takes_marks = False
-    keeps_prompts = True
     native: tuple[str, ...] = (
         *(
             "/props",
@@ -111,6 +105,7 @@ class LlamaCpp(EndsWithConnection):
         slots = objects((yield Probe("GET", f"/slots?{_unloaded(model)}")).json)
         return any(slot.get("is_processing") is True for slot in slots)
 
+    @override
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, template and tools included; None for a model that is not loaded or asleep."""
         props = mapping((yield _props(nonblank(body.get("model")) or "")).json)

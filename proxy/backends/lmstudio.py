@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
+from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import (
     contains,
     dig,
@@ -31,23 +31,14 @@ _V1 = Probe("GET", "/api/v1/models")
 _V0 = Probe("GET", "/api/v0/models")
 
 
-class LmStudio(EndsWithConnection):
-    """LM Studio's server, 0.3.6 and later."""
+class LmStudio(Usual):
+    """LM Studio's server, 0.3.6 and later. Only the SDK's websocket counts prompts."""
 
     kind = "lmstudio"
     continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
-    ask_running_counts = NO_FIELDS
     # The overflow policy is set per model in the application, out of reach of REST; the SDK's default cuts
     # out the middle, so nothing but the window itself can be relied on.
     shifts_silently = True
-    fixed_windows = False
-    continues_reasoning = False
-    repeats_begun = False
-    drops_functions = False
-    reports_usage = False
-    fits_answer = False
-    takes_marks = False
-    keeps_prompts = True
     native: tuple[str, ...] = ("/api/v0/*", "/api/v1/*")
     # REST API v1 (documentation of 0.4).
     admin: tuple[str, ...] = ("POST */models/load", "POST */models/unload", "POST */models/download")
@@ -82,11 +73,6 @@ class LmStudio(EndsWithConnection):
             older = entry_of(_listed_v0((yield _V0).json) or [], model)
             profile = profile if older is None else _profile_v0(older)
         return _completed(profile)
-
-    def count(self, body: JsonObject) -> Flow[int | None]:
-        """No endpoint: only the SDK's websocket counts."""
-        del body
-        return untold()
 
 
 def _listed_v1(reply: object) -> list[JsonObject] | None:

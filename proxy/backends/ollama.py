@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from proxy.backends.base import NO_FIELDS, EndsWithConnection, Flow, Listed, Probe, untold
+from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import (
     contains,
     dig,
@@ -34,21 +34,13 @@ _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2",
 _NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
-class Ollama(EndsWithConnection):
-    """Ollama's server."""
+class Ollama(Usual):
+    """Ollama's server. Whatever would count a prompt generates, or loads the model."""
 
     kind = "ollama"
     continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
-    ask_running_counts = NO_FIELDS
     shifts_silently = True
-    fixed_windows = False
-    continues_reasoning = False
-    repeats_begun = False
     drops_functions = True
-    reports_usage = False
-    fits_answer = False
-    takes_marks = False
-    keeps_prompts = True
     native: tuple[str, ...] = (
         *(
             "/api/tags",
@@ -122,11 +114,6 @@ class Ollama(EndsWithConnection):
             tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
             provisional=loaded is None and not remote,
         )
-
-    def count(self, body: JsonObject) -> Flow[int | None]:
-        """No endpoint: all there is generates, or loads the model."""
-        del body
-        return untold()
 
 
 def canonical_name(name: str) -> str:

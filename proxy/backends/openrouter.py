@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from proxy.backends.base import NO_FIELDS, Flow, Listed, Probe, Untold, untold
+from typing_extensions import override
+
+from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import (
     contains,
     dig,
@@ -86,17 +88,12 @@ def _plain(provider: str) -> str:
     return "".join(letter for letter in provider.split("/", 1)[0].casefold() if letter.isalnum())
 
 
-class OpenRouter(Untold):
-    """OpenRouter's API."""
+class OpenRouter(Usual):
+    """OpenRouter's API. Native counts come with the usage."""
 
     kind = "openrouter"
     continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
-    ask_running_counts = NO_FIELDS
-    shifts_silently = False
     fixed_windows = True
-    continues_reasoning = False
-    repeats_begun = False
-    drops_functions = False
     reports_usage = True
     fits_answer = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
@@ -142,16 +139,12 @@ class OpenRouter(Untold):
             entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
         return _profile(model, entry, serving)
 
+    @override
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Whether every provider that may serve the request stops; True where none is known."""
         names = profile.providers.value if profile.providers is not None else ()
         verdict = cancellable(body.get("provider"), names)
         return not names if verdict is None else verdict
-
-    def count(self, body: JsonObject) -> Flow[int | None]:
-        """No endpoint: native counts come with the usage."""
-        del body
-        return untold()
 
 
 def _data(reply: object) -> JsonObject:

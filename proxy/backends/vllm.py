@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.backends.base import EndsWithConnection, Flow, Listed, Probe
+from typing_extensions import override
+
+from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens, true_window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.wire.jsontext import JsonObject
@@ -24,21 +26,13 @@ _COUNTED = (
 """Fields of a chat body that change its prompt and that `/tokenize` knows (vLLM 0.33)."""
 
 
-class Vllm(EndsWithConnection):
+class Vllm(Usual):
     """vLLM's OpenAI-compatible server."""
 
     kind = "vllm"
     continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
     ask_running_counts = _USAGE
-    shifts_silently = False
     fixed_windows = True
-    continues_reasoning = False
-    repeats_begun = False
-    drops_functions = False
-    reports_usage = False
-    fits_answer = False
-    takes_marks = False
-    keeps_prompts = True
     native: tuple[str, ...] = (
         *(
             "/version",
@@ -98,6 +92,7 @@ class Vllm(EndsWithConnection):
         reply = yield Probe("POST", "/tokenize", {"model": model, "prompt": "a"})
         return _profile(entries, entry | {"max_model_len": dig(reply.json, "max_model_len")})
 
+    @override
     def count(self, body: JsonObject) -> Flow[int | None]:
         """Exact, chat template and tools included."""
         question = {name: body[name] for name in _COUNTED if name in body}
