@@ -23,8 +23,6 @@ _ASKS = re.compile(
     re.IGNORECASE,
 )
 """What is asked for."""
-_LOOK = re.compile("summar|compact|snapshot|prompt for continuing", re.IGNORECASE)
-"""One of which is in every such request, for a quick look."""
 _WITH_SYSTEM = 2
 _HANDS_OVER = re.compile(
     r"</?(?:summary|analysis|state_snapshot|scratchpad|conversation)>|\btext only\b"
@@ -61,17 +59,19 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
     if not messages or messages[-1].get("role") != "user":
         return False
     asked = text_of(messages[-1])
-    may = _LOOK.search(asked, max(0, len(asked) - _ASKED_IN)) is not None
+    may = _may_ask(asked[-_ASKED_IN:])
     if not may and len(messages) > _WITH_SYSTEM:
         return False
     if may and _asks(asked[-_ASKED_IN:]):
         return True
-    system = [text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES]
-    if not system:
+    system = "\n".join(
+        text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES
+    )
+    if not _may_ask(system) or not _asks(system):
         return False
-    begins = len(asked) <= _SHORT and _HANDS_OVER.search(asked) is not None
-    transcript = len(messages) <= _WITH_SYSTEM and len(asked) > _SHORT
-    return (begins or transcript) and _asks("\n".join(system))
+    if len(asked) > _SHORT:
+        return len(messages) <= _WITH_SYSTEM
+    return _HANDS_OVER.search(asked) is not None
 
 
 def brought_from(text: str) -> int:
@@ -120,6 +120,12 @@ def unfolded(messages: Sequence[Message]) -> list[Message]:
         pieces.append(text[at:end])
         at = end
     return [*before, *({**newest, "content": piece} for piece in (*pieces, text[asks:]) if piece)]
+
+
+def _may_ask(text: str) -> bool:
+    """Whether a word is in it that is in each such request: costs far less than the patterns, and each request is looked at."""
+    said = text.lower()
+    return "summar" in said or "compact" in said or "snapshot" in said or "prompt for continuing" in said
 
 
 def _asks(text: str) -> bool:

@@ -94,7 +94,10 @@ def bridge_needed(before: Message | None, after: Sequence[Message]) -> str | Non
 
 def newest_user(messages: Sequence[Message]) -> int | None:
     """Index of the last message in which the user speaks: the newest user turn is it and all that follows."""
-    return next((i for i in reversed(range(len(messages))) if is_user(messages[i])), None)
+    for index in range(len(messages) - 1, -1, -1):  # each request asks it, more than once
+        if is_user(messages[index]):
+            return index
+    return None
 
 
 def first_user(messages: Sequence[Message]) -> int | None:

@@ -24,6 +24,8 @@ from proxy.wire.jsontext import dumps
 
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # Linux and macOS
 _RESET = struct.pack("ii", 1, 0)
+_JOINED = 65_536
+"""Bytes up to which what follows a head is copied behind it."""
 
 
 class Phase(Enum):
@@ -71,6 +73,8 @@ class ClientConnection(asyncio.Protocol):
         self._read_paused = False
         self._paused_at = 0.0
         self._writable = asyncio.Event()
+        self._head = b""
+        """Of an answer, while its body may follow in the same step of the loop."""
         self._written = self._taken = 0
         """Bytes written so far, and those of them that had left when the client was last seen to read."""
         self._taken_at = 0.0
@@ -195,9 +199,20 @@ class ClientConnection(asyncio.Protocol):
 
     # -- the cycle's line
 
+    def begin(self, head: bytes) -> None:
+        """Send the head of an answer, in one with what follows at once: each sending costs, and wakes the client."""
+        self._head = head
+        self._loop.call_soon(self._send_head)
+
     def write(self, data: bytes) -> None:
         """Send, or buffer."""
         assert self._transport is not None
+        if head := self._head:
+            self._head = b""
+            if len(data) <= _JOINED:
+                data = head + data
+            else:
+                self.write(head)
         self._written += len(data)
         self._transport.write(data)
 
@@ -295,6 +310,10 @@ class ClientConnection(asyncio.Protocol):
 
     # -- inside
 
+    def _send_head(self) -> None:
+        if self._head and self._transport is not None and not self._transport.is_closing():
+            self.write(b"")
+
     def _enter(self, phase: Phase) -> None:
         self._phase = phase
         self._since = self._loop.time()
@@ -340,6 +359,7 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline.clear()
         self._enter(Phase.LEAVING)
         self._heard = self._since
+        self._send_head()
         if whole or transport.is_closing():
             transport.close()
             return
@@ -351,6 +371,7 @@ class ClientConnection(asyncio.Protocol):
         if transport is None:
             return
         if not at_once:
+            self._send_head()
             transport.close()
             return
         # With a reset: the system need not keep what was not read, and the end of an answer is not taken for a whole one.

@@ -31,6 +31,10 @@ class Line(Protocol):
         """Whether connections are to end with the answer."""
         ...
 
+    def begin(self, head: bytes) -> None:
+        """Send the head of an answer, in one with what follows at once."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Send, or buffer."""
         ...
@@ -214,7 +218,7 @@ class Cycle:
         if head.count(b"\n") != len(out) or head.count(b"\r") != len(out) or b"\0" in head:
             raise RuntimeError("a header of the answer has a line break in it")
         self.started = True
-        self._line.write(head + b"\r\n")
+        self._line.begin(head + b"\r\n")
 
     def _frame(self, status: int, out: list[bytes]) -> None:
         """How the end of the body is told (RFC 9112, section 6.3), and what becomes of the connection."""

@@ -36,7 +36,7 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     Raises:
         ContextOverflow: less than a tenth of it is left.
     """
-    both = newest_cut(job.prompt.sent, history)
+    both = None if history is job.prompt.sent else newest_cut(job.prompt.sent, history)
     if both is None:
         return None
     whole, left = await apart(is_heavy(both), meter.costs, job.key, both)

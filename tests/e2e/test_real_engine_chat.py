@@ -65,7 +65,7 @@ def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, proxy_of: Shared
     history: list[dict[str, Any]] = []
     answers: list[Answer] = []
     read: list[int] = []
-    for turn in conversation(walk_engine.words, 16):
+    for turn in conversation(walk_engine.words, 20):
         before = prompt_tokens_read(walk_engine)
         answers.append(ask(proxy, history, turn))
         read.append(prompt_tokens_read(walk_engine) - before)

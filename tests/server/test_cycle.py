@@ -28,6 +28,9 @@ class Wire:
         self.ended = ""
         self.room = asyncio.Event()
 
+    def begin(self, head: bytes) -> None:
+        self.write(head)
+
     def write(self, data: bytes) -> None:
         self.sent += data
 

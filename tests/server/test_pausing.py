@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -26,6 +27,9 @@ class Clock:
 
     def time(self) -> float:
         return self.now
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        call()
 
 
 class Wire:
