@@ -29,7 +29,7 @@ PINNED := Dockerfile docker-compose.yml
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom vendor docs bench e2e-agents e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom vendor docs site bench e2e-agents e2e-openwebui clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ vendor: $(VENV)/.dev ## fetch what the page is made with anew from npm, and chec
 docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
 	$(PY) -m tests.diagrams
 
+site: $(VENV)/.dev ## build the documentation as a site in build/site; a link that leads nowhere is an error
+	$(VENV)/bin/zensical build --strict
+
 bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against nginx, LiteLLM and simple proxies, counting, survival of long and of hostile sessions
 	$(PY) -m benchmarks $(ARGS)
 	$(PY) -m benchmarks.counting --vocab known=$(VOCAB)-phi-3.gguf --vocab unknown=$(VOCAB)-gpt-2.gguf
@@ -110,7 +113,7 @@ e2e-openwebui: $(VENV)/.dev ## use a real Open WebUI in a real browser (needs ch
 	@$(PY) -m tests.openwebui $(ARGS)
 
 clean: ## remove the environment and what tests left
-	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(CTXKEEPER) $(WEBUI) $(AGENTS) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(CTXKEEPER) $(WEBUI) $(AGENTS) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
 
 # The environment. uv where it is installed, else the standard library's venv and pip.
 $(PY):

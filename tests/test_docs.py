@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic_core import PydanticUndefined
@@ -21,7 +22,7 @@ from proxy.settings import Settings, load_settings
 from tests.diagrams import ARCHITECTURE, BETWEEN, drawn_again, states
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+SETTINGS = ROOT / "docs/settings.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 CONFIGS = sorted((ROOT / "config").glob("*.toml"))
 MENTIONING = [
@@ -60,8 +61,8 @@ def defaults() -> dict[str, Any]:
 
 
 def documented() -> dict[str, str]:
-    """Settings of the README's table with the default as it is written there."""
-    return {name.lower(): shown for name, shown, _ in ROW.findall(README.read_text())}
+    """Settings of the table in docs/settings.md with the default as it is written there."""
+    return {name.lower(): shown for name, shown, _ in ROW.findall(SETTINGS.read_text())}
 
 
 def says(shown: str, value: object) -> bool:
@@ -110,9 +111,9 @@ def test_defaults_may_be_written_for_people(shown: str, value: object) -> None:
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     table, expected = documented(), defaults()
-    assert set(expected) - set(table) == set(), "settings missing from the README's table"
+    assert set(expected) - set(table) == set(), "settings missing from the table in docs/settings.md"
     wrong = {name: table[name] for name, value in expected.items() if not says(table[name], value)}
-    assert wrong == {}, "defaults in the README's table that are not the code's"
+    assert wrong == {}, "defaults in the table that are not the code's"
 
 
 def test_the_table_names_no_setting_that_does_not_exist() -> None:
@@ -213,6 +214,57 @@ def test_examples_can_be_read(path: Path) -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|mailto:|#)([^)#\s]+)", path.read_text())
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+# The site
+
+
+def pages(nav: object) -> Iterator[str]:
+    """The files that a navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for each in nav.values() if isinstance(nav, dict) else cast("list[object]", nav):
+            yield from pages(each)
+
+
+def built(folder: Path, *, spoilt: str = "") -> subprocess.CompletedProcess[str]:
+    """Build a copy of the documentation there, strictly; `spoilt` is added to a page."""
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "zensical.toml", folder)
+    with (folder / "docs/memory.md").open("a") as page:
+        page.write(spoilt)
+    run = [sys.executable, "-m", "zensical", "build", "--strict"]
+    return subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_the_site_is_built_without_a_warning_and_asks_no_other_host_for_anything(tmp_path: Path) -> None:
+    done = built(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = tmp_path / "build/site"
+    for page in (ROOT / "docs").glob("*.md"):
+        html = (site / page.stem / "index.html" if page.stem != "index" else site / "index.html").read_text()
+        assert re.findall(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=\"(?:https?:)?//[^\"]+", html) == []
+    pictures = {path.name for path in (ROOT / "docs/images").iterdir()}
+    assert {path.name for path in (site / "images").iterdir()} == pictures
+
+
+@pytest.mark.parametrize("spoilt", ["[gone](nowhere.md)", "[gone](tools.md#nowhere)"])
+def test_a_link_that_leads_nowhere_fails_the_site(spoilt: str, tmp_path: Path) -> None:
+    done = built(tmp_path, spoilt=f"\n{spoilt}\n")
+    assert done.returncode != 0
+    assert "does not exist" in done.stderr
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    named = list(pages(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+    assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    missing = {path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in text}
+    assert missing <= {"api-live.md"}, "what only programs read"
 
 
 # The architecture
