@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from proxy.tokens.meter import Meter, MeterKey
+from proxy.backends.profile import ModelKey
+from proxy.tokens.meter import Meter
 from proxy.tokens.vocabulary import Vocabulary
 
 Messages: TypeAlias = list[dict[str, Any]]
@@ -68,7 +69,7 @@ def rendered(vocabulary: Vocabulary, *, base: int = 13, message: int = 5, call: 
     return count
 
 
-async def follow(meter: Meter, key: MeterKey, messages: Messages, truth: Truth) -> Figures:
+async def follow(meter: Meter, key: ModelKey, messages: Messages, truth: Truth) -> Figures:
     """Measure each request of a conversation, then tell the meter the truth."""
     found = Figures()
     base = (await meter.measure(key, {"messages": []})).ticket.expected.predicted

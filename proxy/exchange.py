@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
@@ -16,6 +16,7 @@ from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import UNDONE, Undecodable, undone
 from proxy.net.tasks import spawn
+from proxy.wire.headers import Headers
 from proxy.wire.jsontext import dumps
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -24,7 +25,6 @@ Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
 TellWhenGone: TypeAlias = Callable[[Callable[[], None] | None], None]
 """Has what is given called when the client leaves; None: nothing any more. In the scope as `spillway.gone`."""
 SendMessage: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
-Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")

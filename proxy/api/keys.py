@@ -7,8 +7,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from hmac import compare_digest
 
-from proxy.exchange import Headers
 from proxy.net.credentials import credential, is_credential, key_bytes
+from proxy.wire.headers import Headers
 
 _PRESENTED = (b"authorization", b"x-api-key")
 """Where a key of ours is looked for."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from proxy.counting.images import Dimensions, dimensions
 from proxy.errors import BadRequest
+from proxy.neutral.request import THOUGHT_FIELDS
 from proxy.wire.jsontext import dumps
 
 LONG_BLOB = 1024
@@ -56,7 +57,7 @@ def read_message(message: Any) -> Content:
     name = message.get("name")
     if isinstance(name, str):
         found.texts.append(name)
-    for key in ("reasoning_content", "reasoning", "thinking", "reasoning_details"):
+    for key in (*THOUGHT_FIELDS, "thinking", "reasoning_details"):
         _reasoning(message.get(key), found)
     _calls(message, found)
     if isinstance(refusal := message.get("refusal"), str):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import RESULT, call_text, protocol, rule
 from proxy.history.turns import RESULT_ROLES, calls_of
-from proxy.neutral.request import Message, leading_system
+from proxy.neutral.request import Message, is_text_part, leading_system
 from proxy.wire.jsontext import dumps, loads
 
 _UNNAMED = "tool"
@@ -138,17 +138,13 @@ def _result(message: Message, names: dict[str, _Called]) -> Message:
     content = message.get("content")
     tagged: Any
     if isinstance(content, list):
-        tagged = [{**part, "text": tag(part["text"])} if _is_text(part) else part for part in content]
-        if not any(map(_is_text, content)):
+        tagged = [{**part, "text": tag(part["text"])} if is_text_part(part) else part for part in content]
+        if not any(map(is_text_part, content)):
             tagged.insert(0, {"type": "text", "text": tag("")})
     else:
         text = content if isinstance(content, str) or content is None else dumps(content).decode()
         tagged = tag(text or "")
     return {**rest, "role": "user", "content": tagged}
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
 def _tagged(text: str, name: Any, arguments: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from proxy.backends.profile import ModelKey
 from proxy.history.marks import RECALLED, RECALLED_END, is_summary
 from proxy.live.record import Parts
 from proxy.net.apart import apart
 from proxy.neutral.request import Message, leading_system, text_of
 from proxy.shortening.summary import is_bridge
-from proxy.tokens.meter import Meter, MeterKey
+from proxy.tokens.meter import Meter
 from proxy.wire.jsontext import loads
 
 HEAVY = 64 * 1024
@@ -23,7 +24,7 @@ async def parsed(body: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) and isinstance(value.get("messages"), list) else {}
 
 
-async def parts_in(meter: Meter, key: MeterKey, body: bytes, total: int) -> Parts | None:
+async def parts_in(meter: Meter, key: ModelKey, body: bytes, total: int) -> Parts | None:
     """What a body that was sent holds, of a prompt of `total` tokens; None if it has no messages."""
     value = await parsed(body)
     if not value:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-RawHeaders = Sequence[tuple[bytes, bytes]]
+from proxy.wire.headers import Headers
 
 BODILESS = frozenset({204, 304})
 """Statuses of responses without a body, whatever their head says."""
 
 
-def is_chunked(headers: RawHeaders) -> bool:
+def is_chunked(headers: Headers) -> bool:
     """Whether the body comes in chunks, the last of which ends it."""
     return any(True for _ in _values(headers, b"transfer-encoding"))
 
 
-def fault_in(status: int, headers: RawHeaders) -> str | None:
+def fault_in(status: int, headers: Headers) -> str | None:
     """What makes this no head of a response to be read on from; None for nothing.
 
     Other transfer codings than `chunked` were not asked for (RFC 9112, 6.1), and who passed their bytes on would pass on
@@ -31,16 +31,16 @@ def fault_in(status: int, headers: RawHeaders) -> str | None:
     return "a transfer coding that nobody asked for" if codings not in ([], [b"chunked"]) else None
 
 
-def is_framed(headers: RawHeaders) -> bool:
+def is_framed(headers: Headers) -> bool:
     """Whether the end of the body can be told; otherwise it is where the connection ends."""
     return is_chunked(headers) or any(True for _ in _values(headers, b"content-length"))
 
 
-def has_body(headers: RawHeaders) -> bool:
+def has_body(headers: Headers) -> bool:
     """Whether the head speaks of a body with something in it."""
     coded = any(True for _ in _values(headers, b"transfer-encoding"))
     return coded or any(value.strip() != b"0" for value in _values(headers, b"content-length"))
 
 
-def _values(headers: RawHeaders, wanted: bytes) -> Iterable[bytes]:
+def _values(headers: Headers, wanted: bytes) -> Iterable[bytes]:
     return (value for name, value in headers if name.lower() == wanted)

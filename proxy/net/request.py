@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from typing_extensions import override
 
-from proxy.net.framing import RawHeaders
+from proxy.wire.headers import Headers
 
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "DELETE"})
 """Methods for which an empty body needs no `Content-Length: 0`."""
@@ -19,7 +19,7 @@ _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 def build_request(
     method: str,
     url: httpx.URL,
-    headers: RawHeaders,
+    headers: Headers,
     content: bytes | AsyncIterable[bytes] = b"",
     *,
     target: bytes | None = None,
@@ -45,7 +45,7 @@ class _Request(httpx.Request):
         self,
         method: str,
         url: httpx.URL,
-        headers: RawHeaders,
+        headers: Headers,
         stream: httpx.AsyncByteStream | httpx.ByteStream,
         extensions: dict[str, Any],
     ) -> None:

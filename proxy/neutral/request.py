@@ -18,6 +18,8 @@ from proxy.neutral.record import record
 
 Message: TypeAlias = dict[str, Any]
 
+THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+"""In which the thoughts of a message stand as text, the one that is written first."""
 SYSTEM_ROLES = frozenset({"system", "developer"})
 _CHORE = "### Task:"
 
@@ -104,12 +106,16 @@ def leading_system(messages: Sequence[Message]) -> int:
     return count
 
 
+def is_text_part(part: Any) -> bool:
+    """Whether a part of a content has text."""
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
 def text_of(message: Mapping[str, Any]) -> str:
     """The text of a message whose content is a string or a list of parts; other parts are left out."""
     content = message.get("content")
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        texts = (part.get("text") for part in content if isinstance(part, dict))
-        return "\n".join(text for text in texts if isinstance(text, str))
+        return "\n".join(part["text"] for part in content if is_text_part(part))
     return ""

@@ -34,3 +34,5 @@ _LISTED = {
 FUNCTION_WORDS: dict[str, frozenset[str]] = {
     language: frozenset(words.split()) for language, words in _LISTED.items()
 }
+
+ALL_FUNCTION_WORDS = frozenset().union(*FUNCTION_WORDS.values())

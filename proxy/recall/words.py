@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import snowballstemmer
 
-from proxy.recall.function_words import FUNCTION_WORDS
+from proxy.recall.function_words import ALL_FUNCTION_WORDS, FUNCTION_WORDS
 
 # Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
 _TOKEN = re.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
@@ -26,7 +26,6 @@ _IS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _APOSTROPHE = re.compile("['\u2019]")
 _DEFAULT = "english"
 _LEAST_VOTES = 2
-_ALL = frozenset().union(*FUNCTION_WORDS.values())
 
 
 def terms(text: str) -> list[str]:
@@ -49,7 +48,7 @@ def folded(text: str) -> str:
 
 def language_of(tokens: list[str]) -> str:
     """The language of folded words, English if they do not tell."""
-    words = set(tokens) & _ALL
+    words = set(tokens) & ALL_FUNCTION_WORDS
     votes = {language: len(words & common) for language, common in FUNCTION_WORDS.items()}
     best = max(votes, key=lambda language: votes[language])
     return best if votes[best] >= _LEAST_VOTES and votes[best] > votes[_DEFAULT] else _DEFAULT

@@ -12,10 +12,10 @@ from typing import Any
 
 from proxy.history.marks import defanged, forges_block
 from proxy.history.tooltext import Span, without
-from proxy.neutral.request import Message
+from proxy.neutral.request import THOUGHT_FIELDS, Message, is_text_part
 from proxy.status.base import status_spans, strip_status
 
-_FIELDS = ("content", "reasoning_content", "reasoning")
+_FIELDS = ("content", *THOUGHT_FIELDS)
 
 
 def clean_history(messages: Sequence[Message]) -> list[Message]:
@@ -47,7 +47,7 @@ def _stripped(text: str) -> str:
 def _clean_parts(parts: list[Any]) -> list[Any]:
     """Parts without notices; one may lie across several texts in a row."""
     done: list[Any] = []
-    for is_text, group in groupby(parts, key=_is_text):
+    for is_text, group in groupby(parts, key=is_text_part):
         run = list(group)
         done += _clean_texts(run) if is_text else run
     return done
@@ -70,7 +70,3 @@ def _clean_texts(parts: list[Any]) -> list[Any]:
         done.append({**part, "text": _stripped(without(text, own))})
         at = end
     return done
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)

@@ -18,7 +18,7 @@ from proxy.emulation import NO_TOOLS, as_text
 from proxy.history.marks import INSTRUCTION, is_instruction
 from proxy.history.pending import Pending
 from proxy.history.turns import RESULT_ROLES, calls_of, is_result
-from proxy.neutral.request import SYSTEM_ROLES, Message, leading_system, text_of
+from proxy.neutral.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, leading_system, text_of
 from proxy.wire.jsontext import dumps, loads
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
@@ -293,10 +293,7 @@ def _says_nothing(message: Message) -> bool:
     """Whether it is an assistant message in which there is nothing at all."""
     if message.get("role") != "assistant" or _calls(message):
         return False
-    if any(
-        message.get(name)
-        for name in ("reasoning_content", "reasoning", "reasoning_details", "refusal", "audio")
-    ):
+    if any(message.get(name) for name in (*THOUGHT_FIELDS, "reasoning_details", "refusal", "audio")):
         return False
     content = message.get("content")
     if isinstance(content, list) and any(not isinstance(p, dict) or p.get("type") != "text" for p in content):

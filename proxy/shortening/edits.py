@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 from proxy.history.turns import RESULT_ROLES, calls_of, is_user
 from proxy.neutral.managing import Cleared, ClearResults, ClearThoughts, Edit
-from proxy.neutral.request import Message
+from proxy.neutral.request import THOUGHT_FIELDS, Message
 from proxy.shortening.ladder import Cost
 from proxy.shortening.ladder.results import Result, by_message, note_for, results_of, with_texts
 
-_THOUGHTS = ("reasoning_content", "reasoning")
 _NO_ARGUMENTS = "{}"
 
 
@@ -45,10 +44,10 @@ def _without_thoughts(messages: Sequence[Message], wish: ClearThoughts) -> tuple
     done, turns, thinks = list(messages), 0, False
     for index in reversed(range(len(done))):
         message = done[index]
-        if message.get("role") == "assistant" and any(map(message.get, _THOUGHTS)):
+        if message.get("role") == "assistant" and any(map(message.get, THOUGHT_FIELDS)):
             turns, thinks = turns + (not thinks), True
             if turns > wish.keep:
-                done[index] = {name: value for name, value in message.items() if name not in _THOUGHTS}
+                done[index] = {name: value for name, value in message.items() if name not in THOUGHT_FIELDS}
         elif is_user(message):
             thinks = False
     return done, max(0, turns - wish.keep)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from proxy.history.identifiers import found_in
-from proxy.recall.function_words import FUNCTION_WORDS
+from proxy.recall.function_words import ALL_FUNCTION_WORDS
 from proxy.recall.words import HAN, UNSPACED, folded
 
 _COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
@@ -20,7 +20,6 @@ _TOKEN = re.compile(
     r"|(?P<hangul>[\uac00-\ud7a3]{2,20})"
     rf"|(?P<word>[^\W\d_{UNSPACED}][^\W_{UNSPACED}]{{0,60}}(?:['’-][^\W_{UNSPACED}]{{1,30}}){{0,4}})"
 )
-_FUNCTION_WORDS = frozenset().union(*FUNCTION_WORDS.values())
 _WORD = re.compile(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{UNSPACED}].*")
 
 IDENTIFIER, NUMBER, NAME = 3.0, 2.5, 3.0
@@ -100,7 +99,7 @@ def is_prose(sentence: str) -> bool:
 
 def _of_word(text: str, *, capital: float) -> Iterator[TextFact]:
     key = folded(text)
-    if key in _FUNCTION_WORDS or re.split("['’]", key)[0] in _FUNCTION_WORDS:
+    if key in ALL_FUNCTION_WORDS or re.split("['’]", key)[0] in ALL_FUNCTION_WORDS:
         return
     if any(map(str.isdigit, text)):
         yield TextFact(text, key, NUMBER)
@@ -112,6 +111,6 @@ def _of_word(text: str, *, capital: float) -> Iterator[TextFact]:
 
 def _titled(words: list[str]) -> bool:
     """Whether a sentence has capitals all over: a title, something shouted, or German, whose nouns have them."""
-    content = [word for word in words if folded(word) not in _FUNCTION_WORDS]
+    content = [word for word in words if folded(word) not in ALL_FUNCTION_WORDS]
     capitals = sum(word[0].isupper() for word in content)
     return len(content) >= 4 and capitals > 0.6 * len(content)

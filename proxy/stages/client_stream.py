@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from proxy.exchange import Exchange, Headers
+from proxy.exchange import Exchange
 from proxy.net.tasks import spawn
 from proxy.neutral.dialect import Writer
 from proxy.neutral.piece import NOBODY, Identity, Piece
 from proxy.status import FORMS, Form, Notice, carries_chunks
+from proxy.wire.headers import Headers
 
 PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
 """Seconds until it is told how far a summary has come, and between two times that it is told at most."""

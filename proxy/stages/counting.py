@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from proxy.backends.profile import ModelProfile, Trust
+from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.history.checkpoint import LearnedState
@@ -17,7 +17,7 @@ from proxy.stages.job import Job
 from proxy.stages.repeating import tell_reused
 from proxy.stages.routing import Route
 from proxy.telemetry.events import Cut, WindowDisproved, WindowLearned
-from proxy.tokens.meter import Estimate, Meter, MeterKey, Observation
+from proxy.tokens.meter import Estimate, Meter, Observation
 
 EXACT_TIMEOUT = 0.5
 """Seconds that an exact count near a threshold may hold up a request."""
@@ -33,10 +33,10 @@ class Counting:
     def __init__(self, *, meter: Meter, store: LearnedState) -> None:
         self.meter = meter
         self._store = store
-        self._loaded: set[MeterKey] = set()
-        self._unsaved: dict[MeterKey, float] = {}
+        self._loaded: set[ModelKey] = set()
+        self._unsaved: dict[ModelKey, float] = {}
         """Models of which something new was learned, and since when."""
-        self._asked: set[tuple[MeterKey, bytes]] = set()
+        self._asked: set[tuple[ModelKey, bytes]] = set()
         self._cut: dict[tuple[str, bytes], None] = {}
 
     async def measure(self, route: Route, profile: ModelProfile, body: Mapping[str, Any]) -> Estimate:
@@ -190,7 +190,7 @@ class Counting:
         if window is not None and window != believed:
             job.journal.tell(WindowLearned(window, origin, believed))
 
-    async def _save(self, key: MeterKey) -> None:
+    async def _save(self, key: ModelKey) -> None:
         self._unsaved.pop(key, None)
         await self._store.put_state(_state_key(key), self.meter.dump(key))
 
@@ -200,5 +200,5 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _state_key(key: MeterKey) -> str:
+def _state_key(key: ModelKey) -> str:
     return "meter|" + "|".join(key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.dialects.ollama.embedding import UPSTREAM_PATH, answered, asked_of_backend, failed
+from proxy.dialects.ollama.embedding import UPSTREAM_PATH, answered, asked_of_backend
+from proxy.dialects.ollama.writing import refused
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, decodable, said_otherwise
@@ -40,7 +41,7 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
             )
             journal.tell(FirstByte())
             if response.status_code != 200:
-                await exchange.reply(response.status_code, [AS_JSON], failed(await error_of(response)))
+                await exchange.reply(response.status_code, [AS_JSON], refused(await error_of(response)))
                 return
             came = await body_of(response, options.max_answer)
             plain = plain_body(response, came, options.max_answer)

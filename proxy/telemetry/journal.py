@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, get_args
 from proxy.neutral.record import record
 from proxy.telemetry.events import Event, Failed, Finished
 from proxy.telemetry.outcome import NOTED, Outcome
+from proxy.wire.headers import Headers
 
 
 @record(frozen=True, slots=True)
@@ -28,9 +29,7 @@ ALL: frozenset[type] = frozenset(get_args(Event))
 """Every type of event."""
 Listener: TypeAlias = Callable[[Told], None]
 """Called at once, in order. It must be quick, and must not raise."""
-Carried: TypeAlias = Sequence[tuple[bytes, bytes]]
-"""Headers of a request to a backend, names in lower case."""
-Carrier: TypeAlias = Callable[[Outcome, Carried], Carried]
+Carrier: TypeAlias = Callable[[Outcome, Headers], Headers]
 """What the headers become of a request to a backend that is sent for the one with this outcome."""
 
 
@@ -116,7 +115,7 @@ class Journal:
             for listener in listeners:
                 listener(told)
 
-    def carried(self, headers: Carried) -> Carried:
+    def carried(self, headers: Headers) -> Headers:
         """The headers of what is sent to a backend for this request, with the trace that it belongs to."""
         return headers if self._carrier is None else self._carrier(self.outcome, headers)
 

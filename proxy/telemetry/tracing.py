@@ -30,8 +30,9 @@ from typing_extensions import override
 from proxy import __version__
 from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import Carried, Told
+from proxy.telemetry.journal import Told
 from proxy.telemetry.outcome import CLIENT_LEFT, Outcome
+from proxy.wire.headers import Headers
 
 PATIENCE = 2.0
 SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
@@ -120,7 +121,7 @@ class Tracing:
         """Take in an event, which must be of one of `types`."""
         self._by_type[type(told.event)](told)
 
-    def carried(self, outcome: Outcome, headers: Carried) -> Carried:
+    def carried(self, outcome: Outcome, headers: Headers) -> Headers:
         """The headers of what is sent to a backend for a request, with the innermost span as its parent (W3C Trace Context)."""
         traced = self._traced.get(id(outcome))
         if traced is None:

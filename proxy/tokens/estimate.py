@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal, TypeAlias
 
+from proxy.backends.profile import ModelKey
 from proxy.counting.features import Vector
 from proxy.counting.verdict import Expectation
 from proxy.neutral.record import record
 
-MeterKey: TypeAlias = tuple[str, str]
-"""Backend name and model id."""
 EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated", "coarse"]
 
 
@@ -24,7 +23,7 @@ class Ticket:
     messages; `x` are the features whose tokens were predicted.
     """
 
-    key: MeterKey
+    key: ModelKey
     vectorizer: str
     scope: bytes
     system_digest: bytes

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.backends.profile import ModelKey
 from proxy.counting.anchors import Anchor, Anchors
 from proxy.counting.features import EMPTY, Vector, add
 from proxy.counting.margin import ROOM
@@ -19,7 +20,7 @@ from proxy.errors import BadRequest
 from proxy.neutral.record import record
 from proxy.neutral.weight import is_heavy
 from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer, history_of, is_long
-from proxy.tokens.estimate import Estimate, EstimateSource, MeterKey, Ticket
+from proxy.tokens.estimate import Estimate, EstimateSource, Ticket
 from proxy.tokens.extras import Extras, ExtrasDraft
 from proxy.tokens.library import Library
 from proxy.tokens.models import Model, Models
@@ -48,7 +49,7 @@ class Meter:
         self._anchors = Anchors()
         self._models = Models(texts, library or Library())
 
-    async def warm(self, key: MeterKey | None = None) -> None:
+    async def warm(self, key: ModelKey | None = None) -> None:
         """Load the general vocabulary, and that of `key` if it has one: 0.25 s each, while all else waits.
 
         To be called before serving; without it the first requests are measured coarsely.
@@ -57,7 +58,7 @@ class Meter:
         if key is not None:
             await self._models.vectorizer(self._models.get(key))
 
-    async def measure(self, key: MeterKey, body: Mapping[str, Any]) -> Estimate:
+    async def measure(self, key: ModelKey, body: Mapping[str, Any]) -> Estimate:
         """Estimate the prompt tokens of a chat completion body.
 
         Raises:
@@ -80,7 +81,7 @@ class Meter:
         self._histories.keep(draft)
         return self._estimate(model, vectorizer, extras, history)
 
-    def costs(self, key: MeterKey, messages: Sequence[Any]) -> list[float]:
+    def costs(self, key: ModelKey, messages: Sequence[Any]) -> list[float]:
         """Predicted tokens of each message, for planning what to cut.
 
         Their sum, with the base and the tools, is what a fresh `measure` says. Synchronous: messages that
@@ -94,7 +95,7 @@ class Meter:
         predict = model.counter.calibration.predict
         return [predict(x) for x in (*history.system.vectors, *history.rest.vectors)]
 
-    def count_text(self, key: MeterKey, text: str) -> int:
+    def count_text(self, key: ModelKey, text: str) -> int:
         """Tokens of a piece of completion text, at least 1 unless it is empty. Not cached.
 
         Every piece is rounded: hand over what came since the last count rather than each delta.
@@ -127,32 +128,32 @@ class Meter:
         if tokens > 0:
             self._accept(self._models.get(estimate.ticket.key), estimate, tokens, given=True)
 
-    def set_hint(self, key: MeterKey, hint: str | None) -> None:
+    def set_hint(self, key: ModelKey, hint: str | None) -> None:
         """Say what the backend calls the model's architecture or tokenizer. Cheap when nothing changed."""
         model = self._models.get(key)
         if hint != model.hint:
             model.hint = hint
             model.resolve()
 
-    def set_override(self, key: MeterKey, tokenizer: str | None) -> None:
+    def set_override(self, key: ModelKey, tokenizer: str | None) -> None:
         """Say which tokenizer the user set for the model; it wins over everything."""
         model = self._models.get(key)
         if tokenizer != model.override:
             model.override = tokenizer
             model.resolve()
 
-    def dump(self, key: MeterKey) -> bytes:
+    def dump(self, key: ModelKey) -> bytes:
         """What was learned of a model, to survive a restart."""
         return self._models.get(key).dump()
 
-    def load(self, key: MeterKey, data: bytes) -> bool:
+    def load(self, key: ModelKey, data: bytes) -> bool:
         """Continue with what `dump` wrote; False where it does not fit the model's vocabulary (any more).
 
         To be called after the hint and the override are set: they choose the vocabulary.
         """
         return self._models.get(key).load(data)
 
-    def describe(self, key: MeterKey) -> dict[str, Any]:
+    def describe(self, key: ModelKey) -> dict[str, Any]:
         """How the model is counted and how well, for people."""
         return self._models.describe(key)
 
@@ -239,4 +240,4 @@ def _ticket(of: _Measured, expected: Expectation, *, learnable: bool) -> Ticket:
     )
 
 
-__all__ = ["Estimate", "Meter", "MeterKey", "Observation"]
+__all__ = ["Estimate", "Meter", "Observation"]

@@ -8,12 +8,13 @@ from typing import Any
 
 import orjson
 
+from proxy.backends.profile import ModelKey
 from proxy.counting.anchors import scope_digest
 from proxy.counting.images import image_rule
 from proxy.counting.model import ModelCounter
 from proxy.counting.verdict import SWAPPED, Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
-from proxy.tokens.estimate import Estimate, MeterKey
+from proxy.tokens.estimate import Estimate
 from proxy.tokens.extras import ExtrasCache
 from proxy.tokens.families import load_general
 from proxy.tokens.library import Library
@@ -28,7 +29,7 @@ MOST_MODELS = 1024
 class Model:
     """State of one model on one backend."""
 
-    key: MeterKey
+    key: ModelKey
     extras: ExtrasCache
     resolution: Resolution
     counter: ModelCounter
@@ -147,9 +148,9 @@ class Models:
         self._texts = texts
         self._library = library
         self._coarse = CoarseVocabulary()
-        self._models: OrderedDict[MeterKey, Model] = OrderedDict()
+        self._models: OrderedDict[ModelKey, Model] = OrderedDict()
 
-    def get(self, key: MeterKey) -> Model:
+    def get(self, key: ModelKey) -> Model:
         """The model, made on first sight."""
         model = self._models.get(key)
         if model is None:
@@ -160,7 +161,7 @@ class Models:
                 self._models.popitem(last=False)
         return model
 
-    def describe(self, key: MeterKey) -> dict[str, Any]:
+    def describe(self, key: ModelKey) -> dict[str, Any]:
         """How a model is counted and how well, for people."""
         described = self.get(key).describe()
         problem = self._library.failures.get(described["family"] or GENERAL)

@@ -14,10 +14,10 @@ from proxy.dialects.bodies import text_in
 from proxy.dialects.chat.privileged import smuggles, unprivileged
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
+from proxy.neutral.request import THOUGHT_FIELDS
 from proxy.wire import sse
 from proxy.wire.jsontext import loads
 
-REASONING_FIELDS = ("reasoning_content", "reasoning")
 DONE = b"data: [DONE]\n\n"
 """The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
 _GARBLED = {
@@ -29,7 +29,7 @@ _GARBLED = {
     }
 }
 """What takes the place of data that is no JSON: no client could read it either."""
-_TEXT_FIELDS = ("content", *REASONING_FIELDS)
+_TEXT_FIELDS = ("content", *THOUGHT_FIELDS)
 _TALLIES = {"usage": (b'"usage":', b'"completion_tokens":'), "timings": (b'"timings":', b'"predicted_n":')}
 """Where vLLM (`continuous_usage_stats`) and llama-server (`timings_per_token`) count while they generate."""
 
@@ -157,7 +157,7 @@ def says_nothing(value: Any) -> bool:
 
 def thought_of(delta: dict[str, Any]) -> str:
     """The reasoning of a delta; empty if it has none."""
-    for name in REASONING_FIELDS:
+    for name in THOUGHT_FIELDS:
         if thought := text_in(delta, name):
             return thought
     return ""

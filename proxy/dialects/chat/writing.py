@@ -10,7 +10,6 @@ from proxy.dialects.bodies import text_in
 from proxy.dialects.chat.privileged import is_privileged
 from proxy.dialects.chat.reading import (
     DONE,
-    REASONING_FIELDS,
     encoded,
     object_of,
     says_nothing,
@@ -19,10 +18,11 @@ from proxy.dialects.chat.reading import (
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.managing import Managed
 from proxy.neutral.piece import CallPart, Identity, Piece
+from proxy.neutral.request import THOUGHT_FIELDS
 from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
-_THOUGHT_FIELDS = (*REASONING_FIELDS, "reasoning_details")
+_ALL_THOUGHTS = (*THOUGHT_FIELDS, "reasoning_details")
 _COUNTS = ("usage", "timings")
 """Fields of a chunk that are about all of it."""
 _CALLS = ("tool_calls", "function_call")
@@ -73,7 +73,7 @@ class ChatWriter:
         if piece.text or piece.event is not None:
             delta["content"] = piece.text
         if piece.thought:
-            delta[REASONING_FIELDS[0]] = piece.thought
+            delta[THOUGHT_FIELDS[0]] = piece.thought
         choice = {"index": 0, "delta": delta, "finish_reason": piece.finish}
         chunk = _stamped({"id": identity.id, "object": "chat.completion.chunk"}, identity)
         chunk["choices"] = [] if piece.trailer else [choice]
@@ -153,10 +153,8 @@ def _delta(piece: Piece) -> dict[str, Any]:
     if piece.text != text_in(delta, "content"):
         delta = _without(delta, ("content",)) if not piece.text else {**delta, "content": piece.text}
     if piece.thought != thought_of(delta):
-        named = [name for name in REASONING_FIELDS if name in delta] or REASONING_FIELDS[:1]
-        delta = _without(delta, _THOUGHT_FIELDS) | dict.fromkeys(
-            named if piece.thought else (), piece.thought
-        )
+        named = [name for name in THOUGHT_FIELDS if name in delta] or THOUGHT_FIELDS[:1]
+        delta = _without(delta, _ALL_THOUGHTS) | dict.fromkeys(named if piece.thought else (), piece.thought)
     return {**delta, **_calls(piece.calls)} if piece.bare else delta
 
 
@@ -186,7 +184,7 @@ def _choice(choice: dict[str, Any], came: Piece, piece: Piece) -> dict[str, Any]
     if piece.text or isinstance(kept.get("content"), str):
         kept["content"] = piece.text or (None if calls else "")
     if piece.thought:
-        kept[next((name for name in REASONING_FIELDS if kept.get(name)), REASONING_FIELDS[0])] = piece.thought
+        kept[next((name for name in THOUGHT_FIELDS if kept.get(name)), THOUGHT_FIELDS[0])] = piece.thought
     return {**choice, "message": {**kept, **calls}, "finish_reason": piece.finish}
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proxy.dialects.bodies import error_in
 from proxy.dialects.ollama.request import read_chat, read_generate
-from proxy.dialects.ollama.writing import ChatLines, GenerateLines, told
+from proxy.dialects.ollama.writing import ChatLines, GenerateLines, refused, told
 from proxy.errors import ClientError
 from proxy.neutral.request import Request
-from proxy.wire.jsontext import dumps
 
 
 class OllamaDialect:
@@ -55,8 +53,7 @@ class OllamaDialect:
 
     def refused(self, body: bytes) -> bytes:
         """A backend's error in Ollama's shape; what is no JSON stays as it came."""
-        error = error_in(body)
-        return body if error is None else dumps(told(error))
+        return refused(body)
 
     def writer(self, request: Request, unique: str) -> ChatLines:
         """For one answer."""

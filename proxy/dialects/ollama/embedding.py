@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.dialects.bodies import error_in, given, model_in, object_in
-from proxy.dialects.ollama.writing import told
+from proxy.dialects.bodies import given, model_in, object_in
 from proxy.errors import BadRequest, UpstreamInvalid
 from proxy.wire.jsontext import dumps, loads
 
@@ -52,9 +51,3 @@ def answered(raw: bytes, path: str, model: str) -> bytes:
     usage = parsed.get("usage")
     count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     return dumps({"model": model, "embeddings": vectors, **_DURATIONS, "prompt_eval_count": count or 0})
-
-
-def failed(raw: bytes) -> bytes:
-    """A backend's error as Ollama tells it; what is no JSON stays as it came."""
-    error = error_in(raw)
-    return raw if error is None else dumps(told(error))

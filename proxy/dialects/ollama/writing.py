@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.dialects.bodies import error_in
 from proxy.dialects.calls import Numbering
 from proxy.dialects.ollama.request import moment
 from proxy.dialects.translating import Translator
@@ -120,6 +121,12 @@ class GenerateLines(ChatLines):
     def _saying(self, text: str, thought: str, calls: Sequence[CallPart] = ()) -> dict[str, Any]:
         del calls
         return {"response": text, "thinking": thought} if thought else {"response": text}
+
+
+def refused(body: bytes) -> bytes:
+    """A backend's error as Ollama tells it; what is no JSON stays as it came."""
+    error = error_in(body)
+    return body if error is None else dumps(told(error))
 
 
 def told(error: Any) -> dict[str, str]:
