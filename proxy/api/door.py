@@ -6,7 +6,7 @@ answers, but not a web page in somebody's browser, and nobody may change what a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from proxy.api.hosts import Hosts, name_in
 from proxy.api.keys import Keys, presented, sender
@@ -50,8 +50,16 @@ class Door:
         self._admin = admin
         self._any_host = bool(keys)
 
-    def let_in(self, exchange: Exchange, *, keyless: bool = False) -> bool:
+    def let_in(
+        self,
+        exchange: Exchange,
+        *,
+        keyless: bool = False,
+        looks: Callable[[Exchange], str | None] | None = None,
+    ) -> bool:
         """Let a request in, give it its tenant and the headers that its answer needs; `keyless`: it needs no key.
+
+        `looks` tells whose it is that comes without a key of theirs, and may look all the same; None: nobody's.
 
         Returns:
             False for a browser that only asks whether it may send a request: it is to be told so.
@@ -78,7 +86,7 @@ class Door:
                 exchange.added += preflight(names, private=private)
                 return False
         if self._keys:
-            self._check_key(exchange, keyless=keyless)
+            self._check_key(exchange, keyless=keyless, looks=looks)
         else:
             exchange.tenant, exchange.trusted = sender(exchange.headers), True
             if not page:
@@ -107,8 +115,12 @@ class Door:
                 code="host_not_allowed",
             )
 
-    def _check_key(self, exchange: Exchange, *, keyless: bool) -> None:
+    def _check_key(
+        self, exchange: Exchange, *, keyless: bool, looks: Callable[[Exchange], str | None] | None
+    ) -> None:
         holder = self._keys.holder(exchange.headers)
+        if holder is None and looks is not None:
+            holder = looks(exchange)
         exchange.trusted = holder is not None
         exchange.tenant = holder if holder is not None else sender(exchange.headers)
         if holder is None and not keyless:

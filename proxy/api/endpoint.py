@@ -26,6 +26,7 @@ class Endpoint:
         door: Door,
         *,
         keyless: bool = False,
+        looks: Callable[[Exchange], str | None] | None = None,
         refusal: Callable[[ClientError], Any] = CHAT.refusal,
         turned_away: Callable[[Exchange, ClientError], None] | None = None,
     ) -> None:
@@ -35,12 +36,14 @@ class Endpoint:
             handler: answers a request.
             door: decides who is let in.
             keyless: whether the requests need no key, though others do.
+            looks: tells whose a request is that comes without a key, and may look all the same.
             refusal: makes the body of an error, as the clients of this endpoint understand it.
             turned_away: is told of a request that was not let in.
         """
         self._handler = handler
         self._door = door
         self._keyless = keyless
+        self._looks = looks
         self._refusal = refusal
         self._turned_away = turned_away
 
@@ -85,7 +88,7 @@ class Endpoint:
 
     def _let_in(self, exchange: Exchange) -> bool:
         try:
-            return self._door.let_in(exchange, keyless=self._keyless)
+            return self._door.let_in(exchange, keyless=self._keyless, looks=self._looks)
         except ClientError as error:
             if self._turned_away is not None:
                 self._turned_away(exchange, error)

@@ -21,6 +21,7 @@ from proxy.api import ollama
 from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
 from proxy.api.listing import ANTHROPIC, all_models, one
+from proxy.api.live.gate import Gate
 from proxy.api.live.routes import live_router
 from proxy.api.models import profiles
 from proxy.api.paths import MODELS, SPELLED
@@ -67,7 +68,7 @@ def own_routers(surface: Surface) -> tuple[APIRouter, ...]:
     kept = stored_router(surface, _route_class(surface.door, watched=False), _Handed, _EXCHANGE)
     return (
         *(_health(surface), _metrics(surface), _models(surface), _ollama(surface)),
-        *(kept, looked_at, _documents(surface.door)),
+        *(kept, looked_at, _documents(surface.door, surface.gate)),
     )
 
 
@@ -115,7 +116,7 @@ def _metrics(on: Surface) -> APIRouter:
 
 
 def _models(on: Surface) -> APIRouter:
-    router = _keyed(on.door, tags=["models"])
+    router = _keyed(on.door, gate=on.gate, tags=["models"])
     relay = on.relay
 
     @router.get(MODELS, response_model=ModelList, response_model_exclude_unset=True)
@@ -194,8 +195,8 @@ def _ollama(on: Surface) -> APIRouter:
     return router
 
 
-def _documents(door: Door) -> APIRouter:
-    router = _keyed(door, include_in_schema=False)
+def _documents(door: Door, gate: Gate) -> APIRouter:
+    router = _keyed(door, gate=gate, include_in_schema=False)
 
     @router.get("/openapi.json")
     async def schema(request: Request) -> dict[str, Any]:
@@ -214,15 +215,19 @@ def _anthropic(scope: Scope) -> bool:
     return any(name == ANTHROPIC for name, _ in scope["headers"])
 
 
-def _keyed(door: Door, *, keyless: bool = False, watched: bool = True, **options: Any) -> APIRouter:
+def _keyed(
+    door: Door, *, keyless: bool = False, watched: bool = True, gate: Gate | None = None, **options: Any
+) -> APIRouter:
     # For the description only: it is the endpoint that asks for keys, as on every other path.
     described = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS, where there are any.")
-    route_class = _route_class(door, keyless=keyless, watched=watched)
+    route_class = _route_class(door, keyless=keyless, watched=watched, gate=gate)
     return APIRouter(route_class=route_class, dependencies=[Depends(described)], **options)
 
 
-def _route_class(door: Door, *, keyless: bool = False, watched: bool = True) -> type[APIRoute]:
-    """Routes that ask for keys, tell errors and name requests as every other path does.
+def _route_class(
+    door: Door, *, keyless: bool = False, watched: bool = True, gate: Gate | None = None
+) -> type[APIRoute]:
+    """Routes that ask for keys, tell errors and name requests as every other path does. `gate`: tells who may look, too.
 
     `watched`: what they do is left when the client leaves; not where a request may be passed on, which sees to that.
     """
@@ -251,7 +256,9 @@ def _route_class(door: Door, *, keyless: bool = False, watched: bool = True) -> 
                     await handle(scope, receive, forward)
 
             refusal = _MESSAGES.refusal if _anthropic(scope) else CHAT.refusal
-            await Endpoint(answer, door, keyless=keyless, refusal=refusal)(scope, receive, send)
+            looks = None if gate is None else gate.tenant
+            endpoint = Endpoint(answer, door, keyless=keyless, looks=looks, refusal=refusal)
+            await endpoint(scope, receive, send)
 
     return OwnRoute
 

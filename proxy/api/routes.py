@@ -14,7 +14,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
+from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint
+from proxy.api.live.files import PREFIX, PageFiles, wants_page
 from proxy.api.own import own_routers
 from proxy.api.paths import SPELLED, canonical
 from proxy.api.surface import Surface
@@ -70,6 +72,7 @@ class Application(FastAPI):
         for router in own_routers(surface):
             self.include_router(router)
         passed = Endpoint(relay.passthrough, door, turned_away=relay.turned_away)
+        self.router.routes += _page(door, passed)
         self.router.routes.append(Route("/{path:path}", passed, methods=None, include_in_schema=False))
         self.router.redirect_slashes = False
         # A path with a line break in it matches no route.
@@ -79,3 +82,28 @@ class Application(FastAPI):
             await (passed if scope["type"] == "http" else unknown)(scope, receive, send)
 
         self.router.default = unmatched
+
+
+def _page(door: Door, passed: ASGIApp) -> list[Route]:
+    """The page for people who look at it in a browser; to programs the root of a backend stays what it is."""
+    files = PageFiles()
+    index = Endpoint(files.index, door, keyless=True)
+
+    async def root(scope: Scope, receive: Receive, send: Send) -> None:
+        await (index if files.there and wants_page(scope["headers"]) else passed)(scope, receive, send)
+
+    one = Endpoint(files.answer, door, keyless=True)
+    return [
+        Route("/", _Plain(root), methods=["GET"], include_in_schema=False),
+        Route(PREFIX + "{path:path}", one, methods=["GET"], include_in_schema=False),
+    ]
+
+
+class _Plain:
+    """An application that Starlette does not take for a function that answers requests."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)

@@ -75,6 +75,11 @@ class Gate:
             return Seen(Viewer("open", content=True), self._csrf, by_key=False)
         return None
 
+    def tenant(self, exchange: Exchange) -> str | None:
+        """Whose a request is that only looks; None: who sends it may not. Raises as `seen`."""
+        seen = self.seen(exchange)
+        return None if seen is None else seen.viewer.tenant
+
     def viewer(self, exchange: Exchange) -> Viewer:
         """The same for a request that only looks.
 
