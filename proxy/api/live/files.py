@@ -10,7 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from proxy.errors import NotFound
-from proxy.exchange import Exchange, Headers
+from proxy.exchange import Exchange
+from proxy.wire.headers import Headers
 
 FOLDER = Path(__file__).parents[2] / "page" / "static"
 """Of the package, so that it is installed with it."""
