@@ -120,6 +120,6 @@ class Translator:
         raise NotImplementedError
 
 
-def event_of(kind: str, fields: Mapping[str, Any]) -> bytes:
+def named_event(kind: str, fields: Mapping[str, Any]) -> bytes:
     """An event that is named, and says its kind once more in its data."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))

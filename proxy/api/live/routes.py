@@ -88,7 +88,7 @@ def _sessions(router: APIRouter, on: Surface, looking: _Looking) -> None:
     async def begin(request: Request) -> Response:
         """Take a key, and give a cookie that stands for it."""
         exchange = looking.exchange(request)
-        key = text_in(await body_of(exchange), "key").strip()
+        key = text_in(await action_body(exchange), "key").strip()
         if not key:
             raise BadRequest("`key` must be the key to be shown.", param="key")
         begun, cookie = on.gate.begin(exchange, key)
@@ -161,7 +161,7 @@ def _requests(router: APIRouter, looking: _Looking) -> None:
         return _json(looker.calibration(looking.viewer(request), request.query_params))
 
 
-async def body_of(exchange: Exchange) -> dict[str, Any]:
+async def action_body(exchange: Exchange) -> dict[str, Any]:
     """The JSON object that an action came with; empty if it came with nothing.
 
     Raises:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from proxy.dialects.calls import Numbering, is_whole
 from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
-from proxy.dialects.translating import Translator, event_of
+from proxy.dialects.translating import Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
 
 _REASONS = {
@@ -83,11 +83,11 @@ class MessagesWriter(Translator):
     @override
     def _status(self, event: Mapping[str, Any]) -> bytes:
         """It rides on a `ping`, in which clients look for nothing."""
-        return event_of("ping", {"event": event})
+        return named_event("ping", {"event": event})
 
     @override
     def _failed(self, error: Any) -> bytes:
-        return event_of("error", told(error))
+        return named_event("error", told(error))
 
     @override
     def _ended(self) -> bytes:
@@ -98,8 +98,8 @@ class MessagesWriter(Translator):
             "usage": self._used(),
             **self._applied(),
         }
-        out.append(event_of("message_delta", told))
-        return b"".join((*out, event_of("message_stop", {})))
+        out.append(named_event("message_delta", told))
+        return b"".join((*out, named_event("message_stop", {})))
 
     @override
     def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class MessagesWriter(Translator):
         if self._opened:
             return b""
         self._opened = True
-        return event_of(
+        return named_event(
             "message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})}
         )
 
@@ -150,7 +150,7 @@ class MessagesWriter(Translator):
         block = compaction_block(kept)
         opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None})
         delta = {**block, "type": f"{COMPACTION}_delta"}
-        grown = event_of("content_block_delta", {"index": self._blocks - 1, "delta": delta})
+        grown = named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
         return [*opened, grown, self._close()]
 
     def _used(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class MessagesWriter(Translator):
 
     def _grown(self, kind: str, said: str) -> bytes:
         delta = {"type": f"{kind}_delta", kind: said}
-        return event_of("content_block_delta", {"index": self._blocks - 1, "delta": delta})
+        return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
     def _call(self, part: CallPart) -> list[bytes]:
         """A piece of a tool call: blocks do not interleave, so only one call is written while it comes."""
@@ -205,13 +205,16 @@ class MessagesWriter(Translator):
         if not said:
             return b""
         delta = {"type": "input_json_delta", "partial_json": said}
-        return event_of("content_block_delta", {"index": self._blocks - 1, "delta": delta})
+        return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
     def _begin(self, kind: str, block: dict[str, Any]) -> list[bytes]:
         closed = self._close()
         self._block = kind
         self._blocks += 1
-        return [closed, event_of("content_block_start", {"index": self._blocks - 1, "content_block": block})]
+        return [
+            closed,
+            named_event("content_block_start", {"index": self._blocks - 1, "content_block": block}),
+        ]
 
     def _close(self) -> bytes:
         if not self._block:
@@ -219,7 +222,7 @@ class MessagesWriter(Translator):
         if self._block == "tool_use":
             self._calls.leave()
         self._block = ""
-        return event_of("content_block_stop", {"index": self._blocks - 1})
+        return named_event("content_block_stop", {"index": self._blocks - 1})
 
     def _message(self, identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -26,7 +26,7 @@ from proxy.dialects.responses.items import (
 )
 from proxy.dialects.responses.response import response_of, usage_of
 from proxy.dialects.responses.tools import ToolName, functions_offered
-from proxy.dialects.translating import Translator, event_of
+from proxy.dialects.translating import Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
 from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps
@@ -192,7 +192,7 @@ class ResponsesWriter(Translator):
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._sequence += 1
-        return event_of(kind, {"sequence_number": self._sequence - 1, **fields})
+        return named_event(kind, {"sequence_number": self._sequence - 1, **fields})
 
     def _used(self) -> Mapping[str, Any]:
         """The usage of the answer; of the summaries, where there is nothing else in it."""
