@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -140,6 +141,13 @@ def _take(seen: Streamed, chunk: dict[str, Any]) -> None:
         seen.roles += "role" in delta
         if choice.get("finish_reason"):
             seen.finishes.append(choice["finish_reason"])
+
+
+def unfilled(whole: bytes) -> bytes:
+    """A whole answer without what OpenAI's schema demands and the backend did not say: it was put in front of the rest."""
+    at = whole.index(b'"message"')
+    head = whole[:at].removesuffix(b'"logprobs":null,')
+    return head + re.sub(rb'("refusal":null,)?("annotations":\[\],)?', b"", whole[at:])
 
 
 def joined(parts: Sequence[str]) -> str:

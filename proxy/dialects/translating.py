@@ -77,6 +77,10 @@ class Translator:
         self._over = True
         return self._ended()
 
+    def filled(self, whole: WholeAnswer) -> bytes:
+        """As it came: it is written anew."""
+        return whole.body
+
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         """The body that says what the first choice says."""
         came = [*pieces, *whole.pieces, Piece()][0]

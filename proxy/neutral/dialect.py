@@ -19,6 +19,8 @@ class WholeAnswer:
 
     form: Any
     """The body as its dialect parsed it."""
+    body: bytes = b""
+    """The same as it came, without content-encoding."""
     read: Callable[[], tuple[Piece, ...]]
     """Reads `pieces`; most answers pass without."""
     finish: str | None
@@ -98,6 +100,13 @@ class Writer(Protocol):
 
     def end(self) -> bytes:
         """The mark that ends the stream."""
+        ...
+
+    def filled(self, whole: WholeAnswer) -> bytes:
+        """The body as it came, with the fields that the dialect demands where the backend left them out.
+
+        Only of a `native` one. The same object where nothing is missing.
+        """
         ...
 
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:

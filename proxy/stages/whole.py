@@ -245,7 +245,8 @@ def _made(
         usage = {**usage, "spillway": told}
     same = usage is came.usage and (pieces is None or all(map(is_, pieces, came.pieces)))
     if same and job.native and not job.prompt.request.stream:
-        return whole
+        filled = job.writer().filled(came)
+        return whole if filled is came.body else _with_body(whole, filled)
     made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
     if made.pieces:
         job.said = lambda: made.pieces[0]

@@ -1,33 +1,71 @@
 """The published schemas of Responses, Messages and chat completions, as llm-comply checks them.
 
-In front of a model that calls tools, sees pictures and thinks: what is checked is what Spillway makes of it.
+In front of a faithful fake whose model does all that is asked about, and in front of the real llama-server: what is checked is what Spillway makes of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 from llm_comply import cli, runner
 from llm_comply.config import ComplianceConfig
 from llm_comply.schema import SpecLoader
 from llm_comply.tests import get_tests
+from openai.types.chat import ChatCompletion
 
+from tests.engine.fixtures import StartEngine
+from tests.engine.server import Engine
+from tests.engine.spec import ModelSpec
+from tests.engine.spillway import SharedSpillway
+from tests.engine.template import chat_template
 from tests.fakes import LlamaCppFake, Reply, ToolCall
 from tests.fakes.model import FakeModel, Question
 from tests.proxying import running_proxy
 
-FORMATS = {
-    "open-responses": (13, "deepseek-r1"),
-    "anthropic": (9, "claude-sonnet-4"),
-    "openai-chat": (9, "deepseek-r1"),
-}
-"""How many tests there are, and a name by which those of reasoning are not left out."""
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:jsonschema.RefResolver is deprecated:DeprecationWarning"
+)  # llm-comply's own
 
+FORMS = {"open-responses": 13, "anthropic": 9, "openai-chat": 9}
+"""How many tests there are."""
+THINKER = "claude-sonnet-4-deepseek-r1"
+"""A name by which no test of reasoning is left out."""
+PICTURES = ("image-input", "anth-image-input", "chat-image-input")
+"""What a text model is not asked."""
 SERVED = {"chat-error-handling"}
-"""It wants a request refused that names no model; the page that llama-server comes with sends such ones."""
-AS_THEY_CAME = ["logprobs", "refusal", "annotations"]
-"""Fields of chat completions that llama-server leaves out where they are null: such a body passes byte for byte."""
+"""It wants a request refused that names no model; llama-server's own page sends such ones, and so does who has only just started Spillway."""
+UNREPORTED = "reasoning_tokens is 0"
+"""llama-server does not count them apart, and in chat completions its usage passes as it came."""
+
+ORDER = 6
+THOUGHT = r"<think>\nLet me see.\n</think>\n\n"
+CALL = r"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"location\": \"Paris\"}}\n</tool_call>"
+SCRIPTED = (
+    chat_template(marks=ORDER, think=True)
+    .replace("m.content + '<|im_end|>", f'("{CALL}" if tools else opening + m.content) + \'<|im_end|>')
+    .replace(
+        "{%- set ns.turn = ns.turn + 1 -%}",
+        "{%- set ns.turn = ns.turn + 1 -%}"
+        f"{{%- set opening = \"{THOUGHT}\" if 'your reasoning' in m.content else '' -%}}",
+    )
+)
+"""The echo model says what the newest message says; under this template that is a call where there are tools, and a thought where one is asked for."""
+
+
+def told(form: str, v1: str, model: str, without: Collection[str] = ()) -> dict[str, list[str]]:
+    """What is wrong, by the tests that say so."""
+    tests = get_tests(form)
+    assert len(tests) == FORMS[form]
+    schema = Path(cli.__file__).parent / "specs" / cli._SPEC_FILES.get(form, "openresponses.json")
+    config = ComplianceConfig(base_url=v1, api_key="none", model=model, timeout=60)
+    asked = [each for each in tests if each.id not in without]
+    done = runner.TestRunner(config, asked, SpecLoader(str(schema))).run_all()
+    found = {each.id: [*each.errors, *each.warnings] for each in done.results if each.id not in SERVED}
+    return {name: errors for name, errors in found.items() if errors}
 
 
 def brain(question: Question) -> Reply:
@@ -39,20 +77,43 @@ def brain(question: Question) -> Reply:
     return Reply(reasoning="The user wants an answer.", text="Here it is.", usage=usage)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:jsonschema.RefResolver is deprecated:DeprecationWarning"
-)  # llm-comply's own
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", FORMS)
 def test_every_answer_is_as_its_schema_says(form: str) -> None:
-    tests = get_tests(form)
-    schema = Path(cli.__file__).parent / "specs" / cli._SPEC_FILES.get(form, "openresponses.json")
-    count, model = FORMATS[form]
-    ignored = AS_THEY_CAME if form == "openai-chat" else None
-    assert len(tests) == count
-    with LlamaCppFake([FakeModel(model, vision=True)], brain=brain) as fake, running_proxy(fake) as proxy:
-        config = ComplianceConfig(
-            base_url=f"{proxy.url}/v1", api_key="none", model=model, timeout=60, ignore_errors=ignored
-        )
-        done = runner.TestRunner(config, tests, SpecLoader(str(schema))).run_all()
-    told = {each.id: [*each.errors, *each.warnings] for each in done.results if each.id not in SERVED}
-    assert {name: errors for name, errors in told.items() if errors} == {}
+    with LlamaCppFake([FakeModel(THINKER, vision=True)], brain=brain) as fake, running_proxy(fake) as proxy:
+        assert told(form, f"{proxy.url}/v1", THINKER) == {}
+
+
+@pytest.fixture
+def thinker(engine: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """A real engine whose model thinks and calls tools when it is asked to."""
+    template = tmp_path_factory.getbasetemp() / "thinker.jinja"
+    template.write_text(SCRIPTED, "utf-8")
+    return engine(ModelSpec(mode="echo", order=ORDER, template=template), alias=THINKER)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("form", FORMS)
+def test_of_the_real_engine_too(thinker: Engine, proxy_of: SharedSpillway, form: str) -> None:
+    found = told(form, proxy_of(thinker).v1, THINKER, without=PICTURES)
+    assert {name: errors for name, errors in found.items() if UNREPORTED not in str(errors)} == {}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("tools", [False, True])
+def test_what_is_filled_in_is_all_that_differs_from_the_engines_own(
+    thinker: Engine, proxy_of: SharedSpillway, tools: bool
+) -> None:
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    fields: dict[str, Any] = {"model": THINKER, "messages": [{"role": "user", "content": "Good morning."}]}
+    fields |= {"tools": [tool]} if tools else {}
+    proxy = proxy_of(thinker)
+    with openai.OpenAI(base_url=proxy.v1, api_key=proxy.key) as client:
+        through = client.chat.completions.with_raw_response.create(**fields)
+    answer = ChatCompletion.model_validate_json(through.content, strict=True)
+    direct = thinker.chat(fields["messages"], tools=fields.get("tools", []))
+    (own,), (choice,) = direct["choices"], through.http_response.json()["choices"]
+    for call in [*own["message"].get("tool_calls", ()), *choice["message"].get("tool_calls", ())]:
+        call["id"] = ""
+    filled = {"refusal": None, "annotations": [], **own["message"]}
+    assert choice == {"logprobs": None, **own, "message": filled}
+    assert answer.choices[0].finish_reason == ("tool_calls" if tools else "stop")

@@ -122,7 +122,8 @@ def test_a_whole_answer_without_a_finish_reason_has_one(stream: bool) -> None:
             one_answer(read(seen.content), "Hi.")
         else:
             (choice,) = seen.json()["choices"]
-            assert (choice["message"], choice["finish_reason"]) == (message, "stop")
+            assert choice["message"] == {**message, "refusal": None, "annotations": []}
+            assert choice["finish_reason"] == "stop"
 
 
 def test_half_a_whole_answer_is_an_error() -> None:

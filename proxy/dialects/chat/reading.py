@@ -72,6 +72,7 @@ class ChatReader:
         ]
         return WholeAnswer(
             form=parsed,
+            body=body,
             read=partial(_pieces, parsed, listed),
             finish=(text_in(listed[0], "finish_reason") or None) if listed else None,
             usage=usage if isinstance(usage, dict) else None,

@@ -15,6 +15,7 @@ from proxy.dialects.chat.reading import (
     says_nothing,
     thought_of,
 )
+from proxy.dialects.chat.required import complete, completed
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.managing import Managed
 from proxy.neutral.piece import CallPart, Identity, Piece
@@ -107,14 +108,18 @@ class ChatWriter:
         """The end mark."""
         return DONE
 
+    def filled(self, whole: WholeAnswer) -> bytes:
+        """The body with what is missing spliced in."""
+        return complete(whole.body, whole.form)
+
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         """The body with other messages and finish reasons, and with this usage if there is any."""
-        body = dict(whole.form)
+        body = dict(completed(whole.form))
         if pieces:
             told = iter(zip(whole.pieces, pieces, strict=True))
             body["choices"] = [
                 _choice(choice, *next(told)) if isinstance(choice, dict) else choice
-                for choice in whole.form["choices"]
+                for choice in body["choices"]
             ]
         if usage is not None:
             body["usage"] = usage
