@@ -105,5 +105,5 @@ def _details(window: int | None) -> dict[str, Any]:
 
 def _capabilities(profile: ModelProfile) -> list[str]:
     """Tools always: where a model has none of its own, they are put into its prompt."""
-    vision = profile.vision is not None and profile.vision.value
-    return ["completion", "tools", *(["vision"] if vision else [])]
+    may = {"vision": profile.vision, "thinking": profile.thinks}
+    return ["completion", "tools", *(name for name, fact in may.items() if fact is not None and fact.value)]

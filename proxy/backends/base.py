@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from proxy.backends.profile import Continuation, ModelProfile
+from proxy.neutral.thinking import Thinking
 
 T = TypeVar("T")
 
@@ -97,6 +98,10 @@ class Backend(Protocol):
         """Whether breaking off a stream ends its generation, and its bill."""
         ...
 
+    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> dict[str, Any]:
+        """Options of a request that tell this wish, as far as its makers say how; {} where they do not."""
+        ...
+
     def busy(self, model: str) -> Flow[bool]:
         """Whether it says that it is at work on a request, whoever sent that; False where it says nothing of it."""
         ...
@@ -128,6 +133,11 @@ class Usual:
         """Always: an answer ends, and is billed no further, when its connection does."""
         del body, profile
         return True
+
+    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> dict[str, Any]:
+        """OpenAI's field, in the word that the client used for it: what else such servers take, nobody says."""
+        del profile
+        return {"reasoning_effort": wish.openai} if wish.openai else {}
 
     def busy(self, model: str) -> Flow[bool]:
         """It does not say."""

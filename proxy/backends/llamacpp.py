@@ -29,6 +29,7 @@ from proxy.backends.fields import (
     true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.neutral.thinking import Thinking
 from proxy.wire.jsontext import JsonObject
 
 _TIMINGS: dict[str, Any] = {"timings_per_token": True}
@@ -98,6 +99,21 @@ class LlamaCpp(Usual):
                 smallest(tokens(slot.get("n_ctx")) for slot in slots), "llama.cpp, slots", Trust.LOADED
             )
         return _described(props, listed, window or listed.window)
+
+    @override
+    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+        """To the template what it may know, and to the sampler the bound; templates pass over what they do not know.
+
+        Server's README, "chat_template_kwargs"; b11549 gives `reasoning_effort` to templates as it is, and its own
+        Messages make `thinking_budget_tokens` of Anthropic's budget.
+        """
+        del profile
+        told: JsonObject = {} if wish.on is None else {"chat_template_kwargs": {"enable_thinking": wish.on}}
+        if wish.effort:
+            told["reasoning_effort"] = wish.effort
+        if wish.budget is not None:
+            told["thinking_budget_tokens"] = wish.budget
+        return told
 
     @override
     def busy(self, model: str) -> Flow[bool]:

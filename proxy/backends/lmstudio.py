@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from typing_extensions import override
+
 from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import (
     contains,
     dig,
     entry_of,
     fact,
+    items,
     mapping,
     nonblank,
     objects,
@@ -22,10 +25,15 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.neutral.thinking import NONE, Thinking
 from proxy.wire.jsontext import JsonObject
 
 UNLOADED_WINDOW = 4096
 """Tokens assumed until the model is loaded: the application's usual default."""
+
+_EFFORTS = ("low", "medium", "high")
+_USUAL_EFFORT = "medium"
+"""The one that switches thinking on where there is nothing else to choose."""
 
 _V1 = Probe("GET", "/api/v1/models")
 _V0 = Probe("GET", "/api/v0/models")
@@ -74,6 +82,16 @@ class LmStudio(Usual):
             profile = profile if older is None else _profile_v0(older)
         return _completed(profile)
 
+    @override
+    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+        """One field, for models that the list says have the choice (LM Studio's bug tracker, #2057, for 0.4.17)."""
+        if profile.thinks is None or not profile.thinks.value:
+            return {}
+        if wish.on is False:
+            return {"reasoning_effort": NONE}
+        effort = wish.nearest(_EFFORTS) or (_USUAL_EFFORT if wish.on else "")
+        return {"reasoning_effort": effort} if effort else {}
+
 
 def _listed_v1(reply: object) -> list[JsonObject] | None:
     models = dig(reply, "models")
@@ -119,6 +137,11 @@ def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
         tools=_tools(trained=switch(dig(capabilities, "trained_for_tool_use"))),
         vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
+        thinks=fact(
+            bool(items(dig(capabilities, "reasoning", "allowed_options"))),
+            "LM Studio, model list",
+            Trust.LISTED,
+        ),
         tokenizer=fact(nonblank(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
         parallel=fact(tokens(config.get("parallel")), "LM Studio, loaded instance", Trust.LOADED),
         provisional=not instances,

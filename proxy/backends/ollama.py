@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from typing_extensions import override
+
 from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import (
     contains,
@@ -20,6 +22,7 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.neutral.thinking import NONE, Thinking
 from proxy.wire.jsontext import JsonObject
 
 UNLOADED_WINDOW = 4096
@@ -31,6 +34,7 @@ _TOOLS = re.compile(r"\.Tools\b")
 _RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
 _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2", "olmo3")
 """Renderers, by the beginning of their name, that leave a trailing assistant message open (0.33)."""
+_EFFORTS = ("low", "medium", "high")
 _NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
@@ -110,10 +114,23 @@ class Ollama(Usual):
             trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
             tools=_capability(shown, "tools") or _template_tools(shown),
             vision=_capability(shown, "vision"),
+            thinks=_capability(shown, "thinking"),
             continuation=_continuation(shown, remote=remote),
             tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
             provisional=loaded is None and not remote,
         )
+
+    @override
+    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+        """What `/v1` takes (openai/openai.go, 2026-08): three efforts, and none at all. Bounds it does not know.
+
+        Models that think do so unasked; of others any effort is refused.
+        """
+        if wish.on is False:
+            return {"reasoning_effort": NONE}
+        thinks = profile.thinks is not None and profile.thinks.value
+        effort = wish.nearest(_EFFORTS) if thinks else ""
+        return {"reasoning_effort": effort} if effort else {}
 
 
 def canonical_name(name: str) -> str:

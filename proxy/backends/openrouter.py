@@ -27,6 +27,7 @@ from proxy.backends.fields import (
     true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.neutral.thinking import NONE, Thinking
 from proxy.wire.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
@@ -146,6 +147,19 @@ class OpenRouter(Usual):
         verdict = cancellable(body.get("provider"), names)
         return not names if verdict is None else verdict
 
+    @override
+    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+        """One object for all its models: an effort or a bound, not both (documentation, "Reasoning tokens", 2026)."""
+        if profile.thinks is not None and not profile.thinks.value:
+            return {}
+        if wish.on is False:
+            return {"reasoning": {"effort": NONE}}
+        if wish.budget is not None:
+            return {"reasoning": {"max_tokens": wish.budget}}
+        if wish.effort:
+            return {"reasoning": {"effort": wish.effort}}
+        return {"reasoning": {"enabled": True}} if wish.on else {}
+
 
 def _data(reply: object) -> JsonObject:
     """The object under `data` of a reply."""
@@ -171,6 +185,11 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
         tools=fact(_supports_tools(entry, active), "OpenRouter, supported parameters", Trust.LISTED),
         vision=fact(
             contains(dig(architecture, "input_modalities"), "image"), "OpenRouter, modalities", Trust.LISTED
+        ),
+        thinks=fact(
+            contains(entry.get("supported_parameters"), "reasoning"),
+            "OpenRouter, supported parameters",
+            Trust.LISTED,
         ),
         continuation=_continuation(model),
         tokenizer=fact(nonblank(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),

@@ -69,6 +69,8 @@ class ModelProfile:
     parallel_tool_calls: Fact[bool] | None = None
     """Whether the chat template knows several calls in one answer."""
     vision: Fact[bool] | None = None
+    thinks: Fact[bool] | None = None
+    """Whether it may be told how much to think; to others some servers refuse that."""
     continuation: Fact[Continuation] | None = None
     """The way to continue that is tried first."""
     refused_continuations: Fact[frozenset[Continuation]] | None = None

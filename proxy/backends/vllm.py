@@ -9,10 +9,13 @@ from typing_extensions import override
 from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens, true_window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.neutral.thinking import Thinking
 from proxy.wire.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
 _USAGE: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+_EFFORTS = ("low", "medium", "high")
+"""Those that every version takes, and gpt-oss knows."""
 _COUNTED = (
     "model",
     "messages",
@@ -91,6 +94,16 @@ class Vllm(Usual):
             return profile
         reply = yield Probe("POST", "/tokenize", {"model": model, "prompt": "a"})
         return _profile(entries, entry | {"max_model_len": dig(reply.json, "max_model_len")})
+
+    @override
+    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+        """The switch of most templates, and the effort (documentation of 0.26, "Reasoning outputs").
+
+        No bound: `thinking_token_budget` is refused by servers that were not started with a parser that knows the marks.
+        """
+        del profile
+        told: JsonObject = {} if wish.on is None else {"chat_template_kwargs": {"enable_thinking": wish.on}}
+        return {**told, "reasoning_effort": effort} if (effort := wish.nearest(_EFFORTS)) else told
 
     @override
     def count(self, body: JsonObject) -> Flow[int | None]:

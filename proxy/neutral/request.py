@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from proxy.neutral.kept import Fetch, Keeping, Unseal
 from proxy.neutral.managing import CompactionWish, Edit, Kept
 from proxy.neutral.record import record
+from proxy.neutral.thinking import Thinking
 
 Message: TypeAlias = dict[str, Any]
 
@@ -47,6 +48,8 @@ class Request:
     """Whether the answer has to follow a format, into which nothing may be written."""
     continues: bool = False
     """Whether the model is to go on with the last message, which the client began for it."""
+    thinking: Thinking | None = None
+    """How much the model is to think; None: the client says nothing of it, or says it to the backend itself."""
     left_out: tuple[str, ...] = ()
     """What the client asks for that nobody here does, by its names for that, and that it can do without."""
     edits: Sequence[Edit] = ()

@@ -18,6 +18,7 @@ from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
 from proxy.stages.sealing import Sealer
+from proxy.stages.thinking import with_thinking
 
 
 def wished_goal(job: Job, budget: ContextBudget) -> int | None:
@@ -80,6 +81,7 @@ class Keeper:
 
         And whether anything of the client's was left out of it.
         """
+        request = await with_thinking(request, route)
         lead = leading_system(request.messages)
         system, sent = request.messages[:lead], request.messages[lead:]
         sent = [*await self.restored(tenant, request.kept), *sent]

@@ -32,6 +32,7 @@ from proxy.stages.managing import Keeper
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
+from proxy.stages.thinking import with_thinking
 from proxy.telemetry.events import Mended, Stabilised
 from proxy.telemetry.journal import Journal
 
@@ -80,6 +81,7 @@ class Preparer:
     ) -> Job:
         """Everything up to the decision what to do; of a request that is `expected`, before a client makes it."""
         options = self._options.for_model(route.model)
+        asked = await with_thinking(asked, route)
         backend = route.upstream.prober.known_backend
         marks = backend is None or backend.takes_marks
         asked, taken = stabilised(asked, options.stabilise, takes_marks=marks)

@@ -74,6 +74,9 @@ class NumberedWriter:
     def end(self) -> bytes:
         return self._frame(end=True)
 
+    def filled(self, whole: WholeAnswer) -> bytes:
+        raise NotImplementedError
+
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         raise NotImplementedError
 

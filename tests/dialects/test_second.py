@@ -59,6 +59,9 @@ class LinesWriter:
     def end(self) -> bytes:
         return b'{"end":true}\n'
 
+    def filled(self, whole: WholeAnswer) -> bytes:
+        return whole.body
+
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         return dumps({"said": pieces[0].text, "tokens": (usage or {}).get("completion_tokens")})
 

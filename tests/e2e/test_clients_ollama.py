@@ -269,12 +269,13 @@ def test_options_formats_and_thinking_are_told_in_the_backends_words(sdk: Sdk) -
             "max_tokens": 9,
         }
         assert sent["response_format"] == {"type": "json_object"}
-        assert sent["reasoning_effort"] == "none"
+        assert sent["chat_template_kwargs"] == {"enable_thinking": False}
         assert sent.keys().isdisjoint({"num_ctx", "keep_alive", "format", "think", "options"})
         client.chat(MODEL, messages, think="high")
         assert fake.chats()[-1].json["reasoning_effort"] == "high"
         client.chat(MODEL, messages, think=True)
         assert "reasoning_effort" not in fake.chats()[-1].json
+        assert fake.chats()[-1].json["chat_template_kwargs"] == {"enable_thinking": True}
 
 
 @pytest.mark.parametrize("kind", ["llamacpp", "lmstudio", "openrouter", "generic", "ollama"])

@@ -140,7 +140,11 @@ class LmStudioFake(Extras):
             "params_string": "1B",
             "max_context_length": model.trained_window,
             "loaded_instances": [self._instance(one) for one in group if one.loaded],
-            "capabilities": {"vision": model.vision, "trained_for_tool_use": model.tools},
+            "capabilities": {
+                "vision": model.vision,
+                "trained_for_tool_use": model.tools,
+                **_reasoning(model),
+            },
         }
 
     def _instance(self, model: FakeModel) -> dict[str, Any]:
@@ -274,3 +278,8 @@ def v0_entry(model: FakeModel) -> dict[str, Any]:
     }
     loaded = {"loaded_context_length": model.window} if model.loaded else {}
     return {**entry, **loaded, "capabilities": ["tool_use"] if model.tools else []}
+
+
+def _reasoning(model: FakeModel) -> dict[str, Any]:
+    """Only models that can be told to think, or not, have it (0.4.8 and later)."""
+    return {"reasoning": {"allowed_options": ["off", "on"], "default": "on"}} if model.thinking else {}

@@ -103,7 +103,9 @@ def entry(model: FakeModel) -> dict[str, Any]:
             "is_moderated": False,
         },
         "per_request_limits": None,
-        "supported_parameters": _parameters(any(provider.tools for provider in providers(model))),
+        "supported_parameters": _parameters(
+            any(provider.tools for provider in providers(model)), model.thinking
+        ),
         "default_parameters": {},
         "expiration_date": None,
         "links": {"details": f"/api/v1/models/{model.id}/endpoints"},
@@ -131,8 +133,9 @@ def _architecture(model: FakeModel) -> dict[str, Any]:
     return {"input_modalities": inputs, "output_modalities": ["text"], "tokenizer": "Other"}
 
 
-def _parameters(tools: bool) -> list[str]:
-    return ["max_tokens", "temperature", "stop", *(["tools", "tool_choice"] if tools else [])]
+def _parameters(tools: bool, thinking: bool = False) -> list[str]:
+    more = [*(["tools", "tool_choice"] if tools else []), *(["reasoning"] if thinking else [])]
+    return ["max_tokens", "temperature", "stop", *more]
 
 
 def _slug(name: str) -> str:

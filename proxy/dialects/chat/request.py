@@ -31,7 +31,7 @@ _NOT_FOR_SUMMARIES = {
     *(*_BOUNDS, _OTHER_BOUND, "stream_options", "response_format", "stop", "n"),
     *("logprobs", "top_logprobs", "parallel_tool_calls", "prediction"),
 }
-_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "think", "provider")
+_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "think", "provider")
 
 _ASK_USAGE = b'"stream_options":{"include_usage":true}'
 _OPEN = re.compile(rb"^(?:\xef\xbb\xbf)?\s*\{\s*(\})?")

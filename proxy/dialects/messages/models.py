@@ -75,7 +75,10 @@ def _place(ids: Sequence[str], asked: Mapping[str, str], name: str) -> int:
 
 
 def _capabilities(offered: Offered) -> dict[str, Any]:
-    """All keys that there are, as Anthropic has them; what is true is what Spillway does for every model."""
+    """All keys that there are, as Anthropic has them; what is true is what Spillway does for every model.
+
+    How much is to be thought is told to every backend that has words for it; models that do not think pass it over.
+    """
     no, yes = {"supported": False}, {"supported": True}
     efforts = ("low", "medium", "high", "xhigh", "max")
     return {
@@ -84,13 +87,13 @@ def _capabilities(offered: Offered) -> dict[str, Any]:
         "code_execution": no,
         "compaction": {**yes, "summarize": yes},
         "context_management": {**yes, **dict.fromkeys(EDITS, yes)},
-        "effort": {**no, **dict.fromkeys(efforts, no)},
+        "effort": {**yes, **dict.fromkeys(efforts, yes)},
         "image_input": {"supported": offered.vision},
         "pdf_input": no,
         "server_tools": {**no, "code_execution": no, "web_search": no},
         "structured_outputs": yes,
         "thinking": {
-            **no,
-            "types": {"adaptive": no, "between_tools": no, "disabled": yes, "enabled": no},
+            **yes,
+            "types": {"adaptive": yes, "between_tools": no, "disabled": yes, "enabled": yes},
         },
     }

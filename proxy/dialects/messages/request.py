@@ -29,6 +29,7 @@ from proxy.dialects.messages.managing import (
 from proxy.dialects.messages.tools import added_in, is_answered, tools_in
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
+from proxy.neutral.thinking import Thinking, effort_in
 from proxy.wire.jsontext import dumps
 
 _Block = Mapping[str, Any]
@@ -79,6 +80,7 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         edits=edits_in(asked),
         compaction=compaction_in(asked),
         kept=kept,
+        thinking=_thinking(asked),
         left_out=_left_out(asked, tools),
         form=asked,
     )
@@ -303,6 +305,21 @@ def _left_out(asked: Mapping[str, Any], tools: Sequence[_Block]) -> tuple[str, .
     """What the client asks for that nobody here does, and that it can do without."""
     kinds = [text_in(tool, "type") for tool in tools if is_answered(tool)]
     return tuple(dict.fromkeys((*kinds, *unknown_edits(asked))))
+
+
+def _thinking(asked: Mapping[str, Any]) -> Thinking | None:
+    """How much is to be thought: `thinking`, and `output_config.effort`, with which an adaptive model decides itself."""
+    thinking, config = (
+        value if isinstance(value, dict) else {}
+        for value in (asked.get("thinking"), asked.get("output_config"))
+    )
+    effort, kind = effort_in(config, "effort"), text_in(thinking, "type")
+    if kind == "disabled":
+        return Thinking(on=False)
+    if kind == "enabled":
+        budget = thinking.get("budget_tokens")
+        return Thinking(on=True, effort=effort, budget=budget if is_count(budget) else None)
+    return Thinking(effort=effort) if effort else None
 
 
 def _format(asked: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from typing import Any
 from proxy.dialects.bodies import given, model_in, object_in, request_of, text_in
 from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
+from proxy.neutral.thinking import Thinking, effort_in
 from proxy.wire.jsontext import dumps
 
 _SAME = (
@@ -92,15 +93,21 @@ def _request(asked: Mapping[str, Any], body: dict[str, Any]) -> Request:
     options = asked.get("options")
     options = options if isinstance(options, dict) else {}
     body = {"model": model_in(asked), **body, **given(options, _SAME)}
-    think = asked.get("think")
-    if think is False or isinstance(think, str):
-        body["reasoning_effort"] = think or "none"
     return request_of(
         body,
         stream=asked.get("stream") is not False,
         bound=options.get("num_predict"),
         structure=_format(asked.get("format")),
+        thinking=_thinking(asked),
     )
+
+
+def _thinking(asked: Mapping[str, Any]) -> Thinking | None:
+    """Ollama's `think`: a switch, or an effort."""
+    think = asked.get("think")
+    if isinstance(think, bool):
+        return Thinking(on=think)
+    return Thinking(effort=effort) if (effort := effort_in(asked, "think")) else None
 
 
 def _conversation(messages: Sequence[Any]) -> list[Message]:

@@ -27,6 +27,7 @@ from proxy.errors import BadRequest
 from proxy.neutral.kept import Fetch, Unseal
 from proxy.neutral.managing import CompactionWish
 from proxy.neutral.request import Request, leading_system
+from proxy.neutral.thinking import in_openais_word
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""
@@ -99,8 +100,7 @@ def _made(
         else []
     )
     body["messages"] = [*lead, *messages]
-    if isinstance(reasoning := asked.get("reasoning"), dict) and text_in(reasoning, "effort"):
-        body["reasoning_effort"] = reasoning["effort"]
+    reasoning = asked.get("reasoning")
     body |= _tools(asked)
     kept = stored.is_kept(asked) or bool(stored.conversation_in(asked))
     known = partial(print_of, asked, body["messages"], compacted=under is not None)
@@ -109,6 +109,7 @@ def _made(
         stream=asked.get("stream") is True,
         bound=asked.get("max_output_tokens"),
         structure=_format(asked.get("text")),
+        thinking=in_openais_word(text_in(reasoning, "effort")) if isinstance(reasoning, dict) else None,
         form=asked,
         conversation=text_in(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.dialects.chat.required import complete
 from proxy.wire.jsontext import loads
 
-FIELDS = {"logprobs": None}, {"refusal": None, "annotations": []}
+FIELDS: tuple[dict[str, Any], dict[str, Any]] = {"logprobs": None}, {"refusal": None, "annotations": []}
 said = st.text() | st.sampled_from(['"message":{', '\\"message": {}', '{"message":{}}', "\\", '"message'])
 fields = st.dictionaries(
     st.sampled_from(["logprobs", "index", "x", "messages"]), said | st.none(), max_size=3

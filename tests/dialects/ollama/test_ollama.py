@@ -13,6 +13,7 @@ from proxy.dialects.ollama.writing import ChatLines, GenerateLines
 from proxy.errors import BadRequest, ModelNotFound, NotManaged
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.neutral.request import Request
+from proxy.neutral.thinking import Thinking
 from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
 
 WHO = Identity("x", 7, "m")
@@ -37,13 +38,14 @@ def test_a_plain_request_is_streamed_unless_it_says_otherwise() -> None:
         "stop": ["x"],
         "stream": True,
         "max_tokens": 9,
-        "reasoning_effort": "none",
     }
     assert (request.max_tokens, request.capped, request.usage_wish) == (9, True, True)
     assert not chatting(stream=False).stream
     assert chatting(options={"num_predict": -1}).max_tokens is None
-    assert chatting(think="high").body["reasoning_effort"] == "high"
-    assert "reasoning_effort" not in chatting(think=True).body
+    assert request.thinking == Thinking(on=False)
+    assert chatting(think="high").thinking == Thinking(effort="high")
+    assert chatting(think=True).thinking == Thinking(on=True)
+    assert chatting().thinking is None
 
 
 def test_calls_and_results_find_each_other_without_ids() -> None:

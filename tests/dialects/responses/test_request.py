@@ -88,7 +88,7 @@ def test_a_session_of_codex() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "done"},
         {"role": "tool", "tool_call_id": "c2", "content": "patched"},
     ]
-    assert body["reasoning_effort"] == "high"
+    assert "reasoning_effort" not in body, "which backends have different words for"
 
 
 def test_two_answers_in_a_row_are_two_messages() -> None:

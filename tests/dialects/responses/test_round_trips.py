@@ -16,6 +16,7 @@ from proxy.neutral.dialect import NO_ANSWER
 from proxy.neutral.kept import Fetch, Keep
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.neutral.request import Message, Request
+from proxy.neutral.thinking import Thinking
 
 IDENTITY = Identity("chatcmpl-1", 1_700_000_000, "m")
 WORDS = st.text(min_size=1, max_size=30)
@@ -136,7 +137,8 @@ def test_options_reach_the_model_by_their_neutral_names_and_are_told_again(optio
         if name in options:
             assert request.body[name] == options[name]
     assert request.max_tokens == options.get("max_output_tokens")
-    assert request.body.get("reasoning_effort") == ("high" if "reasoning" in options else None)
+    wished = Thinking(effort="high", openai="high")
+    assert request.thinking == (wished if "reasoning" in options else None)
     lead = [{"role": "system", "content": options["instructions"]}] if "instructions" in options else []
     assert request.messages == [*lead, {"role": "user", "content": "go"}]
     response = answered(request, {"text": "x", "thought": "", "calls": []}, "0a1b", streamed=False)

@@ -1,0 +1,139 @@
+"""How much a model is to think is said in the words of each client, and told in those of each backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes import FAKES, FakeModel, scripted
+from tests.proxying import Proxy, running_proxy
+
+ANTHROPIC = {"max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}]}
+OLLAMA = {"stream": False, "messages": [{"role": "user", "content": "hi"}]}
+WISHES: dict[str, tuple[str, dict[str, Any]]] = {
+    "budget": ("/v1/messages", {**ANTHROPIC, "thinking": {"type": "enabled", "budget_tokens": 2048}}),
+    "disabled": ("/v1/messages", {**ANTHROPIC, "thinking": {"type": "disabled"}}),
+    "adaptive": (
+        "/v1/messages",
+        {**ANTHROPIC, "thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}},
+    ),
+    "effort": ("/v1/responses", {"input": "hi", "reasoning": {"effort": "minimal"}}),
+    "none": ("/v1/responses", {"input": "hi", "reasoning": {"effort": "none", "summary": "auto"}}),
+    "on": ("/api/chat", {**OLLAMA, "think": True}),
+    "off": ("/api/chat", {**OLLAMA, "think": False}),
+    "low": ("/api/chat", {**OLLAMA, "think": "low"}),
+    "nothing": ("/v1/messages", {**ANTHROPIC, "thinking": {"type": "adaptive"}}),
+    "odd": ("/v1/messages", {**ANTHROPIC, "thinking": 5, "output_config": {"effort": "absurd"}}),
+}
+ON, OFF = ({"chat_template_kwargs": {"enable_thinking": switch}} for switch in (True, False))
+TOLD: dict[str, dict[str, dict[str, Any]]] = {
+    "llamacpp": {
+        "budget": {**ON, "thinking_budget_tokens": 2048},
+        "disabled": OFF,
+        "adaptive": {"reasoning_effort": "xhigh"},
+        "effort": {"reasoning_effort": "minimal"},
+        "none": OFF,
+        "on": ON,
+        "off": OFF,
+        "low": {"reasoning_effort": "low"},
+    },
+    "vllm": {
+        "budget": ON,
+        "disabled": OFF,
+        "adaptive": {"reasoning_effort": "high"},
+        "effort": {"reasoning_effort": "low"},
+        "none": OFF,
+        "on": ON,
+        "off": OFF,
+        "low": {"reasoning_effort": "low"},
+    },
+    "ollama": {
+        "disabled": {"reasoning_effort": "none"},
+        "adaptive": {"reasoning_effort": "high"},
+        "effort": {"reasoning_effort": "low"},
+        "none": {"reasoning_effort": "none"},
+        "off": {"reasoning_effort": "none"},
+        "low": {"reasoning_effort": "low"},
+    },
+    "lmstudio": {
+        "budget": {"reasoning_effort": "medium"},
+        "disabled": {"reasoning_effort": "none"},
+        "adaptive": {"reasoning_effort": "high"},
+        "effort": {"reasoning_effort": "low"},
+        "none": {"reasoning_effort": "none"},
+        "on": {"reasoning_effort": "medium"},
+        "off": {"reasoning_effort": "none"},
+        "low": {"reasoning_effort": "low"},
+    },
+    "openrouter": {
+        "budget": {"reasoning": {"max_tokens": 2048}},
+        "disabled": {"reasoning": {"effort": "none"}},
+        "adaptive": {"reasoning": {"effort": "xhigh"}},
+        "effort": {"reasoning": {"effort": "minimal"}},
+        "none": {"reasoning": {"effort": "none"}},
+        "on": {"reasoning": {"enabled": True}},
+        "off": {"reasoning": {"effort": "none"}},
+        "low": {"reasoning": {"effort": "low"}},
+    },
+    "generic": {"effort": {"reasoning_effort": "minimal"}, "none": {"reasoning_effort": "none"}},
+}
+"""What is not here is told by nothing."""
+UNABLE: dict[str, dict[str, Any]] = {"ollama": {"reasoning_effort": "none"}, "lmstudio": {}, "openrouter": {}}
+"""What is told of a wish that it should not think, of a model that does not do so in any case; of others, nothing."""
+FIELDS = (
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "thinking_budget_tokens",
+    "reasoning",
+    "think",
+    "thinking",
+)
+
+
+def sent(proxy: Proxy, path: str, body: dict[str, Any]) -> None:
+    answer = proxy.client.post(path, json={"model": "m", **body})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("kind", FAKES)
+def test_every_wish_is_told_in_the_backends_words(kind: str) -> None:
+    fake = FAKES[kind]([FakeModel("m", thinking=True)], scripted(["Hi."] * len(WISHES)))
+    with fake, running_proxy(fake) as proxy:
+        for path, body in WISHES.values():
+            sent(proxy, path, body)
+        told = [{name: chat.json[name] for name in FIELDS if name in chat.json} for chat in fake.chats()]
+    assert dict(zip(WISHES, told, strict=True)) == {name: TOLD[kind].get(name, {}) for name in WISHES}
+
+
+@pytest.mark.parametrize("kind", UNABLE)
+def test_a_model_that_does_not_think_is_asked_for_nothing_that_is_refused(kind: str) -> None:
+    fake = FAKES[kind]([FakeModel("m")], scripted(["Hi."] * len(WISHES)))
+    with fake, running_proxy(fake) as proxy:
+        for path, body in WISHES.values():
+            sent(proxy, path, body)
+        told = [{name: chat.json[name] for name in FIELDS if name in chat.json} for chat in fake.chats()]
+    off = {"disabled", "none", "off"}
+    assert dict(zip(WISHES, told, strict=True)) == {
+        name: UNABLE[kind] if name in off else {} for name in WISHES
+    }
+
+
+@pytest.mark.parametrize("kind", FAKES)
+def test_what_a_chat_client_says_itself_stays_as_it_is(kind: str) -> None:
+    own = {"reasoning_effort": "none", "reasoning": {"x": 1}, "chat_template_kwargs": {"y": 2}}
+    fake = FAKES[kind]([FakeModel("m", thinking=True)], scripted(["Hi."]))
+    with fake, running_proxy(fake) as proxy:
+        sent(proxy, "/v1/chat/completions", {"messages": OLLAMA["messages"], **own})
+        (chat,) = fake.chats()
+    assert {name: chat.json[name] for name in own} == own
+
+
+def test_a_prompt_is_counted_as_it_would_be_sent() -> None:
+    with FAKES["llamacpp"]([FakeModel("m", thinking=True)]) as fake, running_proxy(fake) as proxy:
+        path, body = WISHES["disabled"]
+        assert proxy.client.post(f"{path}/count_tokens", json={"model": "m", **body}).status_code == 200
+        counted = [
+            each for each in fake.requests if each.path.startswith("/v1/chat/completions/input_tokens")
+        ]
+        assert [each.json["chat_template_kwargs"] for each in counted] == [{"enable_thinking": False}]
