@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proxy import __version__
-from proxy.commands.check import check
+from proxy.commands.doctor import check
 from proxy.commands.launch import launch
 from proxy.commands.launch.programs import PROGRAMS
 from proxy.commands.serve import serve
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = _settings(args)
         if args.command == "check":
-            return asyncio.run(check(settings))
+            return asyncio.run(check(settings, as_json=args.json))
         if args.command == "store":
             return asyncio.run(store(settings, args.action, args.older_than))
         if args.command == "launch":
@@ -74,7 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"spillway {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="start the proxy")
-    checking = commands.add_parser("check", help="find and probe the backends, and print what was found")
+    checking = commands.add_parser(
+        "check", help="find and probe the backends, and say what is wrong and what to do"
+    )
+    checking.add_argument("--json", action="store_true", help="print it as JSON, for programs")
     storing = commands.add_parser("store", help="look into the checkpoint store, or empty it")
     storing.add_argument("action", choices=("stats", "purge", "export"))
     storing.add_argument(

@@ -72,6 +72,8 @@ class Backend(Protocol):
     keeps_prompts: bool
     """Whether the prompt that was read last stays in memory, so that one which goes on with it is read from there on; and
     reading one costs nothing but time."""
+    wider: str
+    """What a user does for a larger window, as the rest of a sentence; empty: nothing can be done."""
     native: tuple[str, ...]
     """Paths that no other kind has, as globs: who asks for one means this kind, whichever comes first."""
     admin: tuple[str, ...]
@@ -110,6 +112,10 @@ class Backend(Protocol):
         """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""
         ...
 
+    def is_for_chats(self, model: str) -> Flow[bool | None]:
+        """Whether the model has a chat template of its own, so that it can tell who said what; None: nobody tells."""
+        ...
+
 
 _NO_FIELDS: dict[str, Any] = {}
 
@@ -127,6 +133,7 @@ class Usual:
     continues_reasoning = False
     repeats_begun = False
     keeps_prompts = True
+    wider = ""
     native: tuple[str, ...] = ()
 
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
@@ -148,6 +155,11 @@ class Usual:
     def count(self, body: dict[str, Any]) -> Flow[int | None]:
         """There is no endpoint that only counts."""
         del body
+        return _untold()
+
+    def is_for_chats(self, model: str) -> Flow[bool | None]:
+        """It does not say."""
+        del model
         return _untold()
 
 

@@ -34,12 +34,22 @@ from proxy.wire.jsontext import JsonObject
 
 _TIMINGS: dict[str, Any] = {"timings_per_token": True}
 _RUNNING = frozenset({"loaded", "sleeping"})
+_INSTEAD = (
+    "{%- for message in messages -%}\n"
+    "  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}\n"
+    "{%- endfor -%}\n"
+    "{%- if add_generation_prompt -%}\n"
+    "  {{- '<|im_start|>assistant\n' -}}\n"
+    "{%- endif -%}"
+)
+"""The template of a model that has none."""
 
 
 class LlamaCpp(Usual):
     """llama-server, with one model or as a router."""
 
     kind = "llamacpp"
+    wider = "start llama-server with `-c 16384` (its slots, `--parallel`, share that), or `-c 0` for all that the model was made for"
     continuations: tuple[Continuation, ...] = (
         Continuation.FLAGS,
         Continuation.TRAILING,
@@ -132,6 +142,12 @@ class LlamaCpp(Usual):
         if counted is not None or reply.status != 404:
             return counted
         return (yield from _count_rendered(body))
+
+    @override
+    def is_for_chats(self, model: str) -> Flow[bool | None]:
+        """For a file without a template llama-server has one of its own, and does not say that it is (seen on b11549)."""
+        template = nonblank(mapping((yield _props(model)).json).get("chat_template"))
+        return None if template is None else template.strip() != _INSTEAD
 
 
 def _count_rendered(body: JsonObject) -> Flow[int | None]:

@@ -47,6 +47,10 @@ class LmStudio(Usual):
     # The overflow policy is set per model in the application, out of reach of REST; the SDK's default cuts
     # out the middle, so nothing but the window itself can be relied on.
     shifts_silently = True
+    wider = (
+        "load it with a larger context length (in the list of models: its settings, Context Length; or "
+        "`lms load MODEL --context-length 16384`)"
+    )
     native: tuple[str, ...] = ("/api/v0/*", "/api/v1/*")
     # REST API v1 (documentation of 0.4).
     admin: tuple[str, ...] = ("POST */models/load", "POST */models/unload", "POST */models/download")

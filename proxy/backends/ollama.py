@@ -45,6 +45,10 @@ class Ollama(Usual):
     continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
     shifts_silently = True
     drops_functions = True
+    wider = (
+        "start it with OLLAMA_CONTEXT_LENGTH=16384 (in the application: Settings, Context length), or put "
+        "`PARAMETER num_ctx 16384` into the model's Modelfile"
+    )
     native: tuple[str, ...] = (
         *(
             "/api/tags",
@@ -131,6 +135,15 @@ class Ollama(Usual):
         thinks = profile.thinks is not None and profile.thinks.value
         effort = wish.nearest(_EFFORTS) if thinks else ""
         return {"reasoning_effort": effort} if effort else {}
+
+    @override
+    def is_for_chats(self, model: str) -> Flow[bool | None]:
+        """What is made of a file without a template gets one that holds nothing but the words (`ollama create`)."""
+        shown = mapping((yield Probe("POST", "/api/show", {"model": model})).json)
+        template = nonblank(shown.get("template"))
+        if template is None or _RENDERER.search(nonblank(shown.get("modelfile")) or ""):
+            return None
+        return template.replace(" ", "") != "{{.Prompt}}"
 
 
 def canonical_name(name: str) -> str:

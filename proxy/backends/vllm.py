@@ -33,6 +33,7 @@ class Vllm(Usual):
     """vLLM's OpenAI-compatible server."""
 
     kind = "vllm"
+    wider = "start it with a larger `--max-model-len`"
     continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
     ask_running_counts = _USAGE
     fixed_windows = True
@@ -110,6 +111,15 @@ class Vllm(Usual):
         """Exact, chat template and tools included."""
         question = {name: body[name] for name in _COUNTED if name in body}
         return tokens(dig((yield Probe("POST", "/tokenize", question)).json, "count"))
+
+    @override
+    def is_for_chats(self, model: str) -> Flow[bool | None]:
+        """Whether it counts a chat: without a template it refuses that as it refuses all others."""
+        question = {"model": model, "messages": [{"role": "user", "content": "a"}]}
+        reply = yield Probe("POST", "/tokenize", question)
+        if reply.status == 400 and "chat template" in str(reply.json):
+            return False
+        return True if tokens(dig(reply.json, "count")) is not None else None
 
 
 def _profile(entries: list[JsonObject], entry: JsonObject) -> ModelProfile:

@@ -147,6 +147,11 @@ class Prober:
         backend = await self.backend()
         return None if backend is None else await self._runner.run(backend.count(body))
 
+    async def is_for_chats(self, model: str) -> bool | None:
+        """Whether the model has a chat template of its own; None: nobody tells."""
+        backend = await self.backend()
+        return None if backend is None else await self._runner.run(backend.is_for_chats(model))
+
     async def busy(self, model: str) -> bool:
         """Whether the backend says that it is at work, whoever asked it to be."""
         backend = await self.backend()
@@ -155,6 +160,10 @@ class Prober:
     async def ask(self, path: str) -> Any:
         """What the backend answers there, as parsed JSON; None if that is none, or it does not answer."""
         return (await self._runner.exchange(Probe("GET", path))).json
+
+    async def status(self, path: str) -> int:
+        """The status of what the backend answers there; 0: it does not."""
+        return (await self._runner.exchange(Probe("GET", path))).status
 
     # -- being told ----------------------------------------------------------------------------------
 

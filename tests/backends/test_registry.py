@@ -9,6 +9,8 @@ import pytest
 from proxy.backends import BACKENDS, backend_of, detect
 from proxy.backends.base import Reply
 from tests.backends.driver import paths, payloads, play
+from tests.fakes.llamacpp_info import INSTEAD
+from tests.fakes.vllm import UNTEMPLATED
 
 LMSTUDIO, OLLAMA, LLAMACPP = payloads("lmstudio"), payloads("ollama"), payloads("llamacpp")
 UNKNOWN_200 = Reply(200, LMSTUDIO["unknown_path"])
@@ -73,3 +75,32 @@ def test_every_kind_can_be_named() -> None:
     assert [backend_of(backend.kind) for backend in BACKENDS] == list(BACKENDS)
     with pytest.raises(KeyError):
         backend_of("tgi")
+
+
+# Chat templates
+
+ASKED: dict[str, tuple[str, Any, Any, Any]] = {
+    "llamacpp": (
+        "/props?model=m&autoload=false",
+        {"chat_template": "{{ messages }}"},
+        {"chat_template": INSTEAD},
+        {"role": "router"},
+    ),
+    "ollama": (
+        "/api/show",
+        {"template": "{{ .System }}{{ .Prompt }}"},
+        {"template": "{{ .Prompt }}"},
+        {"template": "{{ .Prompt }}", "modelfile": "FROM x\nRENDERER qwen3-coder\n"},
+    ),
+    "vllm": ("/tokenize", {"count": 7}, Reply(400, {"error": {"message": UNTEMPLATED}}), Reply(404)),
+}
+
+
+@pytest.mark.parametrize("kind", [backend.kind for backend in BACKENDS])
+def test_whether_a_model_has_a_chat_template_is_told_by_those_that_know(kind: str) -> None:
+    backend = backend_of(kind)
+    if kind not in ASKED:
+        assert play(backend.is_for_chats("m"), {}) == (None, [])
+        return
+    path, *answers = ASKED[kind]
+    assert [play(backend.is_for_chats("m"), {path: each})[0] for each in answers] == [True, False, None]

@@ -12,6 +12,11 @@ from tests.fakes.http import Exchange
 from tests.fakes.model import FakeModel, Refused
 
 BUILD = "b11549-fake"
+INSTEAD = (
+    "{%- for message in messages -%}\n  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}\n"
+    "{%- endfor -%}\n{%- if add_generation_prompt -%}\n  {{- '<|im_start|>assistant\n' -}}\n{%- endif -%}"
+)
+"""What `/props` tells of a file that has no template, as b11549 does."""
 
 
 class LlamaCppInfo(FakeBackend):
@@ -82,7 +87,9 @@ class LlamaCppInfo(FakeBackend):
             "endpoint_slots": True,
             "endpoint_props": True,
             "endpoint_metrics": True,
-            "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}",
+            "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}"
+            if model.templated
+            else INSTEAD,
             "bos_token": "<|bos|>",
             "eos_token": "<|end|>",
             "build_info": BUILD,

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 import proxy
+from proxy.commands.running import listens, url_of
 from proxy.commands.serve import LISTENING
 from proxy.dialects.responses.catalog import VERSION
 from proxy.settings import Settings, environment, state_folder
@@ -33,9 +34,8 @@ def spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[str]:
     Raises:
         NoServer: none could be.
     """
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104 - where others listen
-    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
-    if settings.port and _is_spillway(url):
+    url = url_of(settings)
+    if settings.port and listens(url):
         yield url
         return
     with _started(settings, arguments) as url:
@@ -63,15 +63,6 @@ def models_of(url: str, key: str | None) -> dict[str, Any]:
         raise NoServer(f"the Spillway at {url} lists no models: {answer.text[:200]}")
     listed: dict[str, Any] = answer.json()
     return listed
-
-
-def _is_spillway(url: str) -> bool:
-    """Whether what answers there is one; something else may have its port."""
-    try:
-        answer = httpx.get(f"{url}/healthz", timeout=5.0, trust_env=False)
-        return bool(answer.json() == {"status": "ok"} and "x-request-id" in answer.headers)
-    except (httpx.HTTPError, ValueError):
-        return False
 
 
 @contextmanager

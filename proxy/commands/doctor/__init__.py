@@ -1,0 +1,7 @@
+"""`spillway check`: what is found, what a newcomer gets wrong about it, and the cure."""
+
+from __future__ import annotations
+
+from proxy.commands.doctor.command import check
+
+__all__ = ["check"]
