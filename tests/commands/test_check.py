@@ -12,7 +12,7 @@ import pytest
 from proxy.cli import main
 from proxy.commands.doctor.judging import judged
 from proxy.commands.doctor.seen import Around, SeenBackend
-from proxy.settings import Settings
+from proxy.settings import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel
 from tests.fakes.server import BackgroundServer
 from tests.proxying import running_proxy
@@ -200,7 +200,7 @@ def test_a_backend_that_listens_on_its_own_loopback_only_is_found(port: int, cur
     """Its name is looked up nowhere here: no test leaves this machine."""
     kind = {11434: "ollama", 1234: "lmstudio", 8080: "llamacpp"}[port]
     silent = SeenBackend("b", f"http://host.docker.internal:{port}", kind)
-    (found,) = judged(Settings(), [silent], Around(in_container=True))
+    (found,) = judged(load_settings(), [silent], Around(in_container=True))
     assert found.code == "host_out_of_reach"
     assert cure in found.cure
     assert "extra_hosts" in found.cure
