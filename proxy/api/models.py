@@ -51,7 +51,7 @@ async def with_native(router: Router, path: str, listed: dict[str, Any]) -> dict
     LM Studio's is at `/api/v1/models`, where clients whose base URL ends in `/api/v1` look for OpenAI's: each finds its own.
     """
     owner = await router.owner(path)
-    told = None if owner is None else await owner.prober.ask(path)
+    told = None if owner is None else (await owner.prober.ask(path)).json
     return {**told, **listed} if isinstance(told, dict) and "error" not in told else listed
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
-from proxy.backends.base import Backend, Listed, Probe
+from proxy.backends.base import Backend, Listed, Probe, Reply
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
@@ -148,7 +148,7 @@ class Prober:
         return None if backend is None else await self._runner.run(backend.count(body))
 
     async def is_for_chats(self, model: str) -> bool | None:
-        """Whether the model has a chat template of its own; None: nobody tells."""
+        """See `Backend.is_for_chats`."""
         backend = await self.backend()
         return None if backend is None else await self._runner.run(backend.is_for_chats(model))
 
@@ -157,13 +157,9 @@ class Prober:
         backend = await self.backend()
         return backend is not None and await self._runner.run(backend.busy(model))
 
-    async def ask(self, path: str) -> Any:
-        """What the backend answers there, as parsed JSON; None if that is none, or it does not answer."""
-        return (await self._runner.exchange(Probe("GET", path))).json
-
-    async def status(self, path: str) -> int:
-        """The status of what the backend answers there; 0: it does not."""
-        return (await self._runner.exchange(Probe("GET", path))).status
+    async def ask(self, path: str) -> Reply:
+        """What the backend answers there; see `Reply` for when it does not."""
+        return await self._runner.exchange(Probe("GET", path))
 
     # -- being told ----------------------------------------------------------------------------------
 
@@ -387,8 +383,7 @@ class Prober:
 
     def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
-        fact = self._windows.told(model)
-        lessons = self._lessons.told(model)
+        fact, lessons = self._windows.told(model), self._lessons.told(model)
         told = (*probed, fact, lessons)
         last = self._merges.get(model)
         if last is not None and last.told == told:  # what is the same object is not looked into

@@ -142,7 +142,7 @@ async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
         profile, reported = await prober.profile(model.id), prober.reported_window(model.id)
         for_chats = await prober.is_for_chats(model.id)
         models.append(SeenModel(model.id, profile, None if reported is None else reported.value, for_chats))
-    status = 200 if listed else await prober.status("/v1/models")
+    status = 200 if listed else (await prober.ask("/v1/models")).status
     return SeenBackend(
         upstream.name, upstream.url, expected, backend.kind, backend.wider, status, tuple(models), len(listed)
     )
