@@ -88,6 +88,8 @@ def _run(scenarios: list[Scenario], targets: list[Target], *, rounds: int, quick
     for number in range(first, rounds):
         for scenario in scenarios:
             for target in targets:
+                if scenario.own and not target.resumes:
+                    continue
                 try:
                     result = measure(scenario, target, round_number=number, quick=quick or number < 0)
                 except RuntimeError as error:

@@ -108,14 +108,18 @@ class Client(asyncio.Protocol):
 
 def chat(messages: Iterable[dict[str, str]], **fields: Any) -> bytes:
     """A chat completion request as bytes, with the headers of an OpenAI SDK."""
-    data = {"model": MODEL, **fields, "messages": list(messages)}
+    return posted("/v1/chat/completions", {"model": MODEL, **fields, "messages": list(messages)})
+
+
+def posted(path: str, data: Any) -> bytes:
+    """A request with a JSON body as bytes, with the same headers."""
     body = json.dumps(data, separators=(",", ":")).encode()
     head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Accept: application/json\r\nUser-Agent: OpenAI/Python 2.0.0\r\nAuthorization: Bearer sk-bench\r\n"
         b"Accept-Encoding: gzip, deflate\r\nX-Stainless-Lang: python\r\nContent-Length: %d\r\n\r\n"
     )
-    return head % len(body) + body
+    return head % (path.encode(), len(body)) + body
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30) -> None:

@@ -17,6 +17,7 @@ import uvloop
 
 from benchmarks.canned import REPLY
 from benchmarks.client import Answer, Client, chat
+from benchmarks.dialects import dialects
 from benchmarks.process import cpu_seconds
 from benchmarks.streams import first_byte, idle, resumed, stream
 
@@ -99,6 +100,7 @@ LOADS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
     "first_byte": first_byte,
     "idle": idle,
     "resumed": resumed,
+    "dialects": dialects,
 }
 
 

@@ -63,6 +63,8 @@ class Scenario:
     """Whether the load wants another seed each round, so that no round finds the last one's conversation."""
     resumes: bool = False
     """Whether the load has to know if the target goes on with answers."""
+    own: bool = False
+    """Whether only Spillway can be asked so."""
 
 
 def _streamed(name: str, *, aim: Aim | None = None) -> tuple[Metric, ...]:
@@ -120,6 +122,21 @@ SCENARIOS = (
         {"streams": 2, "chunks": 20, "pause_us": 1000},
         _streamed("later attempt, a chunk every 2 ms"),
         resumes=True,
+    ),
+    Scenario(
+        "dialects",
+        "dialects",
+        {"streams": 8, "chunks": 2000},
+        {"streams": 2, "chunks": 20},
+        (
+            Metric("chat completions: CPU us per chunk", "cpu_us", digits=2),
+            *(
+                Metric(f"{name}: times that of chat completions", f"{name}_times", digits=2, aim=Aim(2))
+                for name in ("messages", "responses", "ollama", "completions")
+            ),
+            Metric("dialects: bad streams", "bad", digits=0, of_proxy=False, largest=True, aim=Aim(0)),
+        ),
+        own=True,
     ),
     Scenario(
         "turn",

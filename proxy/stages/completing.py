@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
+from proxy.answer.template import Template
 from proxy.backends.overflow import recognise
 from proxy.dialects.completions import (
     CompletionPiece,
@@ -252,31 +253,41 @@ class Completer:
         Raises:
             UpstreamUnavailable: it is an error.
         """
-        ended, parts = CompletionPiece(None), list[str]()
-        async for said in _read(response):
-            if said.failed:
+        ended, parts, alike = CompletionPiece(None), list[str](), Template()
+        async for block in _read(response):
+            if (texts := alike.read_all(block)) is not None:
+                parts += texts
+                await run.exchange.write(block)
+                continue
+            out, failed = list[bytes](), False
+            for frame in sse.frames(block):
+                said = piece_in(sse.data_of(frame))
+                failed = failed or said.failed
+                if said.text:
+                    run.first = run.first or said.form or {}
+                    parts.append(said.text)
+                    out.append(going(frame, said, run.first))
+                    if out[-1] is frame:
+                        alike.learn(frame, frame, "text", said.text)
+                if said.finish is not None or said.usage is not None:
+                    ended.form = said.form if said.finish or ended.form is None else ended.form
+                    ended.finish, ended.usage = said.finish or ended.finish, said.usage or ended.usage
+            if out:
+                await run.exchange.write(b"".join(out))
+            if failed:
                 raise UpstreamUnavailable("The backend reported an error.")
-            if said.text:
-                run.first = run.first or said.form
-                parts.append(said.text)
-                await run.exchange.write(going(said, run.first))
-            if said.finish is not None or said.usage is not None:
-                ended.form = said.form if said.finish or ended.form is None else ended.form
-                ended.finish, ended.usage = said.finish or ended.finish, said.usage or ended.usage
         run.text += "".join(parts)
         return ended
 
 
-async def _read(response: httpx.Response) -> AsyncIterator[CompletionPiece]:
-    """What the frames of a stream say."""
+async def _read(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The frames of a stream, as many at a time as come at once."""
     splitter, stream = sse.FrameSplitter(), response.stream
     assert isinstance(stream, httpx.AsyncByteStream)
     try:
         async for data in stream:
-            for each in sse.frames(splitter.feed(data)):
-                yield piece_in(sse.data_of(each))
-        for each in sse.frames(splitter.flush()):
-            yield piece_in(sse.data_of(each))
+            yield splitter.feed(data)
+        yield splitter.flush()
     finally:
         await response.aclose()
 

@@ -126,12 +126,21 @@ def rewritten(
     return form
 
 
-def going(said: CompletionPiece, first: Mapping[str, Any] | None) -> bytes:
-    """A frame of it, without a reason for its end: that is told when it is known to be one."""
+def going(frame: bytes, said: CompletionPiece, first: Mapping[str, Any]) -> bytes:
+    """A frame as part of the answer, without a reason for its end: that is told when it is known to be one.
+
+    As it came where that changes nothing, as in all frames of a first attempt but its last.
+    """
+    if said.finish is None and _identity(said.form or {}) == _identity(first) and sse.is_closed(frame):
+        return frame
     form = rewritten(said, first)
     if said.finish is not None:
         form["choices"] = [{**form["choices"][0], "finish_reason": None}]
     return sse.encode(form)
+
+
+def _identity(form: Mapping[str, Any]) -> tuple[Any, ...]:
+    return form.get("id"), form.get("created"), form.get("model")
 
 
 def ending(
