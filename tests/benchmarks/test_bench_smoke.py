@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
     ("names", "scenarios"),
     [
         (("direct", "naive", "bare", "spillway", "spillway-sqlite"), ("short", "stream")),
-        (("direct", "spillway"), ("idle", "resumed", "first-byte", "turn")),
+        (("direct", "spillway"), ("idle", "resumed", "dialects", "first-byte", "turn")),
     ],
 )
 def test_a_quick_run_measures_every_target(
