@@ -72,5 +72,5 @@ def instruct_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine
     if model is None:
         pytest.skip(f"SmolLM2 is not installed: {INSTALL}")
     log = tmp_path_factory.mktemp("engine") / "llama-server-instruct.log"
-    with llama_server(model, log=log, alias="smollm2", ctx=WINDOW, threads=2) as server:
+    with llama_server(model, log=log, alias="smollm2", ctx=WINDOW, threads=1) as server:
         yield server
