@@ -19,7 +19,7 @@ from proxy.net.flows import FlowRunner, Traced
 from proxy.net.lessons import LESSON_TTL, Lessons
 from proxy.net.snapshot import as_json
 from proxy.net.tasks import spawn
-from proxy.net.windows import LearnedWindows
+from proxy.net.windows import LearnedWindows, contradicts
 
 T = TypeVar("T")
 
@@ -191,15 +191,15 @@ class Prober:
             self.learn(model, window, "filled")
         return window
 
-    def answered(self, model: str, tokens: int) -> int | None:
+    def answered(self, model: str, tokens: int, *, ended: bool = False) -> int | None:
         """Note that the backend held so many tokens at once; the learned window that this disproves, if one.
 
-        A window of its own that is smaller is read again before the next request.
+        A window of its own that this contradicts is read again before the next request. `ended`: for want of room.
         """
         disproved = self._windows.answered(model, tokens)
         kept = self._kept.get(model)
         told = kept.profile.window if kept is not None else None
-        if kept is not None and told is not None and tokens > told.value and not kept.doubted:
+        if kept and told and not kept.doubted and contradicts(told.value, tokens, ended=ended):
             self._kept[model] = replace(kept, expires=-math.inf, doubted=True)
         return disproved
 

@@ -18,6 +18,13 @@ T = TypeVar("T")
 
 MOST_SEEN = 8
 """Observations of one model that are remembered until another bears them out."""
+_ENDED_FAR = 0.7
+"""Share of the window before which no answer ends for want of room; Spillway itself bounds none so early."""
+
+
+def contradicts(window: int, tokens: int, *, ended: bool) -> bool:
+    """Whether a backend that held so many tokens at once can't have that window; `ended`: for want of room."""
+    return tokens > window or (ended and tokens < window * _ENDED_FAR)
 
 
 @dataclass(slots=True)

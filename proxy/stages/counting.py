@@ -179,10 +179,10 @@ class Counting:
         # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
         together = backend is not None and not backend.shifts_silently and job.prompt.request.choices == 1
         tokens = held.total if together else held.prompt
-        if (disproved := prober.answered(model, tokens)) is not None:
+        ended = finish == "length" and together and not job.prompt.request.capped and held.completion > 0
+        if (disproved := prober.answered(model, tokens, ended=ended)) is not None:
             job.journal.tell(WindowDisproved(disproved, tokens))
-        unbounded = job.profile.window is None and not job.prompt.request.capped
-        if finish == "length" and together and unbounded and held.completion:
+        if ended and job.profile.window is None:
             self._learned(job, prober.learn_filled(model, held), "filled")
 
     def _learned(self, job: Job, window: int | None, origin: str) -> None:

@@ -276,6 +276,17 @@ async def test_an_answer_that_filled_the_window_tells_it() -> None:
 
 
 @pytest.mark.anyio
+async def test_an_answer_that_ends_far_before_the_window_has_it_read_again() -> None:
+    world = World.of(vllm(8192))
+    assert await world.bench.window() == 8192
+    world.bench.sent(vllm(2048))
+    await world.answered(20, 30, 2018, finish="stop")
+    assert await world.bench.window() == 8192
+    await world.answered(20, 30, 2018, finish="length")
+    assert await world.bench.window() == 2048
+
+
+@pytest.mark.anyio
 async def test_where_a_window_shifts_a_long_answer_proves_nothing() -> None:
     world = World.of(lmstudio(8192))
     await world.bench.window()
