@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from proxy.api.routes import Application
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, StoreAdmin
+from proxy.live.amending import Amender
 from proxy.live.book import Book
 from proxy.live.looker import Looker
 from proxy.net.credentials import OwnKeys
@@ -35,6 +35,7 @@ from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for, wants_traces
+from proxy.settings.choosing import options_of
 from proxy.settings.settings import LOOPBACK
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
@@ -209,6 +210,15 @@ def _surface(
             clock=clock,
         ),
         looker=Looker(book, meter),
+        amender=Amender(
+            book=book,
+            store=store,
+            meter=meter,
+            preparer=relay.preparer,
+            compactor=relay.compactor,
+            ahead=relay.ahead,
+            journals=journals,
+        ),
         store=store,
     )
 
@@ -304,58 +314,6 @@ def _metrics(store: StoreAdmin) -> Metrics:
         counts=True,
     )
     return metrics
-
-
-def options_of(settings: Settings) -> Options:
-    """The part of the settings that the stages see.
-
-    Raises:
-        SettingError: a system prompt file can't be read.
-    """
-    overrides = tuple(
-        (glob, {**model.model_dump(), "system_prompt": _prompt_in(model.system_prompt_file)})
-        for glob, model in settings.models.items()
-    )
-    return Options(
-        trigger=settings.trigger,
-        target=settings.target,
-        pause=settings.pause,
-        vain_resumes=settings.vain_resumes,
-        answer_windows=settings.answer_windows,
-        summary_model=settings.summary_model,
-        stabilise=() if "off" in settings.stabilise else settings.stabilise,
-        virtual_window=settings.virtual_window,
-        recall=settings.recall,
-        recall_share=settings.recall_share,
-        recall_model=settings.recall_model,
-        ahead=settings.ahead,
-        status=settings.status,
-        policy=settings.policy,
-        answer_cap=settings.answer_cap,
-        tools_allowed=settings.tools_allowed,
-        system_prompt=_prompt_in(settings.system_prompt_file),
-        emulate_tools=settings.emulate_tools,
-        ask_usage=settings.ask_usage,
-        max_body=settings.max_body,
-        max_messages=settings.max_messages,
-        max_parts=settings.max_parts,
-        max_answer=settings.max_answer,
-        summary_timeout=settings.summary_timeout,
-        grace=settings.grace,
-        heartbeat=settings.heartbeat,
-        overrides=overrides,
-    )
-
-
-def _prompt_in(file: Path | None) -> str | None:
-    """The text of a system prompt file, without white space at its ends."""
-    if file is None:
-        return None
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise SettingError(f"SPILLWAY_SYSTEM_PROMPT_FILE={str(file)!r}: cannot be read: {reason}") from None
 
 
 def upstream_of(

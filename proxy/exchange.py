@@ -11,10 +11,10 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, TypeAlias
 
-from proxy.errors import BadRequest, BodyTooLarge, ClientError, Overloaded, ShuttingDown
+from proxy.errors import ClientError, Forbidden, Overloaded, ShuttingDown
 from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON
-from proxy.net.inflate import UNDONE, Undecodable, undone
+from proxy.net.inflate import body_too_large, decoded
 from proxy.net.tasks import spawn
 from proxy.wire.headers import Headers
 from proxy.wire.jsontext import dumps
@@ -57,6 +57,11 @@ class Intake:
 
 class Exchange:
     """A request being answered. Header names are lower case, as ASGI gives them."""
+
+    halted = False
+    """Whether somebody who looks at it had it end."""
+    _task: asyncio.Task[Any] | None = None
+    """In which it is served."""
 
     def __init__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
         self.method: str = scope["method"]
@@ -106,17 +111,28 @@ class Exchange:
         """
         if self.draining:
             raise ShuttingDown("The server is being stopped; send the request to whatever takes its place.")
+        self._task = asyncio.current_task()
 
-    def stopped(self) -> ShuttingDown | None:
-        """What to tell the client of a request that was cancelled, if it was because the server stops.
+    def halt(self) -> bool:
+        """Have what is done for it end now, for somebody who looks at it; False: it is over."""
+        if self._task is None or self.ended or self.gone:
+            return False
+        self.halted = True
+        self._task.cancel()
+        return True
+
+    def stopped(self) -> ClientError | None:
+        """What to tell the client of a request that was cancelled, if it was because the server stops, or somebody halted it.
 
         The task is no longer cancelled then, so that it can be told.
         """
         task = asyncio.current_task()
-        if self.gone or not self._intake.stopping or task is None:
+        if self.gone or not (self._intake.stopping or self.halted) or task is None:
             return None
         while task.cancelling():
             task.uncancel()
+        if self.halted:
+            return Forbidden("Somebody who looks at this Spillway stopped the request.", code="stopped")
         return ShuttingDown(
             "The server is being stopped; send the request again, to whatever takes its place."
         )
@@ -139,6 +155,7 @@ class Exchange:
 
     def over(self) -> None:
         """The exchange is over: let go of what it held."""
+        self._task = None
         self._intake.held -= self._held
         self._intake.passed += self._held
         self._held = 0
@@ -175,7 +192,7 @@ class Exchange:
             Overloaded: too much is held already.
         """
         if self.tells_more_than(limit):
-            raise _too_large(limit)
+            raise body_too_large(limit)
         part, more = await self._part(0, limit)
         self.hold(len(part))
         if not more:
@@ -267,7 +284,7 @@ class Exchange:
                 raise asyncio.CancelledError
             part, more = message.get("body", b""), message.get("more_body", False)
         if limit is not None and size + len(part) > limit:
-            raise _too_large(limit)
+            raise body_too_large(limit)
         return part, more
 
     def watched(self) -> AbstractContextManager[None]:
@@ -359,12 +376,6 @@ async def _told_nobody(message: AsgiMessage) -> None:
     raise ConnectionError("nobody is there")
 
 
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(
-        f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY)."
-    )
-
-
 def _id_in(given: bytes | None) -> str:
     if given is not None and _SANE_ID.fullmatch(given):
         return given.decode()
@@ -374,24 +385,3 @@ def _id_in(given: bytes | None) -> str:
 def unique() -> str:
     """Hexadecimal, and like no other's: what this process drew once, and a number, at a hundredth of the cost of a draw."""
     return f"{_PROCESS}{next(_NUMBERS):x}"
-
-
-def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
-    """Undo a request's content-encoding, up to `limit` bytes.
-
-    Raises:
-        BadRequest: an encoding that is not known, or data that is not in it.
-        BodyTooLarge: more than `limit` bytes come out.
-    """
-    encoding = (encoding or "").strip().lower()
-    if encoding in ("", "identity"):
-        return body
-    if encoding not in UNDONE:
-        raise BadRequest(f"content-encoding {encoding} is not supported; send identity, gzip or deflate.")
-    try:
-        plain = undone(body, encoding, limit)
-    except Undecodable as error:
-        raise BadRequest(f"The request body is not valid {encoding}: {error}.") from None
-    if plain is None:
-        raise _too_large(limit)
-    return plain

@@ -16,9 +16,9 @@ import httpx
 
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, NotManaged, UpstreamInvalid
-from proxy.exchange import Exchange, decoded, unique
+from proxy.exchange import Exchange, unique
 from proxy.net.headers import AS_JSON, response_headers, said_otherwise
-from proxy.net.inflate import readable
+from proxy.net.inflate import decoded, readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
 from proxy.options import Options

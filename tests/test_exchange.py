@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest, BodyTooLarge, ModelNotFound, Overloaded, ShuttingDown
-from proxy.exchange import SMALL, Exchange, Intake, decoded
+from proxy.exchange import SMALL, Exchange, Intake
+from proxy.net.inflate import decoded
 from proxy.wire.jsontext import loads
 
 pytestmark = pytest.mark.anyio

@@ -76,3 +76,8 @@ class Ending:
             return outlet.final(attempt.finish or "stop")
         outlet.finish(out)
         return b"" if marked else outlet.counted() + self._writer.end()
+
+    def here(self, out: list[bytes]) -> bytes:
+        """What is left to send of an answer that is wanted no further: of a call that was begun nobody takes half for all."""
+        self._outlet.settle(out)
+        return self._outlet.final("length" if self._answer.attempt.calling else "stop")

@@ -86,17 +86,26 @@ class ResumeFailed:
     """
 
 
-StreamEvent: TypeAlias = ChunkReceived | UpstreamEnded | UpstreamFailed | Reopened | Corrected | ResumeFailed
+@dataclass(frozen=True, slots=True)
+class EndedHere:
+    """Somebody wants no more of the answer than was said."""
+
+
+StreamEvent: TypeAlias = (
+    ChunkReceived | UpstreamEnded | UpstreamFailed | Reopened | Corrected | ResumeFailed | EndedHere
+)
 
 
 LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
     (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
     (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
+    (State.RELAYING, EndedHere): frozenset({State.DONE}),
     (State.PAUSED, Reopened): frozenset({State.RELAYING}),
     (State.PAUSED, Corrected): frozenset({State.RELAYING}),
     (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
     (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
+    (State.PAUSED, EndedHere): frozenset({State.DONE}),
 }
 """Every legal event and the states it may lead to; anything else is a mistake of the driver."""
 

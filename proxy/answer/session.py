@@ -1,9 +1,9 @@
 """The state machine of one streamed answer.
 
-The backend's frames are passed on as the bytes they came as. A frame that differs from an earlier one in
-nothing but a word is not even parsed; every token is counted all the same, so that a pause falls right at the
-pause point, between two chunks of text. After a pause the frames of the next attempt are rewritten to carry
-the first one's identity, so the client sees one answer. How the bytes were cut into reads makes no difference. `LEGAL` is the whole of it.
+The backend's frames are passed on as the bytes they came as. A frame that differs from an earlier one in nothing but a word is
+not even parsed; every token is counted all the same, so that a pause falls right at the pause point, between two chunks of text.
+After a pause the frames of the next attempt are rewritten to carry the first one's identity, so the client sees one answer. How
+the bytes were cut into reads makes no difference. `LEGAL` is the whole of it.
 
 A backend that breaks off after the finish reason has broken off nothing: that answer ends in good order.
 """
@@ -22,6 +22,7 @@ from proxy.answer.events import (
     Commands,
     Correct,
     Corrected,
+    EndedHere,
     Finish,
     Pause,
     Reopened,
@@ -100,8 +101,7 @@ class StreamSession:
     def passed(self, data: bytes) -> bytes | None:
         """Take in one more frame like those before, far from the pause point; what the client gets for it.
 
-        A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. None: nothing was
-        taken in, and it has to be handled.
+        A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. None: it has to be handled.
         """
         outlet = self._outlet
         text = outlet.template.read(data)
@@ -129,8 +129,8 @@ class StreamSession:
         match event:
             case ChunkReceived(data):
                 return self._received(data)
-            case UpstreamEnded():
-                return self._ended()
+            case UpstreamEnded() | EndedHere():
+                return self._ended(here=isinstance(event, EndedHere))
             case UpstreamFailed(message):
                 return self._broke_off(message)
             case Reopened():
@@ -143,9 +143,8 @@ class StreamSession:
 
     def pause_if_full(self) -> bool:
         """For an answer that came whole: pause it if the window, not a bound, ended it."""
-        full = self.watch.is_full(self.answer)
-        self.state = State.PAUSED if full else self.state
-        return full
+        self.state = State.PAUSED if self.watch.is_full(self.answer) else self.state
+        return self.state is State.PAUSED
 
     def pause_to_correct(self, instead: Sequence[Piece]) -> None:
         """For an answer that came whole: wait for another attempt at its calls; `instead` ends it if there is none."""
@@ -155,8 +154,7 @@ class StreamSession:
     # -- relaying: every method below appends what is to be sent to `out`
 
     def _received(self, data: bytes) -> Commands:
-        block = self._inlet.splitter.feed(data)
-        if not block:
+        if not (block := self._inlet.splitter.feed(data)):
             return ()
         out: list[bytes] = []
         template = self._outlet.template
@@ -307,8 +305,10 @@ class StreamSession:
 
     # -- ending
 
-    def _ended(self) -> Commands:
+    def _ended(self, *, here: bool) -> Commands:
         out: list[bytes] = []
+        if here:
+            return self._finish(out, self._ending.here(out))
         return self._ends(out, self._frames(self._inlet.rest(), out) or self._close(out))
 
     def _ends(self, out: list[bytes], stop: Stop | None) -> Commands:
@@ -321,8 +321,7 @@ class StreamSession:
         """The reader of calls lets go of what it kept."""
         if (stop := self._pieces(self._inlet.close(), out)) is not None:
             return stop
-        rest = self._inlet.corrected()
-        if not isinstance(rest, Correct):
+        if not isinstance(rest := self._inlet.corrected(), Correct):
             return self._pieces(rest, out)
         self.state = State.PAUSED
         return rest
@@ -333,9 +332,10 @@ class StreamSession:
         if (stop := self._stop_at_end(out)) is not None:
             return stop
         self.failed = not understood
-        why = self._ending.why
         ending, outlet = self._ending, self._outlet
-        self._last(out, ending.complete(out, marked=self._done_seen) if understood else outlet.failed(why))
+        self._last(
+            out, ending.complete(out, marked=self._done_seen) if understood else outlet.failed(ending.why)
+        )
         return Finish()
 
     def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | Search | None:

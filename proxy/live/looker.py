@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 from proxy import __version__
-from proxy.errors import BadRequest, NotFound
+from proxy.errors import BadRequest, Conflict, NotFound
 from proxy.live.book import Book
-from proxy.live.parts import parts_in
+from proxy.live.diff import DiffLine, What, lines_of, shown
+from proxy.live.parts import parsed, parts_in
 from proxy.live.record import Parts, Record, Talk
 from proxy.live.telling import outcome_of, row_of, turn_of, visible
 from proxy.live.viewer import Viewer
+from proxy.net.apart import apart
 from proxy.neutral.piece import whole_number
+from proxy.neutral.request import Message, Request
 from proxy.tokens.meter import Meter
 
 _DIGITS = 12
@@ -143,6 +146,37 @@ class Looker:
                 continue
             yield record
 
+    async def diff(self, record: Record, *, full: bool) -> dict[str, Any]:
+        """What the client sent and what was forwarded; `full`: with the messages that a summary stands for.
+
+        Raises:
+            Conflict: its bodies are not kept any more, or never were.
+        """
+        bodies = record.bodies
+        if bodies is None or not bodies.forwarded:
+            raise Conflict("The bodies of this request are not kept (any more).", code="not_kept")
+        forwarded = await parsed(bodies.forwarded)
+        asked = bodies.asked.body if isinstance(bodies.asked, Request) else await parsed(bodies.asked)
+        before, after = asked.get("messages") or [], forwarded.get("messages") or []
+        lines = await apart(True, lines_of, before, after)
+        key = (record.outcome.backend, record.outcome.model)
+        costs = self._meter.costs(key, after)
+        tokens = (await self._meter.measure(key, dict(asked))).tokens
+        rows = [_row(line, before, after, costs, full=full) for line in lines]
+        offered = [_tools(body) for body in (asked, forwarded)]
+        return {
+            "request": record.id,
+            "same": bodies.forwarded is bodies.asked,
+            "tokens": {"sent": tokens, "forwarded": record.prompt or record.outcome.tokens_after or 0},
+            "counts": {what: sum(line.what == what for line in lines) for what in get_args(What)},
+            "tools": {
+                "sent": len(offered[0]),
+                "forwarded": len(offered[1]),
+                "changed": offered[0] != offered[1],
+            },
+            "rows": rows,
+        }
+
     # -- sums
 
     def savings(self, viewer: Viewer, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -184,3 +218,31 @@ def _has_status(status: int, asked: str | None) -> bool:
         return True
     said = str(status)
     return asked == said or (len(asked) == 3 and asked.lower().endswith("xx") and said[:1] == asked[0])
+
+
+def _row(
+    line: DiffLine, before: Sequence[Message], after: Sequence[Message], costs: Sequence[float], *, full: bool
+) -> dict[str, Any]:
+    """A line of a diff with its texts."""
+    at = line.forwarded
+    one = line.sent[0] if line.sent and line.what != "summarised" else None
+    told: dict[str, Any] = {
+        "what": line.what,
+        "role": str((before[line.sent[0]] if at is None else after[at]).get("role")),
+        "sent": line.sent,
+        "forwarded": at,
+        "before": None if one is None else shown(before[one]),
+        "after": None if at is None else shown(after[at]),
+        "tokens": 0 if at is None else round(costs[at]),
+    }
+    if full and line.what == "summarised":
+        told["covered"] = [
+            {"index": each, "role": before[each].get("role"), "text": shown(before[each])}
+            for each in line.sent
+        ]
+    return told
+
+
+def _tools(body: Mapping[str, Any]) -> list[Any]:
+    tools = body.get("tools") or body.get("functions")
+    return tools if isinstance(tools, list) else []

@@ -181,7 +181,7 @@ class Record:
         if outcome.first_byte is not None and said and outcome.seconds > outcome.first_byte and self.streamed:
             self.speed = said / (outcome.seconds - outcome.first_byte)
         if job is not None:
-            self.links = tuple(job.prompt.links)
+            self.links, self.scope = tuple(job.prompt.links), job.scope
         self.running, self.state, self.job, self.answer = False, "idle", None, None
 
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 from typing_extensions import override
 
+from proxy.errors import BadRequest, BodyTooLarge
+
 UNDONE = frozenset({"gzip", "x-gzip", "deflate"})
 """Encodings that can be undone, each of them alone."""
 PIECE = 256 * 1024
@@ -149,3 +151,31 @@ class _Inflated(httpx.AsyncByteStream):
     @override
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
+    """Undo a request's content-encoding, up to `limit` bytes.
+
+    Raises:
+        BadRequest: an encoding that is not known, or data that is not in it.
+        BodyTooLarge: more than `limit` bytes come out.
+    """
+    encoding = (encoding or "").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in UNDONE:
+        raise BadRequest(f"content-encoding {encoding} is not supported; send identity, gzip or deflate.")
+    try:
+        plain = undone(body, encoding, limit)
+    except Undecodable as error:
+        raise BadRequest(f"The request body is not valid {encoding}: {error}.") from None
+    if plain is None:
+        raise body_too_large(limit)
+    return plain
+
+
+def body_too_large(limit: int) -> BodyTooLarge:
+    """The error of a request whose body has more than `limit` bytes."""
+    return BodyTooLarge(
+        f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY)."
+    )

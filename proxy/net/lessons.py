@@ -84,6 +84,15 @@ class Lessons:
         for name in (model,) if model is not None else tuple(self._lessons):
             self._keep(name, [])
 
+    def unlearn(self, model: str, what: str) -> bool:
+        """Forget that `tools`, or `continuations`, or `all` of them were refused for a model; whether any was forgotten."""
+        known = self._lessons.get(model, [])
+        left = [
+            each for each in known if what not in ("all", "tools" if each.how is None else "continuations")
+        ]
+        self._keep(model, left)
+        return len(left) < len(known)
+
     def _add(self, model: str, new: _Lesson) -> None:
         others = [lesson for lesson in self._lessons.get(model, ()) if lesson.how is not new.how]
         self._keep(model, [*others, new])

@@ -130,6 +130,11 @@ class LearnedWindows:
             if (learned := self._learned.get(name)) is not None:
                 learned.suspect = True
 
+    def unlearn(self, model: str) -> bool:
+        """Forget the window of a model, and what was seen of it; whether one was forgotten."""
+        self._seen.pop(model, None)
+        return self._learned.pop(model, None) is not None
+
     def clear(self) -> None:
         """It is another server."""
         self._learned.clear()

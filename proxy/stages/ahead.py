@@ -179,6 +179,17 @@ class AheadCompactor:
                 elif plan.reading:
                     await asyncio.wait({task})
 
+    async def give_up(self, scope: str, links: Sequence[bytes]) -> None:
+        """Somebody changes what the next prompt begins with: what is planned for a history of this chain would undo that."""
+        for place in self._places.values():
+            for key, plan in list(place.plans.items()):
+                if plan.scope == scope and plan.stem.begins(links):
+                    del place.plans[key]
+                    if place.running is not None and place.running[0] is plan:
+                        _, task = place.running
+                        task.cancel()
+                        await asyncio.wait({task})
+
     def after(self, job: Job) -> None:
         """An answer has ended: plan for the turn that will follow, if that may have to wait otherwise."""
         upstream, budget = job.route.upstream, job.budget

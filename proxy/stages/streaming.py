@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from proxy.answer.events import (
     ChunkReceived,
     Correct,
     Corrected,
+    EndedHere,
     Finish,
     Pause,
     Reopened,
@@ -135,6 +137,11 @@ class StreamDriver:
         run = self.begin(job, to)
         try:
             await self.go_on(run, await self._pump(run, response))
+        except asyncio.CancelledError:
+            if not (job.exchange.halted and run.session.answer.begun and job.exchange.stopped()):
+                raise
+            if run.session.state is not State.DONE:
+                await self._carry_out(run, EndedHere())
         finally:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
             self.over(run)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.answer.events import (
     ChunkReceived,
+    EndedHere,
     Finish,
     Pause,
     Reopened,
@@ -710,7 +711,10 @@ def test_a_harmless_event_of_several_lines_passes() -> None:
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize(
     "event",
-    [ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), UpstreamFailed("x"), Reopened(5), ResumeFailed()],
+    [
+        *(ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), UpstreamFailed("x"), Reopened(5)),
+        *(ResumeFailed(), EndedHere()),
+    ],
 )
 def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEvent) -> None:
     of = session(CLOSE)
@@ -732,7 +736,7 @@ def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEve
 events = st.one_of(
     bodies(odd_chunks()).map(ChunkReceived),
     st.sampled_from(words(TEXT)).map(lambda text: ChunkReceived(said(text))),
-    st.sampled_from([UpstreamEnded(), UpstreamFailed("x"), ResumeFailed()]),
+    st.sampled_from([UpstreamEnded(), UpstreamFailed("x"), ResumeFailed(), EndedHere()]),
     st.integers(0, 150).map(Reopened),
 )
 

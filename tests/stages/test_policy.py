@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.app import options_of
 from proxy.errors import SettingError
 from proxy.settings import ModelSetting, Settings
+from proxy.settings.choosing import options_of
 from proxy.wire.jsontext import dumps
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, qa, summariser, walk
 from tests.fakes.tokens import FakeTokenizer

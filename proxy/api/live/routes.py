@@ -3,88 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
 from proxy.api.live import schemas
-from proxy.api.live.gate import Seen, is_https
+from proxy.api.live.actions import add_actions
+from proxy.api.live.gate import Seen
+from proxy.api.live.shared import Looking, action_body, described, json_of
 from proxy.api.live.stream import LiveFeed
 from proxy.api.surface import Surface
-from proxy.dialects.bodies import limit_in, object_in, text_in
+from proxy.dialects.bodies import limit_in, text_in
 from proxy.errors import BadRequest
 from proxy.exchange import Exchange
-from proxy.live.viewer import Viewer
-from proxy.wire.jsontext import dumps
 
-LARGEST = 2**20
-"""Bytes of the body of an action."""
 _USUAL, _MOST = 100, 500
 _STREAM = {200: {"content": {"text/event-stream": {}}, "description": "Server-Sent Events."}}
-_KEY_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": schemas.KeyShown.model_json_schema()}},
-    }
-}
 Handed = Callable[[Callable[[Exchange], Awaitable[None]], Exchange], Response]
 
 
 def live_router(on: Surface, route_class: type[APIRoute], handed: Handed, scope_key: str) -> APIRouter:
     """All of them. `handed` answers past FastAPI, `scope_key` is where the exchange stands in the scope."""
-    described = HTTPBearer(
-        auto_error=False, description="A key from SPILLWAY_API_KEYS or SPILLWAY_ADMIN_KEYS."
-    )
-    router = APIRouter(route_class=route_class, dependencies=[Depends(described)], tags=["live"])
-    looking = _Looking(on, scope_key)
+    keys = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS or SPILLWAY_ADMIN_KEYS.")
+    router = APIRouter(route_class=route_class, dependencies=[Depends(keys)], tags=["live"])
+    looking = Looking(on.gate, on.looker, scope_key)
     _sessions(router, on, looking)
     _feed(router, looking, handed)
+    add_actions(router, on, looking)
     _conversations(router, looking)
     _requests(router, looking)
     return router
 
 
-class _Looking:
-    """What the routes share."""
-
-    def __init__(self, on: Surface, scope_key: str) -> None:
-        self.gate, self.looker = on.gate, on.looker
-        self.feed = LiveFeed(on.looker)
-        self._scope_key = scope_key
-
-    def exchange(self, request: Request) -> Exchange:
-        """The request as Spillway has it."""
-        exchange: Exchange = request.scope[self._scope_key]
-        return exchange
-
-    def viewer(self, request: Request) -> Viewer:
-        """Who looks; raises Unauthorized or Forbidden."""
-        return self.gate.viewer(self.exchange(request))
-
-    def session(self, exchange: Exchange, seen: Seen | None) -> dict[str, Any]:
-        """What a page is told of itself."""
-        scheme = "https" if is_https(exchange) else "http"
-        host = exchange.header(b"host") or "127.0.0.1"
-        viewer = None if seen is None else seen.viewer
-        return {
-            "role": None if viewer is None else viewer.role,
-            "content": viewer is not None and viewer.content,
-            "csrf": None if seen is None else seen.csrf,
-            "version": self.looker.version,
-            "base_url": f"{scheme}://{host}/v1",
-        }
-
-
-def _sessions(router: APIRouter, on: Surface, looking: _Looking) -> None:
+def _sessions(router: APIRouter, on: Surface, looking: Looking) -> None:
     @router.get("/spillway/session", response_model=schemas.Session)
     async def session(request: Request) -> Response:
         """Tell who looks, and whether a key is needed. Never refused."""
         exchange = looking.exchange(request)
-        return _json(looking.session(exchange, on.gate.seen(exchange)))
+        return json_of(looking.session(exchange, on.gate.seen(exchange)))
 
-    @router.post("/spillway/session", response_model=schemas.Session, openapi_extra=_KEY_BODY)
+    @router.post(
+        "/spillway/session", response_model=schemas.Session, openapi_extra=described(schemas.KeyShown)
+    )
     async def begin(request: Request) -> Response:
         """Take a key, and give a cookie that stands for it."""
         exchange = looking.exchange(request)
@@ -93,7 +54,7 @@ def _sessions(router: APIRouter, on: Surface, looking: _Looking) -> None:
             raise BadRequest("`key` must be the key to be shown.", param="key")
         begun, cookie = on.gate.begin(exchange, key)
         told = looking.session(exchange, Seen(begun.viewer, begun.csrf, by_key=False))
-        return _json(told, cookie)
+        return json_of(told, cookie)
 
     @router.delete("/spillway/session", status_code=204)
     async def end(request: Request) -> Response:
@@ -103,7 +64,9 @@ def _sessions(router: APIRouter, on: Surface, looking: _Looking) -> None:
         return Response(status_code=204, headers={"set-cookie": on.gate.end(exchange).decode("latin-1")})
 
 
-def _feed(router: APIRouter, looking: _Looking, handed: Handed) -> None:
+def _feed(router: APIRouter, looking: Looking, handed: Handed) -> None:
+    feed = LiveFeed(looking.looker)
+
     @router.get("/spillway/live", responses=_STREAM, response_class=Response)  # type: ignore[arg-type]  # as FastAPI has it
     async def live(request: Request) -> Response:
         """Tell what happens while it happens, from a snapshot on."""
@@ -114,12 +77,12 @@ def _feed(router: APIRouter, looking: _Looking, handed: Handed) -> None:
         session = looking.session(exchange, looking.gate.seen(exchange))
 
         async def serve(exchange: Exchange) -> None:
-            await looking.feed.serve(exchange, viewer, session, only)
+            await feed.serve(exchange, viewer, session, only)
 
         return handed(serve, exchange)
 
 
-def _conversations(router: APIRouter, looking: _Looking) -> None:
+def _conversations(router: APIRouter, looking: Looking) -> None:
     looker = looking.looker
 
     @router.get("/spillway/conversations", response_model=schemas.Conversations)
@@ -127,52 +90,35 @@ def _conversations(router: APIRouter, looking: _Looking) -> None:
         """List conversations, newest first."""
         viewer, asked = looking.viewer(request), request.query_params
         talks = looker.talks(viewer, asked, limit_in(asked, usual=_USUAL, most=_MOST))
-        return _json({"conversations": await looker.rows(talks, viewer)})
+        return json_of({"conversations": await looker.rows(talks, viewer)})
 
     @router.get("/spillway/conversations/{conversation}", response_model=schemas.Conversation)
     async def conversation(request: Request, conversation: str) -> Response:
         """Tell what happened in one, turn by turn."""
         viewer = looking.viewer(request)
-        return _json(await looker.timeline(looker.talk(conversation, viewer), viewer))
+        return json_of(await looker.timeline(looker.talk(conversation, viewer), viewer))
 
 
-def _requests(router: APIRouter, looking: _Looking) -> None:
+def _requests(router: APIRouter, looking: Looking) -> None:
     looker = looking.looker
 
     @router.get("/spillway/outcomes", response_model=schemas.Outcomes)
     async def outcomes(request: Request) -> Response:
         """List requests, newest first."""
         viewer, asked = looking.viewer(request), request.query_params
-        return _json(looker.outcomes(viewer, asked, limit_in(asked, usual=_USUAL, most=_MOST)))
+        return json_of(looker.outcomes(viewer, asked, limit_in(asked, usual=_USUAL, most=_MOST)))
 
     @router.get("/spillway/requests/{name:path}", response_model=schemas.Turn)
     async def one(request: Request, name: str) -> Response:
         """Tell all that happened to one request."""
-        return _json(looker.turn(looker.record(name, looking.viewer(request))))
+        return json_of(looker.turn(looker.record(name, looking.viewer(request))))
 
     @router.get("/spillway/savings", response_model=schemas.Savings)
     async def savings(request: Request) -> Response:
         """Tell what was saved, and how that is counted."""
-        return _json(looker.savings(looking.viewer(request), request.query_params))
+        return json_of(looker.savings(looking.viewer(request), request.query_params))
 
     @router.get("/spillway/calibration", response_model=schemas.CalibrationPoints)
     async def calibration(request: Request) -> Response:
         """Tell how well prompts were estimated."""
-        return _json(looker.calibration(looking.viewer(request), request.query_params))
-
-
-async def action_body(exchange: Exchange) -> dict[str, Any]:
-    """The JSON object that an action came with; empty if it came with nothing.
-
-    Raises:
-        BadRequest, BodyTooLarge: it is something else, or too much.
-    """
-    raw = await exchange.decoded(await exchange.body(LARGEST), LARGEST)
-    return object_in(raw) if raw.strip() else {}
-
-
-def _json(value: Any, cookie: bytes | None = None) -> Response:
-    headers = {"cache-control": "no-store"}
-    if cookie is not None:
-        headers["set-cookie"] = cookie.decode("latin-1")
-    return Response(dumps(value), media_type="application/json", headers=headers)
+        return json_of(looker.calibration(looking.viewer(request), request.query_params))

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from proxy.live.diff import What
 from proxy.live.record import Activity
-
-What = Literal["kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"]
 
 
 class _Told(BaseModel):

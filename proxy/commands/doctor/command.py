@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from proxy.app import open_wire, options_of, upstreams
+from proxy.app import open_wire, upstreams
 from proxy.backends.profile import Fact, ModelProfile
 from proxy.commands.doctor.clients import beliefs
 from proxy.commands.doctor.judging import judged
@@ -23,6 +23,7 @@ from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.settings import BackendSetting, Settings
+from proxy.settings.choosing import options_of
 from proxy.stages.routing import Router, not_listed
 
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")

@@ -1,0 +1,123 @@
+"""The routes that show what was said, and those that change something: each tells whose it is before it does."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from proxy.api.live import schemas
+from proxy.api.live.shared import Looking, action_body, described, json_of
+from proxy.api.surface import Surface
+from proxy.dialects.bodies import text_in
+from proxy.errors import BadRequest, Conflict, Forbidden
+from proxy.live.amending import Amender
+from proxy.live.record import Talk
+from proxy.live.viewer import Viewer
+from proxy.telemetry.events import Stopped
+
+_SUMMARY = "/spillway/conversations/{conversation}/summary"
+_LESSONS = ("window", "tools", "continuations", "all")
+
+
+def add_actions(router: APIRouter, on: Surface, looking: Looking) -> None:
+    """Add them all."""
+    _summaries(router, looking, on.amender)
+    _requests(router, looking)
+    _lessons(router, on, looking)
+
+
+def _summaries(router: APIRouter, looking: Looking, amender: Amender) -> None:
+    def talk(name: str, viewer: Viewer) -> Talk:
+        found = looking.looker.talk(name, viewer)
+        _check_reads(viewer, found.tenant)
+        return found
+
+    @router.get(_SUMMARY, response_model=schemas.Summary)
+    async def summary(request: Request, conversation: str) -> Response:
+        """Tell what stands for the part of a conversation that no longer fits."""
+        return json_of(await amender.summary(talk(conversation, looking.viewer(request))))
+
+    @router.put(_SUMMARY, response_model=schemas.Summary, openapi_extra=described(schemas.SummaryEdit))
+    async def edit(request: Request, conversation: str) -> Response:
+        """Put another text into it, from the next prompt on."""
+        found = talk(conversation, looking.actor(request))
+        asked = await action_body(looking.exchange(request))
+        block = asked.get("block")
+        if block is not None and type(block) is not int:
+            raise BadRequest("`block` must be the index of a block.", param="block")
+        return json_of(await amender.edit(found, text_in(asked, "text"), block))
+
+    @router.delete(_SUMMARY, response_model=schemas.Rejected)
+    async def reject(request: Request, conversation: str) -> Response:
+        """Go back to the checkpoint before it."""
+        viewer = looking.actor(request)
+        found = looking.looker.talk(conversation, viewer)
+        done = await amender.reject(found)
+        return json_of(done if viewer.reads(found.tenant) else {**done, "summary": None})
+
+    @router.post(
+        f"{_SUMMARY}/rewrite", response_model=schemas.Summary, openapi_extra=described(schemas.RewriteWish)
+    )
+    async def rewrite(request: Request, conversation: str) -> Response:
+        """Have it written anew."""
+        found = talk(conversation, looking.actor(request))
+        asked = await action_body(looking.exchange(request))
+        return json_of(await amender.rewrite(found, text_in(asked, "instructions").strip()))
+
+
+def _requests(router: APIRouter, looking: Looking) -> None:
+    @router.get("/spillway/requests/{name:path}/diff", response_model=schemas.Diff)
+    async def diff(request: Request, name: str) -> Response:
+        """Tell what the client sent and what was forwarded."""
+        viewer = looking.viewer(request)
+        record = looking.looker.record(name, viewer)
+        _check_reads(viewer, record.tenant)
+        full = request.query_params.get("full") in ("1", "true")
+        return json_of(await looking.looker.diff(record, full=full))
+
+    @router.post("/spillway/requests/{name:path}/stop", response_model=schemas.Stopping)
+    async def stop(request: Request, name: str) -> Response:
+        """End an answer that is being made."""
+        record = looking.looker.record(name, looking.actor(request))
+        job = record.job
+        if job is None or not job.exchange.halt():
+            raise Conflict("This request is not being served (any more).", code="not_running")
+        job.journal.tell(Stopped())
+        return json_of({"stopped": True})
+
+
+def _lessons(router: APIRouter, on: Surface, looking: Looking) -> None:
+    @router.delete("/spillway/lessons", response_model=schemas.Forgotten)
+    async def forget(request: Request) -> Response:
+        """Forget what was learned of a model."""
+        viewer, asked = looking.actor(request), request.query_params
+        if not viewer.all:
+            raise Forbidden(
+                "What was learned of a model is everybody's: forgetting it needs a key of SPILLWAY_ADMIN_KEYS.",
+                code="admin_only",
+            )
+        lesson = asked.get("lesson", "")
+        if lesson not in _LESSONS:
+            raise BadRequest(f"`lesson` must be one of {', '.join(_LESSONS)}.", param="lesson")
+        upstream = next(
+            (each for each in on.relay.router.upstreams if each.name == asked.get("backend")), None
+        )
+        if upstream is None:
+            raise BadRequest("`backend` must be the name of a backend.", param="backend")
+        model = asked.get("model", "")
+        forgotten = upstream.prober.unlearn(model, lesson)
+        for each in looking.looker.book.watching if forgotten else ():
+            each.learned(upstream.name, model, "forgotten")
+        return json_of({"forgotten": forgotten})
+
+
+def _check_reads(viewer: Viewer, tenant: str) -> None:
+    """See that a viewer may see what was said.
+
+    Raises:
+        Forbidden: not to an admin, where it is not to be shown.
+    """
+    if not viewer.reads(tenant):
+        raise Forbidden(
+            "What was said is not shown to admin keys: SPILLWAY_SHOW_CONTENT=1 allows it.",
+            code="content_not_shown",
+        )

@@ -1,0 +1,61 @@
+"""From the settings to the options that the stages see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from proxy.errors import SettingError
+from proxy.options import Options
+from proxy.settings.settings import Settings
+
+
+def options_of(settings: Settings) -> Options:
+    """The part of the settings that the stages see.
+
+    Raises:
+        SettingError: a system prompt file can't be read.
+    """
+    overrides = tuple(
+        (glob, {**model.model_dump(), "system_prompt": _prompt_in(model.system_prompt_file)})
+        for glob, model in settings.models.items()
+    )
+    return Options(
+        trigger=settings.trigger,
+        target=settings.target,
+        pause=settings.pause,
+        vain_resumes=settings.vain_resumes,
+        answer_windows=settings.answer_windows,
+        summary_model=settings.summary_model,
+        stabilise=() if "off" in settings.stabilise else settings.stabilise,
+        virtual_window=settings.virtual_window,
+        recall=settings.recall,
+        recall_share=settings.recall_share,
+        recall_model=settings.recall_model,
+        ahead=settings.ahead,
+        status=settings.status,
+        policy=settings.policy,
+        answer_cap=settings.answer_cap,
+        tools_allowed=settings.tools_allowed,
+        system_prompt=_prompt_in(settings.system_prompt_file),
+        emulate_tools=settings.emulate_tools,
+        ask_usage=settings.ask_usage,
+        max_body=settings.max_body,
+        max_messages=settings.max_messages,
+        max_parts=settings.max_parts,
+        max_answer=settings.max_answer,
+        summary_timeout=settings.summary_timeout,
+        grace=settings.grace,
+        heartbeat=settings.heartbeat,
+        overrides=overrides,
+    )
+
+
+def _prompt_in(file: Path | None) -> str | None:
+    """The text of a system prompt file, without white space at its ends."""
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise SettingError(f"SPILLWAY_SYSTEM_PROMPT_FILE={str(file)!r}: cannot be read: {reason}") from None
