@@ -25,13 +25,10 @@ T = TypeVar("T")
 
 COOL_DOWN = 1.0
 """Seconds before a backend is asked again that failed to answer, or whose answer has to be fresh."""
-
 FIXED_FACTOR = 10
 """How many times longer a profile is believed where windows can't change while the server runs."""
-
 DOUBTED = 60.0
 """Seconds for which nothing may fit a backend whose kind was known, before it is believed to be another one now."""
-
 MOST_MODELS = 1024
 """Models remembered; their ids come from clients, so there must be an end."""
 
@@ -224,7 +221,8 @@ class Prober:
     def learn_tools(self, model: str, origin: str) -> None:
         """Note that tools were refused for a model; `origin` says in whose words.
 
-        That holds for a time, or until the backend newly says that the model takes tools or is started anew. The user's own word stands above it.
+        That holds for a time, or until the backend newly says that the model takes tools or is started anew. The
+        user's own word stands above it.
         """
         kept = self._kept.get(model)
         listed = kept.profile.tools if kept is not None else None
