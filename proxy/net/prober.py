@@ -221,8 +221,7 @@ class Prober:
     def learn_tools(self, model: str, origin: str) -> None:
         """Note that tools were refused for a model; `origin` says in whose words.
 
-        That holds for a time, or until the backend newly says that the model takes tools or is started anew. The
-        user's own word stands above it.
+        That holds for a time, or until the backend newly says that the model takes tools or is started anew. The user's own word stands above it.
         """
         kept = self._kept.get(model)
         listed = kept.profile.tools if kept is not None else None
@@ -249,8 +248,7 @@ class Prober:
 
     def unlearn(self, model: str, what: str) -> bool:
         """Forget what was learned of a model: its `window`, `tools`, `continuations`, or `all`; whether there was any."""
-        window = what in ("window", "all") and self._windows.unlearn(model)
-        return self._lessons.unlearn(model, what) or window
+        return self._lessons.unlearn(model, what) | (what in ("window", "all") and self._windows.unlearn(model))
 
     def forget(self, model: str | None = None) -> None:
         """The connection was refused, or came back: ask again before believing what is known.
