@@ -22,7 +22,6 @@ from proxy.net.tasks import spawn
 from proxy.net.windows import LearnedWindows, contradicts
 
 T = TypeVar("T")
-
 COOL_DOWN = 1.0
 """Seconds before a backend is asked again that failed to answer, or whose answer has to be fresh."""
 FIXED_FACTOR = 10
@@ -248,7 +247,8 @@ class Prober:
 
     def unlearn(self, model: str, what: str) -> bool:
         """Forget what was learned of a model: its `window`, `tools`, `continuations`, or `all`; whether there was any."""
-        return self._lessons.unlearn(model, what) | (what in ("window", "all") and self._windows.unlearn(model))
+        window = what in ("window", "all") and self._windows.unlearn(model)
+        return self._lessons.unlearn(model, what) or window
 
     def forget(self, model: str | None = None) -> None:
         """The connection was refused, or came back: ask again before believing what is known.
