@@ -109,7 +109,8 @@ def _step(
         played.overflows += 1
         return before
     played.vain += any("did not help" in str(event) for event in read_stream(answer.content).events)
-    sent, window = asked[-1], fake.models[0].window
+    sent = asked[0]  # what comes after it goes on with an answer that was paused
+    window = fake.models[0].window
     played.invalid += _flawed(sent["messages"]) and not _flawed(messages)
     forced = fake.count({**sent, "messages": _least(messages)}) / window
     if forced < _FULL - _ROOM:
@@ -132,10 +133,10 @@ def _reduced(played: Replayed, fill: float, forced: float) -> None:
 
 
 def _least(messages: Sequence[Message]) -> list[Message]:
-    """What no reduction touches: the system prompt, the newest user message, and what came since the model spoke."""
-    last = messages[-1]
-    asked = next(message for message in reversed(messages) if message["role"] == "user")
-    return [messages[0], asked, *([last] if last is not asked else [])]
+    """What no reduction touches: the system prompt, the newest user message, and the newest results with their calls."""
+    asked = next(at for at in reversed(range(len(messages))) if messages[at]["role"] == "user")
+    step = max(at for at in cut_points(messages) if at < len(messages))
+    return [messages[0], messages[asked], *messages[max(step, asked + 1) :]]
 
 
 def _newest(played: Replayed, newest: Message, sent: Sequence[Message], window: int) -> None:

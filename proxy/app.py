@@ -241,7 +241,7 @@ def _relay(
     attempts = Attempts(
         preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
     )
-    resumer = Resumer(compactor=compactor, attempts=attempts, meter=meter)
+    resumer = Resumer(compactor=compactor, attempts=attempts, counting=counting)
     ahead = AheadCompactor(preparer=preparer, compactor=compactor, meter=meter, journals=journals, near=near)
     searcher = Searcher(recaller=recaller, attempts=attempts, meter=meter)
     return Relay(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -23,6 +23,10 @@ _FOLDED = 1 / 4
 """Share of its tokens that is left of what is put in short by code."""
 _LEAST = 0.25
 """Share of the room that the beginning has, however large the newest turn is."""
+_OF_THE_REST = 1 / 2
+"""Share of what the newest turn leaves of the room, that a summary may take."""
+_SMALLEST = 96
+"""Tokens of a summary that says anything."""
 _UNUSED = 0.15
 """Share of the room that may be left unused; more is filled from the beginning."""
 
@@ -96,13 +100,38 @@ class _Plan:
     """Index of the newest user message, where it belongs to the beginning."""
     chosen: bool
     """Whether the head was chosen now, and is not that of an earlier compaction."""
+    folded: tuple[Message, ...] = ()
+    """The earlier block, and of it what is told anew."""
+
+    @property
+    def without_opening(self) -> _Plan:
+        """The same, where nothing of the beginning stays as it was but what the user asked last."""
+        asked = [m for m in self.reduction.messages if is_user(m) and not is_summary(m)]
+        last = next((m for m in reversed(asked) if m.get("content") != summary.BRIDGE), None)
+        head = [m for m in self.head if m is last or is_summary(m) or m.get("content") == summary.BRIDGE]
+        return self if len(head) == len(self.head) else replace(self, head=head, chosen=False)
+
+    @property
+    def without_extracts(self) -> _Plan:
+        """The same, where what code told last of all is told anew with the rest, in one extract."""
+        at = next((i for i, message in enumerate(self.head) if is_summary(message)), None)
+        kept, told = ("", "") if at is None else summary.last_extract(str(self.head[at]["content"]))
+        if at is None or not told:
+            return self
+        block = self.head[at]
+        rest = [{**block, "content": kept}, *self.head[at + 1 :]] if kept else []
+        return replace(
+            self, head=[*self.head[:at], *rest], chosen=False, folded=(block, {**block, "content": told})
+        )
 
     @property
     def zone(self) -> list[Message]:
-        """What the block stands for."""
-        whole = set(map(id, self.head))
-        between = self.reduction.messages[self.reduction.floor : self.start]
-        return [message for message in between if id(message) not in whole]
+        """What the block stands for: not what stays whole, in front of it or, as the newest user message, behind it."""
+        messages, newest = self.reduction.messages, newest_user(self.reduction.messages)
+        whole = {*map(id, self.head), *map(id, self.folded[:1])}
+        whole |= set() if newest is None else {id(messages[newest])}
+        rest = (message for message in messages[: self.start] if id(message) not in whole)
+        return [*self.folded[1:], *rest]
 
 
 def summarise(
@@ -112,31 +141,50 @@ def summarise(
 
     What is not worth asking a model for is put in short by code, behind the blocks that there are.
     """
+    wished, by = by.tokens, replace(by, tokens=_size(by.tokens, pruned))
     plan = _planned(reduction, pruned, by)
     if plan is None or (new := _new(plan)) <= 0:
         return None, ()
     block, due = _block(plan.reduction), new
     if block is not None and _outgrown(plan, block, pruned, by):
         due += plan.reduction.costs[block]
-    asks = always or due >= reduction.limits.worth
+    # What has to be told in next to nothing a model tells no better.
+    asks = always or (due >= reduction.limits.worth and by.tokens >= wished // 4)
     if asks and block is not None and due > new:
-        merged = replace(plan.reduction, floor=block)
-        plan, new = replace(plan, reduction=merged, head=merged.messages[:block]), due
+        plan = _merged(plan, block, pruned, by)
+        new = _new(plan)
     if new - by.tokens < reduction.limits.minimum_gain:
         return None, ()
-    rung, text, size = "summarise", "", by.tokens
-    zone = plan.zone
-    source = source_of(zone)
+    text, size, source = "", by.tokens, source_of(plan.zone)
     if asks:
         text = yield from asked(plan.reduction, by, plan.start, source)
     else:
         size = min(size, int(new * _FOLDED))
-    if not text:
-        rung, text = "extract", _extract(zone, source, reduction, size)
-    text = _within(text, reduction, size)
-    compacted = _filled(plan, pruned, summary.block(text, zone, limit=size, source=source))
+    compacted = _condensed(plan, pruned, text, size, source)
+    for barer in _barer(plan, extracts=not asks):
+        if not compacted.suffices:
+            compacted = _condensed(barer, pruned, text, by.tokens if barer.folded else size)
     gained = compacted.total < reduction.total - reduction.limits.minimum_gain
-    return (compacted, (rung,)) if gained else (None, ())
+    return (compacted, ("summarise" if text else "extract",)) if gained else (None, ())
+
+
+def _barer(plan: _Plan, *, extracts: bool) -> Iterator[_Plan]:
+    """What is given up in front of the newest turn where that takes what room there is, by and by."""
+    bare = plan.without_opening
+    if bare is not plan:
+        yield bare
+    if extracts and bare.without_extracts is not bare:
+        yield bare.without_extracts
+
+
+def _condensed(
+    plan: _Plan, pruned: Reduction, text: str, size: int, source: Source | None = None
+) -> Reduction:
+    """The history with its block: this text, or what code makes of it in as many tokens."""
+    zone = plan.zone
+    source = source_of(zone) if source is None else source
+    told = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
+    return _filled(plan, pruned, summary.block(told, zone, limit=size, source=source))
 
 
 def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:
@@ -158,6 +206,23 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
     begins = begins if begins is not None and begins < start else None
     head = opening(reduction, min(end, start), room, forced=begins)
     return _Plan(reduction, head, start, begins, chosen=True)
+
+
+def _size(tokens: int, reduction: Reduction) -> int:
+    """Tokens of a summary, so many if the newest turn leaves room: it must not take all that is left to what comes next."""
+    left = max(reduction.budget, reduction.enough) - _least_tail(reduction)
+    return max(min(tokens, _SMALLEST), min(tokens, int(left * _OF_THE_REST)))
+
+
+def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan:
+    """The same, where the earlier block becomes part of the new one: its room is the tail's.
+
+    Not where that would be filled with calls and the notes for their results, which are told better in the block.
+    """
+    merged, start = replace(plan.reduction, floor=block), None
+    if not any(map(is_result, merged.messages[plan.reduction.floor : plan.start])):
+        start = _tail_start(pruned, merged.budget - sum(merged.costs[:block]) - by.tokens)
+    return replace(plan, reduction=merged, head=merged.messages[:block], start=start or plan.start)
 
 
 def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -> float:
@@ -224,11 +289,16 @@ def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
         head.pop()
     while head and is_summary(head[-1]):
         block = f"{head.pop()['content']}\n{block}"
-    speaker = next((m.get("role") for m in reversed(head) if m.get("role") not in SYSTEM_ROLES), "assistant")
-    said: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
     rest = list(messages[plan.start :])
     if newest is not None and plan.newest is None and reduction.floor <= newest < plan.start:
         rest.insert(0, messages[newest])
+    return _around(reduction, head, block, rest)
+
+
+def _around(reduction: Reduction, head: Sequence[Message], block: str, rest: Sequence[Message]) -> Reduction:
+    """The history of a block between a head and the rest, such that user and assistant take turns."""
+    speaker = next((m.get("role") for m in reversed(head) if m.get("role") not in SYSTEM_ROLES), "assistant")
+    said: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
     role = bridge_needed(said, rest)
     bridge = [{"role": role, "content": summary.BRIDGE if role == "user" else summary.NOTED}] if role else []
     shorter = [*head, said, *bridge, *rest]

@@ -10,6 +10,7 @@ from proxy.history.identifiers import identifiers
 from proxy.history.marks import (
     BETWEEN,
     CLOSE,
+    EXTRACT,
     FENCE,
     FENCE_END,
     MORE_SAID,
@@ -73,6 +74,16 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     )
     more = f"\n{MORE_SAID}{defanged(BETWEEN.join(said))}" if said else ""
     return f"{OPEN}\n{text}{more}{listed}{rules}\n{CLOSE}"
+
+
+def last_extract(content: str) -> tuple[str, str]:
+    """What a block holds in front of the extracts at its end, and these; each empty if there is none."""
+    pieces = content.split(f"{OPEN}\n")[1:]
+    written = next((n for n in range(len(pieces), 0, -1) if not pieces[n - 1].startswith(f"{EXTRACT}\n")), 0)
+    kept, told = (
+        "".join(f"{OPEN}\n{piece}" for piece in part) for part in (pieces[:written], pieces[written:])
+    )
+    return kept.rstrip("\n"), told
 
 
 def plain(text: str) -> str:

@@ -28,7 +28,7 @@ from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
-from proxy.stages.room import cut_from_newest
+from proxy.stages.room import cut_from_newest, for_results, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import Compacted, Compacting
@@ -109,11 +109,11 @@ class Compactor:
             # not know of the newest messages.
             await self._counting.make_sure(job)
             if unaware or job.prompt.estimate.upper > budget.limit:
-                await self._shorten(job, budget, goal, _surely_below(budget.limit, job))
+                await self._shorten(job, budget, goal, surely_below(budget.limit, job))
         if done is None:
             self._cool(cold, job.journal.clock())
         elif limit is None:
-            await self._recaller.recall(job, reserve=budget.goal - goal)
+            await self._recaller.recall(job, reserve=max(budget.goal - goal, for_results(job, budget)))
         return done is not None or dropped
 
     async def helps(self, job: Job) -> bool:
@@ -298,7 +298,7 @@ class Compactor:
             tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
             overhead=overhead,
             same_model=same and self._experience.appended_serves(route),
-            trust=max(_COLD, _surely_below(window, job) / window) if same else _COLD,
+            trust=max(_COLD, surely_below(window, job) / window) if same else _COLD,
             wish=job.wish,
         )
 
@@ -388,12 +388,3 @@ def _answered(prompt: Prompt) -> bytes:
 def _of_history(prompt: Prompt) -> int:
     """Tokens of a prompt without what was recalled for it, which no rewrite covers."""
     return prompt.estimate.tokens - prompt.recalled.tokens
-
-
-def _surely_below(bound: int, job: Job) -> int:
-    """Predicted tokens at which an upper bound like that of the job's prompt is `bound`.
-
-    The margin of a long prompt grows with it, that of a short one is mostly fixed.
-    """
-    tokens, upper = job.prompt.estimate.tokens, job.prompt.estimate.upper
-    return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))

@@ -11,6 +11,7 @@ from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.history.checkpoint import LearnedState
+from proxy.history.turns import is_result
 from proxy.net.tasks import spawn
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
@@ -71,8 +72,8 @@ class Counting:
     async def refine(self, job: Job) -> None:
         """Have the facts in order before a decision to compact: the window as it is now, and the exact count.
 
-        The backend counts, for a moment, where the decision hangs on the estimate's error. The first request with
-        other tools than before is counted exactly in the background.
+        The backend counts, for a moment, where the decision hangs on the estimate's error, or how much of a result has to go
+        that the model has not read. The first request with other tools than before is counted exactly in the background.
         """
         estimate = job.prompt.estimate
         budget = await self._read_window(job) if job.is_due else job.budget
@@ -80,7 +81,8 @@ class Counting:
             return
         doubt = estimate.upper - estimate.tokens
         due = partial(budget.needs_compaction, passing=job.prompt.recalled.newest_tokens)
-        if due(estimate.upper, estimate.upper) and not due(estimate.tokens - doubt, estimate.tokens):
+        surely = due(estimate.tokens - doubt, estimate.tokens)
+        if due(estimate.upper, estimate.upper) and (not surely or any(map(is_result, job.prompt.sent[-1:]))):
             await self._ask(job, EXACT_TIMEOUT)
         elif job.prompt.request.body.get("tools"):
             known = (job.key, estimate.ticket.scope)

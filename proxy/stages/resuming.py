@@ -15,10 +15,10 @@ from proxy.neutral.request import Message
 from proxy.shortening.continuation import ContinuationRequest, Partial, SaidBefore, continuation, shorten_said
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.compacting import Compactor
+from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.summarising import drive
 from proxy.telemetry.events import Resumed
-from proxy.tokens.meter import Meter
 
 _log = logging.getLogger("spillway.resume")
 
@@ -43,10 +43,10 @@ class ResumeState:
 class Resumer:
     """Compacts and asks the backend to go on. What it refuses, or begins anew, is remembered for its model."""
 
-    def __init__(self, *, compactor: Compactor, attempts: Attempts, meter: Meter) -> None:
+    def __init__(self, *, compactor: Compactor, attempts: Attempts, counting: Counting) -> None:
         self._compactor = compactor
         self._attempts = attempts
-        self._meter = meter
+        self._counting = counting
 
     async def resume(self, job: Job, answer: Answer, state: ResumeState) -> Attempted | None:
         """Open the next attempt; None when there is no way to go on.
@@ -84,19 +84,48 @@ class Resumer:
         if state.hidden and not answer.attempt.calling:
             state.gap = answer.cut_back()
         partial = await self._shortened(job, answer, state, budget.window * SAID_SHARE)
-        said = sum(self._cost(job)([{"role": "assistant", "content": partial.text or partial.thought}]))
-        if job.prompt.estimate.tokens + said > budget.goal and not answer.attempt.cleared:
-            gained = await self._compactor.compact(job, goal=max(1, int(budget.goal - said)))
-            if not gained:
-                await self._compactor.drop_recalled(job)
+
+        def asked() -> ContinuationRequest:
+            return continuation(job.prompt.messages, partial, how, thoughts=_thinks_on(job))
+
+        if not answer.attempt.cleared and not await self._make_room(job, answer, asked):
+            return Remedy.GIVE_UP
         while True:
-            request = continuation(job.prompt.messages, partial, how, thoughts=_thinks_on(job))
+            request = asked()
             opened = await self._attempts.go_on(job, request, answer.said_tokens, how=how)
             if isinstance(opened, Attempted):
                 return opened
             done = await self._attempts.mend(job, opened)
             if done not in (Remedy.WAIT, Remedy.SHORTEN):
                 return done
+
+    async def _make_room(self, job: Job, answer: Answer, asked: Callable[[], ContinuationRequest]) -> bool:
+        """Shorten the history, at any price, so that a request to go on has room behind it with what is said already.
+
+        False: it has none, by a count and not by an estimate.
+        """
+        budget = job.budget
+        assert budget is not None
+        await self._counting.make_sure(job)
+        added = await self._added(job, answer, asked())
+        goal = max(1, int(budget.goal - added))
+        if job.prompt.estimate.tokens <= goal:
+            return True
+        if not await self._compactor.compact(job, goal=goal):
+            await self._compactor.drop_recalled(job)
+        if job.prompt.estimate.tokens + added > budget.limit:
+            await self._compactor.compact(job, goal=goal, limit=max(1, int(budget.limit - added)))
+        counted = job.prompt.estimate.source == "backend"
+        return not counted or job.prompt.estimate.tokens + min(added, answer.attempt.gained) < budget.window
+
+    async def _added(self, job: Job, answer: Answer, request: ContinuationRequest) -> float:
+        """Tokens that a request to go on has beyond the prompt, by the upper bound; by more if more came than was estimated."""
+        cost, prompt = self._cost(job), job.prompt
+        whole = await self._counting.meter.measure(job.key, {**job.body(), "messages": request.messages})
+        said = sum(cost([{"role": "assistant", "content": answer.unplaced + answer.reasoning}]))
+        added = sum(cost(request.messages)) - sum(cost(prompt.messages))
+        more = max(1.0, answer.said_tokens / max(1.0, said))
+        return max(added * more, whole.upper - prompt.estimate.upper)
 
     async def correct(self, job: Job, answer: Answer, correction: Correct) -> Attempted | None:
         """Ask once more for a tool call that could not be made; None if the backend does not take that.
@@ -123,7 +152,7 @@ class Resumer:
             job.profile = await prober.profile(job.route.model)
 
     def _cost(self, job: Job) -> Callable[[Any], list[float]]:
-        return lambda messages: self._meter.costs(job.key, messages)
+        return lambda messages: self._counting.meter.costs(job.key, messages)
 
     async def _shortened(self, job: Job, answer: Answer, state: ResumeState, room: float) -> Partial:
         """What was said so far, or thought if nothing was said, in `room` tokens."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.errors import ContextOverflow
-from proxy.history.turns import newest_user
+from proxy.history.turns import is_result, newest_user
 from proxy.net.apart import apart
 from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
+from proxy.shortening.budget import ContextBudget
 from proxy.shortening.middles import LEAST_LEFT, newest_cut
 from proxy.stages.job import Job
 from proxy.telemetry.events import MessageCut
@@ -18,6 +19,8 @@ _HELP = (
     "Load the model with a larger window, or send less: a shorter system prompt, or fewer tools (SPILLWAY_TOOLS_ALLOWED, "
     "or the client's own choice: `--tools` of Claude Code, `--core-tools` of Qwen Code)."
 )
+_ESTIMATED = 0.97
+"""Share of what is enough that is filled by an estimate."""
 
 
 def cannot_fit(job: Job, window: int) -> bool:
@@ -28,6 +31,21 @@ def cannot_fit(job: Job, window: int) -> bool:
     backend = job.route.upstream.prober.known_backend
     doubt = 1.0 if backend is not None and backend.shifts_silently else 1.1
     return job.prompt.estimate.tokens >= window * doubt
+
+
+def surely_below(bound: int, job: Job) -> int:
+    """Predicted tokens at which an upper bound like that of the job's prompt is `bound`.
+
+    The margin of a long prompt grows with it, that of a short one is mostly fixed.
+    """
+    tokens, upper = job.prompt.estimate.tokens, job.prompt.estimate.upper
+    return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))
+
+
+def for_results(job: Job, budget: ContextBudget) -> int:
+    """Tokens that recall leaves to what tools will return, where they are called: it gives way to them in any case."""
+    called = any(map(is_result, job.prompt.sent))
+    return budget.brim - int(budget.enough * _ESTIMATED) if called else 0
 
 
 async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) -> MessageCut | None:

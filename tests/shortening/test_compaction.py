@@ -326,6 +326,80 @@ def test_a_long_opening_gives_way_before_a_model_is_asked() -> None:
     assert done.messages[1] is messages[1]
 
 
+# -- where the newest turn takes what room there is
+
+
+def task_after(
+    steps: int, *, opening: str = "Old task: the code is CX-4711.", words: int = 300
+) -> list[Message]:
+    """A loop for an old task, and a new one with a large result."""
+    old = [user(opening), *agent(steps, 20)[1:], assistant("Done.")]
+    new = [
+        user("New task: rename ZETA-99."),
+        assistant(None, tool_calls=[call(90)]),
+        tool(90, "row " * words),
+    ]
+    return [*old, *new]
+
+
+def squeezed(messages: Sequence[Message], **limits: float) -> Reduction:
+    """With room for the newest turn and little else."""
+    return replace(
+        limited(messages, 1.0, **limits), budget=total(messages[-3:]), enough=total(messages[-3:]) + 40
+    )
+
+
+def test_a_block_tells_nothing_of_a_message_that_stays_whole_behind_it() -> None:
+    new = agent(12)
+    new[0] = user("The code is CX-4711. Always answer in verse.")
+    messages = [*agent(3), assistant("Done."), *new]
+    done, _ = run(reduction_of(messages, total(messages) * 0.4), ["", ""])
+    block = next(text_of(message) for message in done.messages if is_summary(message))
+    assert new[0] in done.messages
+    assert "CX-4711" not in block
+    assert marks.HEADING not in block
+
+
+def test_the_opening_becomes_part_of_the_block_where_the_newest_turn_leaves_it_no_room() -> None:
+    messages = task_after(8)
+    roomy, _ = run(limited(messages, 0.9))
+    assert roomy.messages[0] is messages[0]
+    done, _ = run(squeezed(messages))
+    assert messages[0] not in done.messages
+    assert "CX-4711" in text_of(next(m for m in done.messages if is_summary(m)))
+    assert list(done.messages[-3:]) == messages[-3:]
+    assert flaws(done.messages) == []
+    grown = [*done.messages, assistant("Done, too."), user("And?")]
+    assert "CX-4711" in str(run(reduction_of(grown, total(grown) * 0.6))[0].messages)
+
+
+def test_extracts_behind_one_another_become_one_where_there_is_no_room() -> None:
+    done, _ = run(squeezed(task_after(8), worth=10_000.0), by=replace(BY, tokens=30))
+    messages = list(done.messages)
+    for task in range(3):
+        messages += [assistant("Ready."), *task_after(4)[-3:]]
+        messages[-3] = user(f"Task {task}: rename ETA-{task}0.")
+        done, asked = run(squeezed(messages, worth=10_000.0), by=replace(BY, tokens=30))
+        messages = list(done.messages)
+        assert asked == []
+        assert text_of(next(m for m in messages if is_summary(m))).count(marks.OPEN) == 1
+        assert flaws(messages) == []
+
+
+def test_a_summary_leaves_room_for_what_comes_next() -> None:
+    messages = task_after(12)
+    by = replace(BY, tokens=200)
+    _, asked = run(replace(squeezed(messages), enough=total(messages[-3:]) + 240), by=by)
+    assert [ask.max_tokens for ask in asked] == [120]
+    _, asked = run(limited(messages, 0.9), by=by)
+    assert [ask.max_tokens for ask in asked] == [200]
+
+
+def test_no_model_is_asked_to_tell_much_in_next_to_nothing() -> None:
+    done, asked = run(squeezed(task_after(12)), by=replace(BY, tokens=400))
+    assert (asked, done.rungs[:1]) == ([], ("extract",))
+
+
 # -- shapes of conversations that have no obvious answer
 
 

@@ -51,6 +51,33 @@ def ask(proxy: Any, **fields: Any) -> Streamed:
     return read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO, **fields}).content)
 
 
+# -- what is sent back
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "vllm"])
+def test_an_answer_for_which_nothing_more_can_go_ends_and_is_not_sent_back(kind: str) -> None:
+    """Half of the prompt is the system's, a quarter a call that has to stay whole."""
+    arguments = dumps({"text": "word " * 450}).decode()
+    called = {"id": "c", "type": "function", "function": {"name": "write_file", "arguments": arguments}}
+    messages = [
+        {"role": "system", "content": "Rules of the house. " * 160},
+        {"role": "user", "content": "Go on: " + "some words " * 200},
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "c", "content": "some result, with words\n" * 150},
+    ]
+
+    def says(question: Question) -> Reply:
+        return Reply(text="It seems that the run timed out, because I did not limit it. " * 8)
+
+    fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(says), tokens_per_chunk=110)
+    with fake, running_proxy(fake) as proxy:
+        seen = ask(proxy, messages=messages, tools=[TOOL])
+        assert (seen.finishes, seen.errors) == (["length"], [])
+        assert seen.text.startswith("It seems that the run timed out, because")
+        assert len(fake.chats()) == 1
+        assert fake.overflows == 0
+
+
 # -- tool calls
 
 

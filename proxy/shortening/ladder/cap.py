@@ -167,8 +167,12 @@ def shortened(text: str, bounds: _Bounds) -> str:
     """The text within its bounds, marks and line ends included, so that doing it again changes nothing."""
     lines = [_cut(line, bounds.line) for line in text.split("\n")]
     if len(lines) > bounds.lines or _length(lines) > bounds.characters + 1:
-        longest = max(_LEAST_LINE, min(bounds.line, bounds.characters // 4))
-        lines = _Selection([_cut(line, longest) for line in lines], bounds).render()
+        # A line takes a quarter of the room at most, unless there are so few that all have room for more.
+        level = water_level([len(line) + 1 for line in lines], bounds.characters - _MARK_ROOM)
+        longest = max(_LEAST_LINE, min(bounds.line, max(bounds.characters // 4, int(level) - 1)))
+        lines = [_cut(line, longest) for line in lines]
+        if len(lines) > bounds.lines or _length(lines) > bounds.characters + 1:
+            lines = _Selection(lines, bounds).render()
     return "\n".join(lines)
 
 

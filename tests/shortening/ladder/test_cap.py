@@ -129,6 +129,13 @@ def test_a_result_larger_than_the_window_fills_what_is_left_of_it() -> None:
     assert 5000 * 0.85 < done.total <= 5000
 
 
+def test_a_result_of_one_line_fills_its_room_too() -> None:
+    messages = [user("a"), assistant(None, tool_calls=[call(1)]), tool(1, "flags:\n" + "0110 " * 1000)]
+    size = sum(cost(messages))
+    done = cap_unread(replace(reduction_of(messages, 0), enough=size * 0.8, whole=0.0))
+    assert 0.7 * size < done.total <= 0.8 * size
+
+
 def test_the_standard_limits_let_a_large_file_pass_in_a_large_window() -> None:
     results = limits_for("standard", 1_000_000).results
     assert results is not None
