@@ -1,17 +1,20 @@
-"""The command `spillway`: serve, check, store, launch."""
+"""The command `spillway`: serve, check, store, launch; and top, tail, show, explain, which look at the one that runs."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from proxy import __version__
 from proxy.commands.doctor import check
 from proxy.commands.launch import launch
 from proxy.commands.launch.programs import PROGRAMS
+from proxy.commands.running import url_of
 from proxy.commands.serve import serve
 from proxy.commands.store import store
 from proxy.environment import without_user
@@ -24,19 +27,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, rest = _parted(sys.argv[1:] if argv is None else argv)
     args = _parser().parse_args(own)
     try:
-        settings = _settings(args)
-        if args.command == "check":
-            return asyncio.run(check(settings, as_json=args.json))
-        if args.command == "store":
-            return asyncio.run(store(settings, args.action, args.older_than))
-        if args.command == "launch":
-            return launch(settings, args.program, model=args.model, serving=_serving(args), arguments=rest)
-        return serve(settings)
+        return _run(args, _settings(args), rest)
     except SettingError as error:
         print(f"spillway: {error}", file=sys.stderr)  # noqa: T201 - a command line tool prints
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _run(args: argparse.Namespace, settings: Settings, rest: Sequence[str]) -> int:
+    match args.command:
+        case "check":
+            return asyncio.run(check(settings, as_json=args.json))
+        case "store":
+            return asyncio.run(store(settings, args.action, args.older_than))
+        case "launch":
+            return launch(settings, args.program, model=args.model, serving=_serving(args), arguments=rest)
+        case "serve":
+            return serve(settings)
+        case _:
+            return _look(args, settings)
+
+
+def _look(args: argparse.Namespace, settings: Settings) -> int:
+    """Look at the Spillway that runs; 1 if that tells nothing."""
+    from proxy.commands.terminal import NotTold, Running, explain, show, tail, top  # noqa: PLC0415 - what draws is for these alone
+
+    running, as_json = Running(args.url or url_of(settings), settings), args.json
+    looks: dict[str, Callable[[], None]] = {
+        "top": lambda: top(running, as_json=as_json),
+        "tail": lambda: tail(running, last=args.last, follow=not args.no_follow, as_json=as_json),
+        "show": lambda: show(running, args.id, as_json=as_json),
+        "explain": lambda: explain(running, args.file, as_json=as_json),
+    }
+    try:
+        looks[args.command]()
+    except NotTold as error:
+        print(f"spillway: {error}", file=sys.stderr)  # noqa: T201 - as above
+        return 1
+    except KeyboardInterrupt:  # what follows has no other end
+        pass
+    except BrokenPipeError:  # `| head`: nobody reads on, and Python would say so once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _parted(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -91,7 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     launching.add_argument("program", choices=PROGRAMS)
     launching.add_argument("--model", metavar="ID", help="the model (default: the one that suits best)")
-    for command in (serving, checking, storing, launching):
+    looking = _looking(commands)
+    for command in (serving, checking, storing, launching, *looking):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file (also SPILLWAY_CONFIG)")
     for command in (serving, checking, launching):
         command.add_argument(
@@ -103,3 +137,26 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serving.add_argument("--port", type=int, help="port to listen on (default 8484; 0: any free one)")
     return parser
+
+
+def _looking(commands: Any) -> list[argparse.ArgumentParser]:
+    """The commands that look at the Spillway that runs."""
+    watching = commands.add_parser("top", help="show conversations live: windows, speed, compactions")
+    following = commands.add_parser("tail", help="print a line for each request that ends")
+    following.add_argument(
+        "-n", "--last", type=int, default=10, metavar="N", help="begin with the last N (default 10)"
+    )
+    following.add_argument("--no-follow", action="store_true", help="end after these")
+    showing = commands.add_parser(
+        "show", help="print one request or conversation: timeline, difference, summary"
+    )
+    showing.add_argument("id", help="req_… (x-request-id of an answer), or c_… of a conversation")
+    explaining = commands.add_parser("explain", help="print what would be done to a saved request")
+    explaining.add_argument("file", help="JSON of a request for chat completions; -: standard input")
+    looking = [watching, following, showing, explaining]
+    for command in looking:
+        command.add_argument(
+            "--url", help="where Spillway runs (default: where `spillway serve` would listen)"
+        )
+        command.add_argument("--json", action="store_true", help="print it as JSON, for programs")
+    return looking

@@ -1,0 +1,319 @@
+"""`spillway top`, `tail`, `show` and `explain`, against a Spillway that runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.cli import main
+from proxy.settings import environment
+from tests.fakes import FakeModel, Gate, LlamaCppFake, Reply, scripted
+from tests.fakes.server import BackgroundServer
+from tests.proxying import Proxy, running_proxy
+from tests.stages.test_recalling import WINDOW, brain, long_chat
+
+ROOT = Path(__file__).parents[2]
+SHORT = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Say \x1b[31mred\x1b[0m, [bold]please[/bold]."}],
+}
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[tuple[Proxy, str, str]]:
+    """A Spillway that has compacted a conversation, and the ids of the request and of the conversation."""
+    with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake) as proxy:
+        answer = proxy.chat({"model": "m", "messages": long_chat(), "max_tokens": 40})
+        conversation = proxy.client.get("/spillway/conversations").json()["conversations"][0]["id"]
+        proxy.chat(SHORT, **{"x-request-id": "the-short-one"})
+        yield proxy, answer.headers["x-request-id"], conversation
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    """What a command prints to a pipe."""
+
+    def run(proxy: Proxy, *arguments: str, status: int = 0) -> str:
+        assert main([*arguments, "--url", proxy.url]) == status
+        out, err = capsys.readouterr()
+        return err if status else out
+
+    return run
+
+
+def command(proxy: Proxy, *arguments: str, **more: Any) -> subprocess.Popen[str]:
+    run = [sys.executable, "-m", "proxy", *arguments, "--url", proxy.url]
+    return subprocess.Popen(run, cwd=ROOT, text=True, stdout=more.pop("stdout", subprocess.PIPE), **more)
+
+
+# top
+
+
+def test_conversations_are_rows_with_the_window_as_a_bar(busy: Any, said: Any) -> None:
+    proxy, _, conversation = busy
+    head, _, older, *rest = said(proxy, "top").split("\n")
+    assert head.split() == [
+        "STATE",
+        "MODEL",
+        "WINDOW",
+        "FILL",
+        "TOKENS",
+        "TOK/S",
+        "TURNS",
+        "COMPACTED",
+        "CONVERSATION",
+    ]
+    assert conversation in older
+    assert "idle" in older
+    assert "llamacpp/m" in older
+    row = proxy.client.get(f"/spillway/conversations/{conversation}").json()
+    drawn = older.split()[2]
+    assert len(drawn) == 30
+    assert drawn.strip("=~#>.") == ""
+    for part, letter in (("summary", "="), ("recalled", "~"), ("tail", "#"), ("answer", ">"), ("room", ".")):
+        assert abs(drawn.count(letter) - 30 * row["bar"][part] / row["window"]) <= 1.5, part
+    assert f"{row['fill']:.0%}" in older
+    assert rest == [""]
+
+
+def test_what_users_wrote_can_not_drive_the_terminal(busy: Any, said: Any) -> None:
+    proxy, *_ = busy
+    out = said(proxy, "top")
+    assert "\x1b" not in out
+    assert "Say \\x1b[31mred\\x1b[0m, [bold]please[/bold]." in out
+
+
+@pytest.mark.parametrize("path", ["/spillway/conversations"])
+def test_rows_are_json_for_programs(busy: Any, said: Any, path: str) -> None:
+    proxy, *_ = busy
+    assert json.loads(said(proxy, "top", "--json")) == proxy.client.get(path).json()
+
+
+def test_rows_live_in_a_terminal_while_an_answer_streams() -> None:
+    gate = Gate(at=2)
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], lambda _: Reply(text="one two three four", gate=gate))
+    with fake, running_proxy(fake) as proxy:
+        ours, its = pty.openpty()
+        with command(
+            proxy,
+            "top",
+            stdout=its,
+            stdin=its,
+            env={**environment(), "TERM": "xterm", "COLUMNS": "160", "LINES": "30"},
+        ) as top:
+            os.close(its)
+            seen = ""
+
+            def sees(text: str) -> None:
+                nonlocal seen
+                while text not in seen:
+                    seen += os.read(ours, 65536).decode(errors="replace")
+
+            sees("0 conversations")
+            with proxy.client.stream(
+                "POST", "/v1/chat/completions", json={**SHORT, "stream": True}
+            ) as answer:
+                sees("answering")
+                gate.open()
+                answer.read()
+            seen = ""
+            sees("idle")
+            assert "\x1b[" in seen, "it is drawn with colours"
+            top.send_signal(signal.SIGINT)
+            assert top.wait(20) == 0
+        os.close(ours)
+
+
+# tail
+
+
+def test_the_last_requests_are_a_line_each(busy: Any, said: Any) -> None:
+    proxy, request, _ = busy
+    lines = said(proxy, "tail", "--no-follow").splitlines()
+    first, second = (line for line in lines if line.endswith((request, "the-short-one")))
+    assert first.endswith(request)
+    assert " 200 compacted llamacpp/m " in first
+    assert " of 2,048 (" in first
+    assert "1 recalled" in first
+    assert " 200 forwarded llamacpp/m " in second
+    assert said(proxy, "tail", "--no-follow", "-n", "1") == f"{lines[-1]}\n"
+    assert said(proxy, "tail", "--no-follow", "-n", "0") == ""
+
+
+def test_requests_that_end_later_follow() -> None:
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], scripted(["hi", "hi", "hi"]))
+    with fake, running_proxy(fake) as proxy:
+        proxy.chat(SHORT, **{"x-request-id": "the-first"})
+        with command(proxy, "tail", "--json") as tail:
+            assert tail.stdout is not None
+            assert json.loads(tail.stdout.readline())["id"] == "the-first"
+            proxy.chat(SHORT, **{"x-request-id": "the-second"})
+            told = json.loads(tail.stdout.readline())
+            assert (told["id"], told["status"], told["action"]) == ("the-second", 200, "forwarded")
+            tail.send_signal(signal.SIGINT)
+            assert tail.wait(20) == 0
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_who_reads_no_further_is_not_told_off(form: list[str]) -> None:
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], scripted(["hi"] * 3))
+    with fake, running_proxy(fake) as proxy:
+        proxy.chat(SHORT)
+        with command(proxy, "tail", *form, stderr=subprocess.PIPE) as tail:
+            assert tail.stdout is not None
+            assert tail.stderr is not None
+            tail.stdout.readline()
+            tail.stdout.close()
+            proxy.chat(SHORT)
+            proxy.chat(SHORT)
+            assert tail.wait(20) == 0
+            assert tail.stderr.read() == ""
+
+
+def test_an_end_of_spillway_ends_it_with_a_reason() -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)]) as fake, ExitStack() as later:
+        with running_proxy(fake) as proxy:
+            proxy.chat({**SHORT, "messages": "junk"})
+            tail = later.enter_context(command(proxy, "tail", stderr=subprocess.PIPE))
+            assert tail.stdout is not None
+            assert " 400 " in tail.stdout.readline()
+        assert tail.wait(20) == 1
+        assert tail.stderr is not None
+        assert "spillway: " in tail.stderr.read()
+
+
+# show
+
+
+def test_one_request_has_its_timeline(busy: Any, said: Any) -> None:
+    proxy, request, _ = busy
+    out = said(proxy, "show", request)
+    assert out.split("\n")[0].endswith(request)
+    happened = out.partition("\n")[2]
+    order = [
+        happened.index(f" {event} ")
+        for event in ("compacting", "summarised", "compacted", "recalled", "sent", "finished")
+    ]
+    assert order == sorted(order)
+    told = json.loads(said(proxy, "show", request, "--json"))
+    assert told["request"]["id"] == request
+    assert "diff" in told
+
+
+def test_one_conversation_has_its_requests(busy: Any, said: Any) -> None:
+    proxy, request, conversation = busy
+    out = said(proxy, "show", conversation)
+    assert conversation in out
+    assert request in out
+    told = json.loads(said(proxy, "show", conversation, "--json"))
+    assert told["conversation"]["id"] == conversation
+    assert "summary" in told
+
+
+def test_what_is_not_there_is_said_to_be_so(busy: Any, said: Any) -> None:
+    proxy, *_ = busy
+    assert "There is no request 'req_nowhere'" in said(proxy, "show", "req_nowhere", status=1)
+
+
+DIFF = {
+    "request": "req_1",
+    "same": False,
+    "tokens": {"sent": 9120, "forwarded": 4021},
+    "counts": {"kept": 12, "shortened": 1, "masked": 0, "summarised": 3, "removed": 0},
+    "rows": [
+        {"what": "kept", "role": "system", "sent": [0], "forwarded": 0, "before": "You are", "after": "You are", "tokens": 212},
+        {"what": "summarised", "role": "assistant", "sent": [2, 3, 4], "forwarded": 2, "before": None, "after": "[Summary of it]", "tokens": 390},
+        {"what": "removed", "role": "user", "sent": [5, 9], "forwarded": None, "before": "an image", "after": None, "tokens": 7},
+    ],
+}  # fmt: skip
+
+
+def test_what_was_done_to_a_request_is_shown_but_for_what_was_kept(said: Any) -> None:
+    """In the shape that docs/api-live.md fixes."""
+    answers = {
+        "/spillway/requests/req_1": {"id": "req_1", "status": 200, "action": "compacted", "events": []}
+    }
+    answers["/spillway/requests/req_1/diff"] = DIFF
+
+    async def spillway(scope: Any, receive: Any, send: Any) -> None:
+        body = json.dumps(answers[scope["path"]]).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    server = BackgroundServer(spillway)
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{server.port}"
+        out = said(type("Here", (), {"url": url}), "show", "req_1")
+    finally:
+        server.stop()
+    assert "9,120 tokens were sent, 4,021 forwarded: 12 kept, 1 shortened, 3 summarised." in out
+    _, _, _, head, summarised, removed, *_ = out.split("\n")
+    assert head.split() == ["WHAT", "ROLE", "SENT", "FORWARDED", "TOKENS", "TEXT"]
+    assert summarised.split() == ["summarised", "assistant", "2-4", "2", "390", "[Summary", "of", "it]"]
+    assert removed.split() == ["removed", "user", "5,9", "7", "an", "image"]
+    assert "You are" not in out
+
+
+# explain
+
+
+def test_a_saved_request_is_explained(
+    busy: Any, said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, *_ = busy
+    saved = json.dumps({"model": "m", "messages": long_chat()})
+    (tmp_path / "saved.json").write_text(saved)
+    out = said(proxy, "explain", str(tmp_path / "saved.json"))
+    assert " of 2,048 (" in out
+    assert "52 messages stand as 2" in out
+    assert "1 passages, " in out
+    assert "assistant: My sister Mathilda" in out
+    told = json.loads(said(proxy, "explain", str(tmp_path / "saved.json"), "--json"))
+    assert told["checkpoint"]["covered_messages"] == 52
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(saved.encode())))
+    assert said(proxy, "explain", "-") == out
+
+
+def test_a_request_that_is_none_is_refused_with_a_reason(busy: Any, said: Any, tmp_path: Path) -> None:
+    proxy, *_ = busy
+    assert "cannot be read" in said(proxy, "explain", str(tmp_path / "nowhere.json"), status=1)
+    (tmp_path / "junk.json").write_text("{junk")
+    assert "not valid JSON" in said(proxy, "explain", str(tmp_path / "junk.json"), status=1)
+
+
+# Who may look
+
+
+def test_a_key_looks_at_its_own(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], scripted(["hi", "hi"]))
+    with fake, running_proxy(fake, api_keys=("one", "two"), admin_keys=("boss",)) as proxy:
+        for key in ("one", "two"):
+            proxy.chat(SHORT, authorization=f"Bearer {key}", **{"x-request-id": f"of-{key}"})
+        refused = said(proxy, "tail", "--no-follow", status=1)
+        assert "SPILLWAY_API_KEYS" in refused
+        monkeypatch.setenv("SPILLWAY_API_KEYS", "one")
+        out = said(proxy, "tail", "--no-follow")
+        assert "of-one" in out
+        assert "of-two" not in out
+        monkeypatch.setenv("SPILLWAY_ADMIN_KEYS", "boss")
+        out = said(proxy, "tail", "--no-follow")
+        assert "of-one" in out
+        assert "of-two" in out
+
+
+def test_where_no_spillway_is_it_says_how_to_get_one(said: Any) -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)]) as fake:
+        assert "is no Spillway" in said(fake, "top", status=1)
+    assert "`spillway serve`" in said(fake, "top", status=1)
