@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from proxy.settings import Settings
+from proxy.wire import sse
 from proxy.wire.jsontext import JsonObject
 
 _ANSWER = httpx.Timeout(60.0, read=None)
@@ -50,19 +51,18 @@ class Running:
         Raises:
             NotTold: it does not answer, or went away.
         """
-        name = ""
+        splitter, headers = sse.FrameSplitter(), {**self._headers, "accept-encoding": "identity"}
         try:
             with httpx.stream(
-                "GET", self.url + path, headers=self._headers, timeout=_ANSWER, trust_env=False
+                "GET", self.url + path, headers=headers, timeout=_ANSWER, trust_env=False
             ) as feed:
                 if feed.status_code != 200:
                     feed.read()
                     raise NotTold(_why(self.url, feed))
-                for line in feed.iter_lines():
-                    if line.startswith("event:"):
-                        name = line[6:].strip()
-                    elif line.startswith("data:"):
-                        yield name, json.loads(line[5:])
+                for piece in feed.iter_raw():
+                    for frame in sse.frames(splitter.feed(piece)):
+                        if (data := sse.data_of(frame)) is not None:
+                            yield _name_of(frame), json.loads(data)
         except httpx.HTTPError as error:
             raise NotTold(_gone(self.url, error)) from None
         raise NotTold(f"the Spillway at {self.url} has ended")
@@ -79,6 +79,11 @@ class Running:
             raise NotTold(_why(self.url, answer))
         told: JsonObject = answer.json()
         return told
+
+
+def _name_of(frame: bytes) -> str:
+    named = (line[6:] for line in frame.split(b"\n") if line.startswith(b"event:"))
+    return next(named, b"message").strip().decode()
 
 
 def _gone(url: str, error: httpx.HTTPError) -> str:

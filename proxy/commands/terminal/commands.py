@@ -169,7 +169,7 @@ def _show_conversation(console: Console, row: JsonObject, summary: JsonObject | 
         console.print(request_line(turn), soft_wrap=True)
     for block in (summary or {}).get("blocks") or ():
         console.print(Text(f"\nsummary, {block.get('by')}, {block.get('tokens')} tokens:"), soft_wrap=True)
-        for line in str(block.get("text") or "").splitlines():
+        for line in str(block.get("text") or "").split("\n"):
             console.print(Text(clean(line, 10_000)), soft_wrap=True)
 
 
