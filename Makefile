@@ -29,7 +29,7 @@ PINNED := Dockerfile docker-compose.yml
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom vendor docs site bench e2e-agents e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom pictures vendor docs site bench e2e-agents e2e-openwebui clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ sbom: $(AUDIT)/.ready ## write build/sbom.cdx.json: what the image installs, as 
 	@mkdir -p $(dir $(SBOM))
 	@$(AUDIT)/bin/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible --output-file $(SBOM) config/requirements.lock
 	@echo $(SBOM)
+
+pictures: $(VENV)/.dev ## take the pictures of the page in docs/images anew (needs chromium)
+	@$(PY) -m tests.page
 
 vendor: $(VENV)/.dev ## fetch what the page is made with anew from npm, and check it against THIRD_PARTY.md
 	@$(PY) -m tests.page.vendor

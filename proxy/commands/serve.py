@@ -105,10 +105,12 @@ def limits_of(settings: Settings) -> Limits:
 def _greet(host: str, port: int, note: str) -> None:
     """Say where it listens, and what to type next."""
     host = f"[{host}]" if ":" in host else host
-    base = f"http://{host}:{port}/v1"
+    root = f"http://{host}:{port}"
+    base = f"{root}/v1"
     _say(f"{LISTENING}{base}")
     if note:
         _say(note)
+    _say(f"Watch it work in a browser: {root}/")
     _say(
         f"Point any OpenAI client at {base}, or try:\n"
         f"  curl {base}/models\n"

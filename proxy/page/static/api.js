@@ -53,7 +53,7 @@ export const session = async () => known(await get("session"));
 /** Exchange a key for a session. */
 export async function signIn(key) {
   const begun = known(await act("POST", "session", { key }));
-  held.key = key;
+  if (begun.role === "key") held.key = key;
   return begun;
 }
 
@@ -72,9 +72,12 @@ export async function* talk(body, { signal, begun }) {
     body: JSON.stringify({ ...body, stream: true }),
   });
   begun(answer.headers.get("x-request-id"));
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for await (const text of decoded(answer.body)) {
-    const lines = (rest + text).split("\n");
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
       if (!line.startsWith("data: {")) continue;
@@ -83,19 +86,5 @@ export async function* talk(body, { signal, begun }) {
       const said = chunk.choices?.[0]?.delta?.content;
       if (said) yield said;
     }
-  }
-}
-
-// A stream's own iterator is not in every browser yet.
-async function* decoded(stream) {
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      yield value;
-    }
-  } finally {
-    reader.cancel().catch(() => {});
   }
 }

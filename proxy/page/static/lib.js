@@ -3,23 +3,20 @@ import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useMemo, us
 
 export { html, render, useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState };
 
-const WHOLE = new Intl.NumberFormat("en");
-const SHORT = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const MOMENT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hour12: false });
 
 export const UNKNOWN = "not known";
 
-export const number = (value) => (value == null ? UNKNOWN : WHOLE.format(Math.round(value)));
-/** With one digit behind the point, where there is something behind it. */
-export const figure = (value) => SHORT.format(value);
+export const number = (value) => (value == null ? UNKNOWN : NUMBER.format(value));
 export const percent = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)}\u00a0%`);
 export const clock = (at) => CLOCK.format(at * 1000);
 export const moment = (at) => MOMENT.format(at * 1000);
 
 export function seconds(value) {
   if (value == null) return UNKNOWN;
-  if (Math.abs(value) < 60) return `${SHORT.format(value)} s`;
+  if (Math.abs(value) < 60) return `${number(value)} s`;
   const whole = Math.round(Math.abs(value));
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60)];
   return `${value < 0 ? "-" : ""}${hours ? `${hours} h ` : ""}${minutes} min ${whole % 60} s`;
@@ -69,10 +66,16 @@ export function useAsked(ask, needs) {
   return answer;
 }
 
-/** The heading of a view. It is given the focus when the view is opened, so that a screen reader says where one is. */
-export function Heading({ children, note }) {
+/** What is marked with this takes the focus when it appears. */
+export function useFocus() {
   const place = useRef();
   useEffect(() => place.current.focus({ preventScroll: true }), []);
+  return place;
+}
+
+/** The heading of a view. It is given the focus when the view is opened, so that a screen reader says where one is. */
+export function Heading({ children, note }) {
+  const place = useFocus();
   return html`<div class="heading"><h1 tabindex="-1" ref=${place}>${children}</h1>${note && html`<p>${note}</p>`}</div>`;
 }
 

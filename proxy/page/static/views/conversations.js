@@ -71,7 +71,10 @@ const RUNGS = {
   duplicates: "dropped duplicates",
   summarise: "summarised",
   extract: "made an extract",
+  oversize: "cut long messages",
+  unread: "capped new tool results",
   trim: "trimmed the oldest turns",
+  "taken over": "waited for another request's",
 };
 
 /** What was done to a request, in words. */

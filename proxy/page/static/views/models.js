@@ -1,6 +1,6 @@
 // What Spillway knows of each model, and where from.
 import { act, get } from "../api.js";
-import { announce, useFeed } from "../feed.js";
+import { announce, feed, useFeed } from "../feed.js";
 import { Facts, Heading, Problem, clock, html, number, percent, plural, seconds, useAsked, useEffect, useRef, useState } from "../lib.js";
 
 let library = null;
@@ -101,7 +101,7 @@ function Lessons({ backend, model, told, onForgot }) {
   };
   return html`<ul class="lessons">${learned.map(([lesson, field, written]) => html`<li key=${lesson}>
       <span>${written(told[field].value)} <span class="made">${told[field].origin}${told[field].expires_in != null && `; for ${seconds(told[field].expires_in)} more`}</span></span>
-      <button class="quiet" aria-label=${`Forget: ${model}, ${lesson}`} onClick=${() => forget(lesson)}>Forget</button>
+      ${feed.session.role !== "key" && html`<button class="quiet" aria-label=${`Forget: ${model}, ${lesson}`} onClick=${() => forget(lesson)}>Forget</button>`}
     </li>`)}</ul><${Problem} error=${failed} />`;
 }
 

@@ -1,7 +1,7 @@
 // One request: what happened to it, and what the client sent beside what was forwarded.
 import { get } from "../api.js";
 import { useFeed } from "../feed.js";
-import { Facts, Heading, Problem, Text, figure, html, moment, number, percent, plural, seconds, to, useAsked, useMemo, useState } from "../lib.js";
+import { Facts, Heading, Problem, Text, html, moment, number, percent, plural, seconds, to, useAsked, useMemo, useState } from "../lib.js";
 import Differ from "../vendor/diff.js";
 import { checkpointed, done, reuse } from "./conversations.js";
 
@@ -19,13 +19,16 @@ class Words extends Differ {
 function changes(before, after) {
   const [old, now] = [before.match(WORD) ?? [], after.match(WORD) ?? []];
   const end = [];
-  // What is the same at the end is most of it, and need not be searched.
+  let start = 0;
+  // What is the same at both ends is most of it, and need not be searched.
   while (old.length && now.length && old.at(-1) === now.at(-1)) now.pop(), end.push(old.pop());
+  while (start < Math.min(old.length, now.length) && old[start] === now[start]) start += 1;
+  const begin = old.splice(0, start) && now.splice(0, start);
   const found = new Words().diff(old, now, PATIENCE) ?? [
     { removed: true, value: old.join("") },
     { added: true, value: now.join("") },
   ];
-  const pieces = [...found, { value: end.reverse().join("") }].filter(({ value }) => value);
+  const pieces = [{ value: begin.join("") }, ...found, { value: end.reverse().join("") }].filter(({ value }) => value);
   return pieces.map(({ added, removed, value }) => ({ kind: added ? "new" : removed ? "gone" : "same", text: value }));
 }
 
@@ -125,7 +128,7 @@ function Diff({ path, running }) {
 const told = (event) =>
   Object.entries(event)
     .filter(([name, value]) => !["at", "event"].includes(name) && value != null && value !== "")
-    .map(([name, value]) => `${name} ${typeof value === "number" ? figure(value) : value}`)
+    .map(([name, value]) => `${name} ${typeof value === "number" ? number(value) : value}`)
     .join(", ");
 
 const Events = ({ events }) => html`<section aria-labelledby="events">
@@ -151,7 +154,7 @@ export function Request({ argument: id }) {
       ["waited", seconds(turn.waited)],
       ["all of it", seconds(turn.seconds)],
       ["answer", turn.completion_tokens != null && `${number(turn.completion_tokens)} tokens`],
-      ["read again", reuse(turn)],
+      ["reused", reuse(turn)],
       ["checkpoint", checkpointed(turn.checkpoint)],
       ["attempts", number(turn.attempts)],
       ["messages of the client", turn.messages],

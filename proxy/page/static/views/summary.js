@@ -1,7 +1,7 @@
 // The summary that stands for the beginning of a conversation, and what may be done about it.
 import { act, get } from "../api.js";
 import { announce, feed } from "../feed.js";
-import { Facts, Problem, Text, clock, html, number, plural, useAsked, useState } from "../lib.js";
+import { Facts, Problem, Text, clock, html, number, plural, useAsked, useFocus, useState } from "../lib.js";
 
 const VERDICTS = {
   kept: "fit as it was",
@@ -20,23 +20,29 @@ const BY = { written: "written by the model", extract: "an extract made by code"
 /** A button, and a question before it is done. */
 function Sure({ label, question, busy, onDo }) {
   const [open, setOpen] = useState(false);
-  if (!open) return html`<button disabled=${busy} onClick=${() => setOpen(true)}>${label}</button>`;
+  if (open) return html`<${Question} ...${{ label, question, busy, onDo }} onLeave=${() => setOpen(false)} />`;
+  return html`<button disabled=${busy} onClick=${() => setOpen(true)}>${label}</button>`;
+}
+
+function Question({ label, question, busy, onDo, onLeave }) {
+  const leave = useFocus();
   return html`<span class="sure" role="group" aria-label=${label}>
     <span>${question}</span>
     <button class="stop" disabled=${busy} onClick=${onDo}>${label}</button>
-    <button class="quiet" onClick=${() => setOpen(false)}>Leave it</button>
+    <button class="quiet" ref=${leave} onClick=${onLeave}>Leave it</button>
   </span>`;
 }
 
 function Editor({ block, busy, onSave, onLeave }) {
   const [text, setText] = useState(block.text);
+  const place = useFocus();
   const save = (event) => {
     event.preventDefault();
     onSave(text);
   };
   return html`<form class="editor" onSubmit=${save}>
     <label>The summary, as the model shall read it
-      <textarea rows="12" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
+      <textarea rows="12" ref=${place} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
     </label>
     <div class="actions"><button disabled=${busy || !text.trim()}>Save</button><button type="button" class="quiet" onClick=${onLeave}>Leave it</button></div>
   </form>`;
@@ -73,7 +79,7 @@ export function Summary({ row }) {
   const [held, setHeld] = useState(null);
   const path = `conversations/${encodeURIComponent(row.id)}/summary`;
   const point = row.checkpoint;
-  const { data, error } = useAsked(() => get(path), [row.id, point?.created_at, point?.summary, point?.covered, changes]);
+  const { data, error } = useAsked(async () => (point?.summary ? get(path) : null), [row.id, point?.created_at, point?.summary, point?.covered, changes]);
 
   if (feed.session?.content === false) {
     return html`<section aria-labelledby="summary"><h2 id="summary">Summary</h2><p>What was said is not shown here.</p></section>`;
@@ -95,15 +101,14 @@ export function Summary({ row }) {
   const rewrite = change("The summary was written anew", (instructions) => act("POST", `${path}/rewrite`, instructions ? { instructions } : {}));
   const save = change("The summary was edited", (text) => act("PUT", path, { text, block: edited }));
   const reject = change("The summary was rejected", () => act("DELETE", path));
-  const none = error?.code === "no_summary";
-  const blocks = none ? [] : (data?.blocks ?? []);
+  const blocks = data?.blocks ?? [];
   return html`<section aria-labelledby="summary">
     <h2 id="summary">Summary</h2>
-    <${Problem} error=${none ? null : error} /><${Problem} error=${failed} />
+    <${Problem} error=${error?.code === "no_summary" ? null : error} /><${Problem} error=${failed} />
     ${held && html`<p class="done">${held}</p>`}
     ${busy && html`<p class="made">Working …</p>`}
-    ${!blocks.length && !(data && !none) && html`<p class="empty">None stands in its prompt.</p>`}
-    ${data && !none && html`<${Facts} facts=${[
+    ${!data && html`<p class="empty">None stands in its prompt.</p>`}
+    ${data && html`<${Facts} facts=${[
       ["stands for", data.checkpoint && plural(data.checkpoint.covered, "message")],
       ["tokens", `${number(data.tokens_before)} → ${number(data.tokens_after)}`],
       ["since", data.checkpoint && clock(data.checkpoint.created_at)],
@@ -117,7 +122,7 @@ export function Summary({ row }) {
           : html`<button disabled=${!!busy} onClick=${() => setEdited(block.index)}>Edit</button>`}
       <//>`,
     )}
-    ${data && !none && html`<div class="actions">
+    ${data && html`<div class="actions">
       ${blocks.length > 0 && html`<${Rewrite} busy=${!!busy} onDo=${rewrite} />`}
       <${Sure} key=${changes} label="Reject" busy=${!!busy} onDo=${reject}
         question=${data.earlier ? "The checkpoint before it will hold instead." : "The whole history will be sent instead, or compacted anew."} />

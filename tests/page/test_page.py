@@ -1,0 +1,255 @@
+"""The page as a whole: the first visit, themes, small screens, the keyboard, screen readers, and who may look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.page.stage import Stage, Visit, chromium, demo_proxy, faults, staged, visiting
+
+VIEWS = {
+    "conversations": ".rows",
+    "models": ".plot canvas",
+    "savings": ".tile",
+    "log": "tbody tr",
+    "start": ".found li",
+    "c": ".turn",
+    "r": ".change-row",
+}
+"""What is there when a view is."""
+LIGHT, DARK = "rgb(250, 250, 249)", "rgb(19, 20, 22)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stage(browser: Browser) -> Iterator[Stage]:
+    with staged() as running:
+        running.compacted("frames")
+        yield running
+
+
+def every_view(visit: Visit, stage: Stage) -> Iterator[Page]:
+    """Each view of the page, when what it shows is there."""
+    (row,) = stage.rows("frames0")
+    ids = {"c": row["id"], "r": row["request"]}
+    for view, ready in VIEWS.items():
+        page = visit.open("/".join([view, *filter(None, [ids.get(view)])]))
+        expect(page.locator(ready).first).to_be_visible()
+        yield page
+
+
+def background(page: Page) -> str:
+    colour: str = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    return colour
+
+
+def test_the_first_visit_says_what_it_is_and_shows_a_pause_and_what_follows(browser: Browser) -> None:
+    with demo_proxy() as proxy, visiting(browser, proxy.url) as visit:
+        page = visit.open()
+        expect(page).to_have_url(f"{proxy.url}/#/start")
+        expect(page.get_by_role("main")).to_contain_text(f"{proxy.url}/v1")
+        expect(page.get_by_role("main")).to_contain_text("built-in demo answers")
+        expect(page.locator(".found")).to_contain_text("spillway-demo 4,096 tokens")
+        assert page.get_by_label("Message").input_value() == "Count to 3000"
+        page.get_by_role("button", name="Send").click()
+        chat = page.locator(".try")
+        expect(chat.locator(".mark.paused").first).to_be_attached()
+        expect(chat.locator(".said")).to_contain_text("2999, 3000.")
+        expect(chat.locator(".state")).to_have_text("idle")
+        chat.get_by_role("link", name="Open it").click()
+        expect(page.locator(".turn")).to_contain_text("paused")
+
+
+def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
+    with visiting(browser, stage.proxy.url) as visit:
+        page = visit.open("start")
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == f"{stage.proxy.url}/v1"
+
+
+def test_one_who_has_been_here_begins_with_the_conversations(browser: Browser, stage: Stage) -> None:
+    with visiting(browser, stage.proxy.url) as visit:
+        expect(visit.open()).to_have_url(f"{stage.proxy.url}/#/conversations")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_keeps_people_from_using_any_view(browser: Browser, stage: Stage, *, dark: bool) -> None:
+    with visiting(browser, stage.proxy.url, dark=dark) as visit:
+        for page in every_view(visit, stage):
+            assert background(page) == (DARK if dark else LIGHT)
+            assert faults(page) == [], page.url
+
+
+def test_every_view_fits_a_phone(browser: Browser, stage: Stage) -> None:
+    with visiting(browser, stage.proxy.url, phone=True) as visit:
+        for page in every_view(visit, stage):
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+
+def test_a_chosen_theme_holds_against_the_systems_and_is_kept(browser: Browser, stage: Stage) -> None:
+    with visiting(browser, stage.proxy.url, dark=True) as visit:
+        page = visit.open("start")
+        assert background(page) == DARK
+        page.get_by_role("button", name="Theme: auto").click()
+        expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+        assert background(page) == LIGHT
+        page.reload()
+        expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+        assert background(page) == LIGHT
+        page.get_by_role("button", name="Theme: light").click()
+        expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+        assert background(page) == DARK
+
+
+def focused(page: Page) -> str:
+    """The words of what has the focus."""
+    words: str = page.evaluate(
+        "(document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText).trim()"
+    )
+    return words
+
+
+def tab_to(page: Page, words: str) -> None:
+    """Go on with the tab key until something is reached."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if words in focused(page):
+            ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert ring == "solid", f"{words} has the focus, and nobody sees it"
+            return
+    raise AssertionError(f"the tab key does not reach {words}")
+
+
+def test_a_keyboard_is_enough(browser: Browser, stage: Stage) -> None:
+    with visiting(browser, stage.proxy.url) as visit:
+        page = visit.open("savings")
+        expect(page.locator(".tile").first).to_be_visible()
+        page.evaluate("document.activeElement.blur()")
+        tab_to(page, "Skip to the content")
+        page.keyboard.press("Enter")
+        assert focused(page) == "Savings"
+        page.evaluate("document.activeElement.blur()")
+        tab_to(page, "Conversations")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_be_focused()
+        assert focused(page) == "Conversations"
+        tab_to(page, "Remember: the code of frames0")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_be_focused()
+        expect(page.get_by_role("button", name="Edit")).to_be_visible()
+        tab_to(page, "Edit")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("textbox", name="The summary")).to_be_focused()
+        page.keyboard.type("Typed by hand. ")
+        tab_to(page, "Save")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("status")).to_contain_text("The summary was edited.")
+        expect(page.get_by_role("region", name="Text of the summary")).to_contain_text("Typed by hand.")
+        tab_to(page, "Reject")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Leave it")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Leave it")).to_have_count(0)
+
+
+def test_what_is_said_aloud(browser: Browser, stage: Stage) -> None:
+    with visiting(browser, stage.proxy.url) as visit:
+        page = visit.open("conversations")
+        asking = stage.slowly("volcanoes")
+        row = page.locator(".rows > .row", has_text="volcanoes")
+        row.get_by_role("button", name="Stop the answer in Tell me slowly about volcanoes.").click()
+        expect(page.get_by_role("status")).to_have_text("Tell me slowly about volcanoes.: stopped")
+        asking.ended()
+
+
+def test_markup_in_what_is_said_stays_text(browser: Browser, stage: Stage) -> None:
+    stage.proxy.chat(
+        {"model": "m", "messages": [{"role": "user", "content": "<img src=x onerror=alert(1)> <b>bold</b>"}]}
+    )
+    with visiting(browser, stage.proxy.url) as visit:
+        page = visit.open("conversations")
+        expect(page.get_by_role("link", name="<img src=x onerror=alert(1)>")).to_be_visible()
+
+
+def test_what_the_policy_refuses_is_found(browser: Browser, stage: Stage) -> None:
+    """These tests would see a violation, and a request to another host."""
+    with visiting(browser, stage.proxy.url) as visit:
+        page = visit.open("start")
+        page.evaluate("document.body.insertAdjacentHTML('beforeend', '<p style=\"color: red\">x</p>')")
+        page.evaluate(
+            "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:1/x.png\">')"
+        )
+        page.wait_for_timeout(0)
+        expect(page.locator("p[style]")).to_be_attached()
+        assert len([each for each in visit.wrong if "Content Security Policy" in each]) == 2
+        visit.wrong.clear()
+
+
+def test_a_lost_connection_is_said_and_taken_up_again(browser: Browser, stage: Stage) -> None:
+    with visiting(browser, stage.proxy.url) as visit:
+        visit.page.clock.install()
+        page = visit.open("conversations")
+        link = page.locator(".link")
+        expect(link).to_have_text("live")
+        # No browser breaks off what streams already, so it is asked for anew.
+        page.route("**/spillway/*", lambda route: route.abort())
+        page.evaluate("import('/ui/feed.js').then(({ open }) => open())")
+        expect(link).to_contain_text("not connected")
+        expect(page.get_by_role("status")).to_have_text("The connection to Spillway is lost.")
+        expect(page.locator(".rows > .row").first).to_be_visible()
+        page.unroute("**/spillway/*")
+        page.clock.fast_forward(4000)
+        expect(link).to_have_text("live")
+
+
+# Who may look
+
+
+@pytest.fixture(scope="module")
+def keyed(browser: Browser) -> Iterator[Stage]:
+    with staged(api_keys=("one-key", "another-key"), admin_keys=("admin-key",)) as running:
+        running.talk("mine", 1, key="one-key")
+        running.talk("theirs", 1, key="another-key")
+        yield running
+
+
+def sign_in(visit: Visit, key: str) -> Page:
+    page = visit.open()
+    page.get_by_label("Key").fill(key)
+    page.get_by_role("button", name="Look").click()
+    return page
+
+
+def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed: Stage) -> None:
+    with visiting(browser, keyed.proxy.url, refused={401}) as visit:
+        page = sign_in(visit, "no-key")
+        expect(page.get_by_role("alert")).to_be_visible()
+        sign_in(visit, "one-key")
+        expect(page.locator(".rows")).to_contain_text("mine0")
+        expect(page.locator(".rows > .row")).to_have_count(1)
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Key")).to_be_visible()
+        expect(page.locator(".rows")).to_have_count(0)
+
+
+def test_an_admin_key_shows_all_of_them_and_not_what_was_said(browser: Browser, keyed: Stage) -> None:
+    with visiting(browser, keyed.proxy.url, refused={403}) as visit:
+        page = sign_in(visit, "admin-key")
+        expect(page.locator(".rows > .row")).to_have_count(2)
+        expect(page.locator(".rows")).not_to_contain_text("code of")
+        expect(page.get_by_role("contentinfo")).to_contain_text("what was said is not shown here")
+        page.locator(".rows .title").first.click()
+        expect(page.locator(".turn")).to_have_count(1)
+        expect(page.get_by_text("What was said is not shown here.")).to_be_visible()
+        page.locator(".turn").first.get_by_role("link").click()
+        expect(page.get_by_text("What was said is not shown here.")).to_be_visible()
+        assert faults(page) == []

@@ -1,0 +1,235 @@
+"""What each view of the page shows, and what may be done there, seen in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.fakes import GenericFake, scripted
+from tests.fakes.waiting import wait_until
+from tests.page.stage import MODEL, Stage, Visit, chromium, staged, visiting
+from tests.proxying import running_proxy
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stage(browser: Browser) -> Iterator[Stage]:
+    with staged() as running:
+        yield running
+
+
+@pytest.fixture
+def visit(browser: Browser, stage: Stage) -> Iterator[Visit]:
+    with visiting(browser, stage.proxy.url) as visit:
+        yield visit
+
+
+def open_talk(visit: Visit, topic: str) -> Page:
+    """The view of the one conversation about a topic, by its row."""
+    page = visit.open("conversations")
+    page.get_by_role("link", name=f"Remember: the code of {topic}").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(topic)
+    return page
+
+
+# Conversations
+
+
+def test_a_row_fills_while_an_answer_streams_and_a_button_ends_it(visit: Visit, stage: Stage) -> None:
+    page = visit.open("conversations")
+    asking = stage.slowly("glaciers")
+    row = page.locator(".rows > .row", has_text="glaciers")
+    bar = row.get_by_role("img")
+    expect(row.locator(".state")).to_have_text("answering")
+    expect(bar).to_have_accessible_name(re.compile("answer so far"))
+    before = bar.get_attribute("aria-label")
+    stage.holder.gate.release(40)
+    expect(bar).not_to_have_accessible_name(before or "")
+    expect(row).to_contain_text("tokens/s")
+    expect(row).to_contain_text(f"{MODEL} · llamacpp")
+    row.get_by_role("button", name="Stop").click()
+    expect(row.locator(".state")).to_have_text("idle")
+    expect(row.get_by_role("button", name="Stop")).to_have_count(0)
+    answer = asking.ended()
+    assert answer.finishes == ["stop"]
+    assert "w30" in answer.text
+    assert "w120" not in answer.text
+
+
+def test_marks_stand_where_it_compacts_and_where_it_pauses(visit: Visit, stage: Stage) -> None:
+    stage.talk("marks", 1)
+    row = visit.open("conversations").locator(".rows > .row", has_text="marks")
+    places = {
+        kind: float(row.locator(f".mark.{kind}").get_attribute("x1") or 0) for kind in ("trigger", "pause")
+    }
+    assert places == pytest.approx({"trigger": 800, "pause": 900}, abs=1)
+    parts = row.locator(".part").evaluate_all(
+        "parts => parts.map(part => Number(part.getAttribute('width')))"
+    )
+    assert 0 < sum(parts) < 800
+
+
+# One conversation
+
+
+def test_the_timeline_tells_what_was_done_to_each_turn(visit: Visit, stage: Stage) -> None:
+    talk = stage.compacted("timeline")
+    page = open_talk(visit, "timeline0")
+    expect(page.locator(".turn")).to_have_count(talk.turns)
+    newest = page.locator(".turn").first
+    expect(newest).to_contain_text("summarised")
+    expect(newest).to_contain_text(re.compile(r"[78]\d\s%\s→\s[2-6]\d\s%"))
+    expect(newest).to_contain_text("stands for")
+    expect(newest).to_contain_text("waited")
+    talk.ask()
+    expect(page.locator(".turn")).to_have_count(talk.turns)
+
+
+def test_the_difference_shows_what_became_of_each_message(visit: Visit, stage: Stage) -> None:
+    stage.compacted("difference")
+    page = open_talk(visit, "difference0")
+    page.locator(".turn").first.get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Sent and forwarded")).to_be_visible()
+    block = page.locator(".change-row.summarised")
+    expect(block.locator("ins")).to_contain_text("Goal and constraints")
+    block.get_by_text("that it stands for").click()
+    expect(block).to_contain_text("Remember: the code of difference")
+    kept = page.locator(".change-row.kept").last
+    kept.get_by_text("kept as sent").click()
+    expect(kept.locator("pre").last).to_contain_text("the code of difference")
+    expect(page.locator(".events")).to_contain_text("compacted")
+
+
+def test_a_shortened_message_is_compared_word_by_word(visit: Visit, stage: Stage) -> None:
+    lines = "\n".join(f"line {number} of the listing" for number in range(700))
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "What does the listing say?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": lines},
+    ]
+    tools = [
+        {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
+    ]
+    assert stage.proxy.chat({"model": MODEL, "messages": messages, "tools": tools}).status_code == 200
+    page = visit.open("conversations")
+    page.get_by_role("link", name="What does the listing say?").click()
+    page.locator(".turn").first.get_by_role("link").click()
+    row = page.locator(".change-row.shortened")
+    expect(row.locator("del").first).to_contain_text("line 350 of the listing")
+    expect(row.locator("ins").first).not_to_be_empty()
+    expect(row.locator("pre")).to_contain_text("line 0 of the listing")
+    row.get_by_role("button", name="characters as they were").first.click()
+    expect(row.locator("pre")).to_contain_text("line 20 of the listing")
+
+
+def test_an_edited_summary_is_what_the_next_prompt_has(visit: Visit, stage: Stage) -> None:
+    talk = stage.compacted("edited")
+    page = open_talk(visit, "edited0")
+    expect(page.get_by_role("region", name="Text of the summary")).to_contain_text("Goal and constraints")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="The summary").fill("The user collects codes. The harbour is closed.")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("region", name="Text of the summary")).to_contain_text("The harbour is closed.")
+    expect(page.locator(".block")).to_contain_text("edited here")
+    talk.ask()
+    assert "The harbour is closed." in stage.forwarded()
+    assert "Goal and constraints" not in stage.forwarded()
+
+
+def test_a_rejected_summary_is_not_in_the_next_prompt(visit: Visit, stage: Stage) -> None:
+    talk = stage.compacted("rejected")
+    visit.refused = {404}  # there is no summary any more
+    page = open_talk(visit, "rejected0")
+    page.get_by_role("button", name="Reject").click()
+    page.get_by_role("button", name="Leave it").click()
+    page.get_by_role("button", name="Reject").click()
+    page.get_by_role("group", name="Reject").get_by_role("button", name="Reject").click()
+    expect(page.get_by_text("None stands in its prompt.")).to_be_visible()
+    assert "Goal and constraints" in stage.forwarded()
+    # Shorter than it was, so that nothing has to be compacted again.
+    talk.messages = talk.messages[:5]
+    talk.ask()
+    assert "Goal and constraints" not in stage.forwarded()
+    assert "the code of rejected1 is" in stage.forwarded()
+
+
+def test_a_summary_is_written_anew_with_what_to_take_care_of(visit: Visit, stage: Stage) -> None:
+    stage.compacted("rewritten")
+    visit.refused = {409}  # the model may say nothing better
+    page = open_talk(visit, "rewritten0")
+    before = len(stage.fake.chats())
+    page.get_by_label("What to take care of").fill("Mind the tides.")
+    page.get_by_role("button", name="Write it anew").click()
+    expect(page.get_by_text("Working …")).to_have_count(0)
+    asked = [str(request.json["messages"][-1]) for request in stage.fake.chats()[before:]]
+    assert any("Mind the tides." in text for text in asked)
+
+
+# Models, savings, log
+
+
+def test_a_models_window_is_told_with_its_origin_and_its_error_drawn(visit: Visit, stage: Stage) -> None:
+    stage.talk("counting", 3)
+    page = visit.open("models")
+    model = page.get_by_role("article", name=MODEL)
+    expect(model).to_contain_text("2,048 tokens llama.cpp, slot; told of the loaded model")
+    expect(model).to_contain_text("goes on by")
+    expect(model).to_contain_text("tokenizer")
+    expect(model.locator(".plot canvas")).to_be_visible()
+    model.get_by_text("The same as a table").click()
+    expect(model.locator("tbody tr").first).to_contain_text("%")
+
+
+def test_what_was_learned_can_be_forgotten(browser: Browser) -> None:
+    question = [{"role": "user", "content": "word " * 900}]
+    with (
+        GenericFake(brain=scripted(["ok"] * 9), window=700) as fake,
+        running_proxy(fake) as proxy,
+        visiting(browser, proxy.url) as visit,
+    ):
+        model = visit.open("models").get_by_role("article")
+        expect(model).to_contain_text("Nothing was learned")
+        proxy.chat({"model": "fake-model", "messages": question})
+        expect(model).to_contain_text("700 tokens")
+        model.get_by_role("button", name="Forget: fake-model, window").click()
+        expect(model).to_contain_text("Nothing was learned")
+        expect(model).not_to_contain_text("700 tokens")
+
+
+def test_savings_are_what_is_told_with_how_they_are_computed(visit: Visit, stage: Stage) -> None:
+    stage.compacted("savings")
+    page = visit.open("savings")
+    told = stage.proxy.client.get("/spillway/savings").json()
+    expect(page.locator(".tile", has_text="tokens not sent")).to_contain_text(
+        f"{told['tokens']['not_sent']:,}"
+    )
+    for line in told["how"]:
+        expect(page.get_by_text(line)).to_be_visible()
+
+
+def test_the_log_can_be_filtered_and_opens_requests(visit: Visit, stage: Stage) -> None:
+    stage.talk("log", 1)
+    assert stage.proxy.chat({"model": MODEL, "messages": "none"}).status_code == 400
+    page = visit.open("log")
+    lines = page.locator("tbody tr")
+    expect(lines.filter(has_text="200").first).to_be_visible()
+    page.get_by_label("errors").check()
+    expect(lines.filter(has_text="200")).to_have_count(0)
+    expect(lines.first).to_contain_text("400")
+    page.get_by_label("errors").uncheck()
+    page.get_by_label("status").select_option("200")
+    expect(lines.filter(has_text="400")).to_have_count(0)
+    shown = lines.count()
+    stage.talk("log2", 1)
+    wait_until(lambda: lines.count() > min(shown, 99), 10)
+    lines.first.get_by_role("link").click()
+    expect(page.get_by_role("heading", name="What happened")).to_be_visible()
