@@ -117,6 +117,8 @@ class Record:
     points: tuple[int, int, int] | None = None
     """Trigger, target and pause point in tokens."""
     note: Note | None = None
+    """The checkpoint that it was sent with, which itself is known only while it runs."""
+    checkpoint: Checkpoint | None = None
     scope: str = ""
     links: tuple[bytes, ...] = ()
     """Of the client's history as it was sent; kept for the newest request of a conversation only."""
@@ -152,19 +154,26 @@ class Record:
         return self.outcome.credential
 
     def sample(self) -> None:
-        """Look how far the answer has come."""
+        """Look how things stand."""
         if (job := self.job) is not None:
-            self.note = None if job.prompt.checkpoint is None else Note.of(job.prompt.checkpoint)
+            if (checkpoint := job.prompt.checkpoint) is not self.checkpoint:
+                self.checkpoint = checkpoint
+                self.note = None if checkpoint is None else Note.of(checkpoint)
             budget = job.budget
             self.points = None if budget is None else (budget.brim, budget.goal, budget.pause_point)
             self.saved, self.prompt = job.prompt.saved, job.prompt.estimate.tokens
             self.spent = sum(job.managed.spent)
-        if (answer := self.answer) is not None:
-            attempt = answer.attempt
-            self.prompt, self.said = attempt.prompt_tokens, attempt.completion_tokens
-            self.asked = sum(each.prompt_tokens for each in answer.attempts)
+        self.follow()
+        if self.answer is not None:
+            self.asked = sum(each.prompt_tokens for each in self.answer.attempts)
         elif self.outcome.tokens_after is not None:
             self.asked = self.outcome.tokens_after
+
+    def follow(self) -> None:
+        """Look how far the answer has come, which is done for many answers many times."""
+        if self.answer is not None:
+            attempt = self.answer.attempts[-1]
+            self.prompt, self.said = attempt.prompt_tokens, attempt.completion_tokens
 
     def tokens_said(self) -> int:
         """Of the whole answer so far."""
@@ -182,7 +191,8 @@ class Record:
             self.speed = said / (outcome.seconds - outcome.first_byte)
         if job is not None:
             self.links, self.scope = tuple(job.prompt.links), job.scope
-        self.running, self.state, self.job, self.answer = False, "idle", None, None
+        self.running, self.state = False, "idle"
+        self.job = self.answer = self.checkpoint = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -121,7 +121,7 @@ def row_of(talk: Talk, viewer: Viewer, now: float, parts: Parts | None) -> dict[
 def progress_of(talk: Talk, now: float) -> dict[str, Any]:
     """How far the answer that is being made has come."""
     record = talk.shown
-    record.sample()
+    record.follow()
     return {"id": talk.id, "request": record.id, "state": record.state, **_progress(record, now)}
 
 

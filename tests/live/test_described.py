@@ -1,0 +1,48 @@
+"""What is written about the routes is what they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.fakes import LlamaCppFake
+from tests.proxying import running_proxy
+
+TEXT = (Path(__file__).parents[2] / "docs" / "api-live.md").read_text()
+
+
+def test_every_route_is_in_the_document_and_every_one_in_it_is_described() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        described = proxy.client.get("/openapi.json").json()["paths"]
+    known = {
+        f"{method.upper()} {re.sub(r'{[^}]*}', '{id}', path)}"
+        for path, operations in described.items()
+        for method in operations
+        if path.startswith("/spillway/")
+    }
+    told = {
+        f"{method} {path}"
+        for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/spillway/[a-z/{}]+)", TEXT)
+    }
+    assert told | {"POST /spillway/explain"} == known
+
+
+def test_every_field_is_in_the_document() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
+        described = proxy.client.get("/openapi.json").json()["components"]["schemas"]
+    fields = {
+        field
+        for name in (
+            "Row",
+            "RequestOutcome",
+            "Turn",
+            "Bar",
+            "Summary",
+            "SummaryBlock",
+            "Diff",
+            "DiffRow",
+            "Savings",
+        )
+        for field in described[name]["properties"]
+    }
+    assert {field for field in fields if f'"{field}"' not in TEXT and f"`{field}`" not in TEXT} == set()
