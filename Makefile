@@ -14,6 +14,8 @@ PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tes
 WHOLE_TESTS := tests/settings tests/stages/test_completing.py tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
+# They go through every split and every length: what others reach already, so often that tracing it would take minutes.
+EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_seam.py tests/shortening/test_linear.py tests/emulation/test_linear.py
 WORKERS ?= 2
 OLDEST := .venv-oldest
 # Not those that look at the documents and the code, or start other programs.
@@ -41,6 +43,7 @@ check: lint ## what to run after each change, in under a minute: lint, and the t
 	$(PY) -m pytest -q -n $(WORKERS) -m "not slow" $(PURE_TESTS) tests/stages tests/test_architecture.py $(ARGS)
 
 test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
+	$(if $(ARGS),,$(PY) -m pytest -q -n $(WORKERS) $(EXHAUSTIVE))
 	$(PY) -m pytest -n $(WORKERS) $(if $(ARGS),,$(COVERED:%=--ignore=%)) $(ARGS)
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
@@ -54,7 +57,7 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(PY) -m ruff check --fix .
 
 coverage: $(VENV)/.dev ## the tests that reach the pure part, and how much of it they reach: statements and branches, with a floor
-	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(COVERED)
+	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(EXHAUSTIVE:%=--ignore=%) $(COVERED)
 
 fuzz: $(VENV)/.fuzz ## look for new examples against the properties for MINUTES=10, in ARGS=tests; then as long for bytes that break the readers
 	HYPOTHESIS_PROFILE=deep FUZZ_MINUTES=$(MINUTES) $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=1800 $(ARGS)
