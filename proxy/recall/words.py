@@ -42,7 +42,8 @@ def folded(text: str) -> str:
     """A text in small letters, without accents, in the usual width."""
     if text.isascii():
         return text.lower()
-    apart = unicodedata.normalize("NFKD", text.casefold())
+    # Twice, because what stands for a capital letter (a mathematical one) becomes one only when it is taken apart.
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     return unicodedata.normalize("NFC", "".join(c for c in apart if unicodedata.category(c) != "Mn"))
 
 

@@ -12,17 +12,23 @@ from proxy.wire.jsontext import dumps, loads
 from tests.emulation.outputs import FUNCTIONS, TAGGED, P, offer
 
 OFFER = offer()
+REQUIRED: dict[str, Any] = {"refusal": None, "annotations": []}
+"""What each message of a whole answer has, though there is nothing in it."""
 
 
 def whole(
     message: dict[str, Any], finish: Any, of: Offer, make_id: Callable[[], str]
 ) -> tuple[Any, Any, list[Malformed], dict[str, FormCount]]:
     """Message and finish reason of an answer with only this choice, read and written again."""
-    came = ChatReader().whole(dumps({"choices": [{"message": message, "finish_reason": finish}]}))
+    lacking = {name: value for name, value in REQUIRED.items() if name not in message}
+    came = ChatReader().whole(
+        dumps({"choices": [{"message": {**message, **lacking}, "finish_reason": finish}]})
+    )
     assert came is not None
     read = emulated_message(came.pieces[0], of, make_id)
     (choice,) = loads(ChatWriter().whole(came, [read.piece], None))["choices"]
-    return choice["message"], choice["finish_reason"], read.malformed, read.stats
+    made = {name: value for name, value in choice["message"].items() if name not in lacking}
+    return made, choice["finish_reason"], read.malformed, read.stats
 
 
 FUNCTION = {"name": "get_weather", "arguments": '{"city": "Paris"}'}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.recall.words import folded, language_of, terms
@@ -41,6 +41,7 @@ def test_contractions_are_words_not_identifiers() -> None:
 
 
 @given(st.text(max_size=300))
+@example("\U0001d400")
 def test_every_text_has_terms_or_none_and_a_folded_text_the_same_ones(text: str) -> None:
     found = terms(text)
     assert all(found)

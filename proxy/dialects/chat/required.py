@@ -26,10 +26,11 @@ def complete(raw: bytes, form: dict[str, Any]) -> bytes:
     whole = completed(form)
     if whole is form:
         return raw
-    answered = iter([choice for choice in form["choices"] if _message(choice) is not None])
-    made = _MESSAGE.sub(lambda place: _spliced(place, next(answered, None)), raw)
-    # Something else in it may have a field of that name.
-    return made if loads(made) == whole else raw
+    choices = [choice for choice in form["choices"] if _message(choice) is not None]
+    answered = iter(choices)
+    made, places = _MESSAGE.subn(lambda place: _spliced(place, next(answered, None)), raw)
+    # Where there are more, something else in it has a field of that name.
+    return made if places == len(choices) or loads(made) == whole else raw
 
 
 def completed(form: dict[str, Any]) -> dict[str, Any]:
