@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from proxy.neutral.dialect import WholeAnswer
@@ -27,6 +28,8 @@ class Translator:
         self._stopped = ""
         self._usage: Mapping[str, Any] = {}
         self._managed = Managed()
+        self._silent: str | None = None
+        """The reason that is told for the end of an answer of which nothing else is: its prompt was only to be read."""
 
     def manage(self, managed: Managed) -> None:
         """What comes of the client's wishes for its history."""
@@ -83,7 +86,7 @@ class Translator:
 
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         """The body that says what the first choice says."""
-        came = [*pieces, *whole.pieces, Piece()][0]
+        came, usage = self._less([*pieces, *whole.pieces, Piece()][0], usage)
         identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
         self._usage, self._finish, self._stopped = usage or came.usage or {}, came.finish, came.stopped
         return dumps(self._whole(came, identity))
@@ -92,9 +95,18 @@ class Translator:
         """A piece of the first choice; of others, and after the end, nothing."""
         if piece.index or self._over:
             return b""
-        self._usage = piece.usage or self._usage
+        piece, usage = self._less(piece, piece.usage)
+        self._usage = usage or self._usage
         self._finish, self._stopped = piece.finish or self._finish, piece.stopped or self._stopped
         return self._said(piece, identity)
+
+    def _less(self, piece: Piece, usage: Mapping[str, Any] | None) -> tuple[Piece, Mapping[str, Any] | None]:
+        """A piece and the usage, less what is not told."""
+        if self._silent is None:
+            return piece, usage
+        finish = piece.finish and self._silent
+        said = replace(piece, text="", thought="", calls=(), finish=finish, stopped="")
+        return said, usage and {**usage, "completion_tokens": 0}
 
     # -- as events of a stream; another kind of stream has neither comments nor these
 

@@ -63,6 +63,7 @@ class Messages:
             request.model,
             edits=bool(request.form.get("context_management")),
             compacts=request.compaction is not None,
+            silent=request.form.get("max_tokens") == 0,
         )
 
 

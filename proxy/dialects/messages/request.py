@@ -26,7 +26,7 @@ from proxy.dialects.messages.managing import (
     since_compaction,
     unknown_edits,
 )
-from proxy.dialects.messages.tools import added_in, is_answered, tools_in
+from proxy.dialects.messages.tools import is_answered, offered_after, tools_in
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking, effort_in
@@ -65,8 +65,12 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         )
     kept, messages = since_compaction(messages)
     body["messages"] = [*_system(asked.get("system")), *_conversation(messages)]
-    if bounded and not is_count(asked.get("max_tokens")):
-        raise BadRequest("`max_tokens` must be a positive number of tokens.", param="max_tokens")
+    bound = asked.get("max_tokens")
+    if bounded and not (is_count(bound) or _is_nothing(bound)):
+        raise BadRequest(
+            "`max_tokens` must be a positive number of tokens, or 0 to have the prompt read alone.",
+            param="max_tokens",
+        )
     if stops := asked.get("stop_sequences"):
         body["stop"] = stops
     tools = _tools(asked, messages)
@@ -74,7 +78,8 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
     return request_of(
         body,
         stream=asked.get("stream") is True,
-        bound=asked.get("max_tokens"),
+        # One token is the least that every backend generates.
+        bound=1 if _is_nothing(bound) else bound,
         structure=_format(asked),
         continues=bool(messages) and messages[-1].get("role") == "assistant",
         edits=edits_in(asked),
@@ -84,6 +89,10 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         left_out=_left_out(asked, tools),
         form=asked,
     )
+
+
+def _is_nothing(bound: Any) -> bool:
+    return bound == 0 and not isinstance(bound, bool)
 
 
 def _system(system: Any) -> list[Message]:
@@ -111,7 +120,7 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             said: list[Message] = [{"role": role, "content": content}]
         else:
             said = _ROLES[role](_blocks(content, f"{where}.content"), where)
-        if role == "system" and not said[0]["content"]:
+        if role == "system" and (not said[0]["content"] or _is_cleared(messages, index)):
             continue
         if role == "system" and made:
             reminders.append(said[0]["content"])
@@ -120,6 +129,12 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             made += said
     _remind(made, reminders)
     return made
+
+
+def _is_cleared(messages: Sequence[Any], index: int) -> bool:
+    """Whether a system message is of an earlier turn, and was only meant for that."""
+    later = messages[index + 1 :] if messages[index].get("clear_at") == "next_user_message" else ()
+    return any(isinstance(message, dict) and message.get("role") == "user" for message in later)
 
 
 def _remind(made: list[Message], reminders: list[str]) -> None:
@@ -295,10 +310,10 @@ def _unknown(kind: Any, where: str) -> BadRequest:
 
 
 def _tools(asked: Mapping[str, Any], messages: Sequence[Any]) -> list[_Block]:
-    """Those offered at the beginning, and those that were added since."""
+    """Those offered at the beginning and those that were added since, less those that were removed."""
     contents = (message.get("content") for message in messages if isinstance(message, dict))
     blocks = [block for content in contents if isinstance(content, list) for block in content]
-    return [*_blocks(asked.get("tools"), "tools"), *added_in(b for b in blocks if isinstance(b, dict))]
+    return offered_after(_blocks(asked.get("tools"), "tools"), (b for b in blocks if isinstance(b, dict)))
 
 
 def _left_out(asked: Mapping[str, Any], tools: Sequence[_Block]) -> tuple[str, ...]:
@@ -313,13 +328,25 @@ def _thinking(asked: Mapping[str, Any]) -> Thinking | None:
         value if isinstance(value, dict) else {}
         for value in (asked.get("thinking"), asked.get("output_config"))
     )
-    effort, kind = effort_in(config, "effort"), text_in(thinking, "type")
+    effort = _effort_of_turn(asked) or effort_in(config, "effort")
+    kind = text_in(thinking, "type")
     if kind == "disabled":
         return Thinking(on=False)
     if kind == "enabled":
         budget = thinking.get("budget_tokens")
         return Thinking(on=True, effort=effort, budget=budget if is_count(budget) else None)
     return Thinking(effort=effort) if effort else None
+
+
+def _effort_of_turn(asked: Mapping[str, Any]) -> str:
+    """The effort that system messages at the end say for this turn; empty: they do not."""
+    for message in reversed(asked["messages"]):
+        if message.get("role") != "system":
+            break
+        config = message.get("output_config")
+        if isinstance(config, dict) and (effort := effort_in(config, "effort")):
+            return effort
+    return ""
 
 
 def _format(asked: Mapping[str, Any]) -> dict[str, Any] | None:

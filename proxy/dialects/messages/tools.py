@@ -107,11 +107,26 @@ def tools_in(asked: Mapping[str, Any], offered: Iterable[_Block]) -> dict[str, A
     return made
 
 
-def added_in(blocks: Iterable[_Block]) -> list[_Block]:
-    """Tools that a client adds in the middle of a conversation; those that it only names are offered already."""
-    added = (block.get("tool") for block in blocks if block.get("type") == "tool_addition")
-    definitions = (tool.get("definition") for tool in added if isinstance(tool, dict))
-    return [definition for definition in definitions if isinstance(definition, dict)]
+def offered_after(tools: Iterable[_Block], blocks: Iterable[_Block]) -> list[_Block]:
+    """The tools that are offered once a client has added and removed some in the middle of the conversation.
+
+    In the order in which they were first known, so that the beginning of the prompt changes as little as may be.
+    """
+    known = {text_in(tool, "name") or str(place): tool for place, tool in enumerate(tools)}
+    gone = set[str]()
+    for block in blocks:
+        change = block.get("tool") if text_in(block, "type") in ("tool_addition", "tool_removal") else None
+        if not isinstance(change, dict):
+            continue
+        definition = change.get("definition")
+        name = text_in(definition if isinstance(definition, dict) else change, "name")
+        if block["type"] == "tool_removal":
+            gone.add(name)
+            continue
+        gone.discard(name)
+        if isinstance(definition, dict):
+            known[name] = definition
+    return [tool for name, tool in known.items() if name not in gone]
 
 
 def is_answered(tool: _Block) -> bool:

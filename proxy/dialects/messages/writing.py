@@ -51,12 +51,16 @@ class MessagesWriter(Translator):
 
     media_type = "text/event-stream; charset=utf-8"
 
-    def __init__(self, answer_id: str, model: str, *, edits: bool = False, compacts: bool = False) -> None:
+    def __init__(
+        self, answer_id: str, model: str, *, edits: bool = False, compacts: bool = False, silent: bool = False
+    ) -> None:
         """`model` is what the client asked for, told where no backend has named one.
 
-        `edits`: it wants its history edited, and to be told of that; `compacts`: the same of compactions.
+        `edits`: it wants its history edited, and to be told of that; `compacts`: the same of compactions; `silent`: it
+        wants its prompt to be read, and no answer.
         """
         super().__init__()
+        self._silent = "length" if silent else None
         self._id = answer_id
         self._model = model
         self._edits = edits
@@ -310,13 +314,15 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     details = usage.get("prompt_tokens_details")
     cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0
     prompt = whole_number(usage.get("prompt_tokens"))
+    parts = usage.get("completion_tokens_details")
+    thinking = whole_number(parts.get("reasoning_tokens")) if isinstance(parts, dict) else 0
     made: dict[str, Any] = {
         "input_tokens": max(0, prompt - cached),
         "output_tokens": whole_number(usage.get("completion_tokens")),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": min(cached, prompt),
         "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
-        "output_tokens_details": None,
+        "output_tokens_details": {"thinking_tokens": thinking} if thinking else None,
         "server_tool_use": None,
         "service_tier": "standard",
         "inference_geo": None,

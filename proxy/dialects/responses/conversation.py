@@ -16,6 +16,8 @@ from proxy.wire.jsontext import dumps
 
 Item: TypeAlias = Mapping[str, Any]
 
+ADDED = "added_tools"
+"""Where what was made available on the way is kept beside the fields of a request, for whoever writes its answer."""
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _FORGOTTEN = frozenset(
     {
@@ -171,6 +173,26 @@ _TAKES: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
         _Conversation.result,
     ),
 }
+
+
+def tools_in(asked: Mapping[str, Any]) -> list[Item]:
+    """The tools of a request, with those that were made available on the way."""
+    return [*parts_of(asked.get("tools")), *parts_of(asked.get(ADDED))]
+
+
+def tools_added(items: Sequence[Item]) -> list[Item]:
+    """Tools that were made available on the way: by the developer, or because a search of the client's found them."""
+    added = [item for item in items if text_in(item, "type") in ("additional_tools", "tool_search_output")]
+    return [tool for item in added for tool in parts_of(item.get("tools"))]
+
+
+def updated(items: Sequence[Item], name: str, said: Any) -> dict[str, Any]:
+    """An option (`reasoning`, `text`) as the request says it, with what the conversation has changed of it since."""
+    made = dict(said) if isinstance(said, dict) else {}
+    for item in items:
+        if text_in(item, "type") == "configuration_update" and isinstance(update := item.get(name), dict):
+            made |= update
+    return made
 
 
 # -- content

@@ -33,6 +33,12 @@ def compared_with(asked: Mapping[str, Any]) -> str:
     return text_in(options, "comparison_response_id") if isinstance(options, dict) else ""
 
 
+def is_prewarming(asked: Mapping[str, Any]) -> bool:
+    """Whether the client wants its prompt to be read, and no answer."""
+    options = asked.get("prompt_cache_options")
+    return isinstance(options, dict) and options.get("prewarm") is True
+
+
 def print_of(asked: Mapping[str, Any], messages: Sequence[Message], *, compacted: bool) -> dict[str, Any]:
     """What a request is known by later: digests of its options and messages, and whether these begin with a compaction."""
     options = {reason: _digest(_at(asked, path)) for reason, path in _REASONS.items()}

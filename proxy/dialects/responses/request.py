@@ -20,8 +20,16 @@ from proxy.dialects.responses.compaction import (
     wish_in,
     without_trigger,
 )
-from proxy.dialects.responses.conversation import Item, items_in, parts_of
-from proxy.dialects.responses.diagnosing import DIAGNOSIS, compared_with, diagnosis, print_of
+from proxy.dialects.responses.conversation import (
+    ADDED,
+    Item,
+    items_in,
+    parts_of,
+    tools_added,
+    tools_in,
+    updated,
+)
+from proxy.dialects.responses.diagnosing import DIAGNOSIS, compared_with, diagnosis, is_prewarming, print_of
 from proxy.dialects.responses.tools import choice, functions_offered, left_to_openai
 from proxy.errors import BadRequest
 from proxy.neutral.kept import Fetch, Unseal
@@ -51,7 +59,8 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
     model = model_in(asked)
     own, triggered = without_trigger(items_in(asked.get("input")))
     wish = wish_in(asked, now=compacts or triggered)
-    asked.pop(DIAGNOSIS, None)
+    for own_name in (DIAGNOSIS, ADDED):
+        asked.pop(own_name, None)
     if stored.goes_on(asked) or any(map(is_compaction, own)) or compared_with(asked):
         return Request(
             body={"model": model, "messages": []},
@@ -100,21 +109,24 @@ def _made(
         else []
     )
     body["messages"] = [*lead, *messages]
-    reasoning = asked.get("reasoning")
+    if added := tools_added(items):
+        asked = {**asked, ADDED: added}
     body |= _tools(asked)
+    reads = is_prewarming(asked)
     kept = stored.is_kept(asked) or bool(stored.conversation_in(asked))
     known = partial(print_of, asked, body["messages"], compacted=under is not None)
     return request_of(
         body,
         stream=asked.get("stream") is True,
-        bound=asked.get("max_output_tokens"),
-        structure=_format(asked.get("text")),
-        thinking=in_openais_word(text_in(reasoning, "effort")) if isinstance(reasoning, dict) else None,
+        # One token is the least that every backend generates.
+        bound=1 if reads else asked.get("max_output_tokens"),
+        structure=_format(updated(items, "text", asked.get("text"))),
+        thinking=in_openais_word(text_in(updated(items, "reasoning", asked.get("reasoning")), "effort")),
         form=asked,
         conversation=text_in(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,
-        left_out=left_to_openai(parts_of(asked.get("tools"))),
-        keeping=partial(stored.keeping, asked, own, known) if kept else None,
+        left_out=left_to_openai(tools_in(asked)),
+        keeping=partial(stored.keeping, asked, own, known) if kept and not reads else None,
     )
 
 
@@ -128,10 +140,9 @@ def _check(asked: Mapping[str, Any]) -> None:
 
 
 def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
-    listed = parts_of(asked.get("tools"))
-    found = functions_offered(listed)
+    found = functions_offered(tools_in(asked))
     if not found:
-        if listed:
+        if listed := parts_of(asked.get("tools")):
             kinds = ", ".join(sorted({text_in(tool, "type") for tool in listed}))
             raise BadRequest(
                 f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",

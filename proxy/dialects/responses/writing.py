@@ -13,8 +13,8 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering
-from proxy.dialects.responses.conversation import parts_of
-from proxy.dialects.responses.diagnosing import DIAGNOSIS
+from proxy.dialects.responses.conversation import tools_in
+from proxy.dialects.responses.diagnosing import DIAGNOSIS, is_prewarming
 from proxy.dialects.responses.diagnosing import told as diagnosis_told
 from proxy.dialects.responses.items import (
     CallItem,
@@ -50,7 +50,8 @@ class ResponsesWriter(Translator):
         self._asked: Mapping[str, Any] = request.form
         self._model = request.model
         self._unique = unique
-        tools = functions_offered(parts_of(self._asked.get("tools")))
+        self._silent = "stop" if is_prewarming(self._asked) else None
+        tools = functions_offered(tools_in(self._asked))
         self._named: dict[str, ToolName] = {name: named for name, (_, named) in tools.items()}
         reasoning = self._asked.get("reasoning")
         summarised = isinstance(reasoning, dict) and bool(reasoning.get("summary"))

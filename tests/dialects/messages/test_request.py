@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from proxy.dialects.messages.request import read
 from proxy.errors import BadRequest
 from proxy.neutral.request import Request
+from proxy.neutral.thinking import Thinking
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -273,11 +274,50 @@ def test_tools_may_be_added_on_the_way() -> None:
     ]
     messages = [*HELLO, {"role": "system", "content": changes}]
     request = asked(messages, tools=[{"name": "first", "input_schema": {"type": "object"}}])
-    assert [tool["function"]["name"] for tool in request.body["tools"]] == ["first", "late"]
+    assert [tool["function"]["name"] for tool in request.body["tools"]] == ["late"]
     assert request.messages == HELLO
+    back = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "first"}}
+    again = asked(
+        [*messages, *HELLO, {"role": "system", "content": [back]}],
+        tools=[{"name": "first", "input_schema": {"type": "object"}}],
+    )
+    assert [tool["function"]["name"] for tool in again.body["tools"]] == ["first", "late"]
+    assert (
+        "tools"
+        not in asked(
+            [*HELLO, {"role": "system", "content": changes[2:]}],
+            tools=[{"name": "first", "input_schema": {}}],
+        ).body
+    )
     assert (
         asked([{"role": "user", "content": changes}, *HELLO]).body["tools"][0]["function"]["name"] == "late"
     )
+
+
+def test_what_was_said_for_one_turn_only_is_not_said_in_the_next() -> None:
+    passing = {"role": "system", "content": "Only now.", "clear_at": "next_user_message"}
+    lasting = {"role": "system", "content": "Always.", "clear_at": "never"}
+    turn = asked([*HELLO, passing, lasting])
+    assert "Only now." in turn.messages[-1]["content"]
+    later = asked([*HELLO, passing, lasting, {"role": "assistant", "content": "Hm."}, *HELLO])
+    assert "Only now." not in str(later.messages)
+    assert "Always." in later.messages[0]["content"]
+
+
+def test_a_turn_may_have_an_effort_of_its_own() -> None:
+    own = {"role": "system", "content": "Think.", "output_config": {"effort": "max"}}
+    wished = {"output_config": {"effort": "low"}}
+    assert asked([*HELLO, own], **wished).thinking == Thinking(effort="max")
+    assert asked(
+        [*HELLO, own, {"role": "assistant", "content": "Hm."}, *HELLO], **wished
+    ).thinking == Thinking(effort="low")
+
+
+def test_a_prompt_may_be_sent_to_be_read_alone() -> None:
+    request = asked(max_tokens=0)
+    assert (request.body["max_tokens"], request.capped) == (1, True)
+    for wrong in (False, -1, None, "0"):
+        assert "max_tokens" in refused(max_tokens=wrong).message
 
 
 def test_what_only_anthropics_servers_do_is_left_out_and_said_or_refused() -> None:

@@ -140,6 +140,16 @@ def test_counts_that_make_no_sense_are_none() -> None:
     assert (told["input_tokens"], told["cache_read_input_tokens"], told["output_tokens"]) == (0, 3, 0)
 
 
+def test_thinking_is_counted_where_the_backend_counts_it() -> None:
+    counted = {
+        "prompt_tokens": 5,
+        "completion_tokens": 9,
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    }
+    assert usage_of(counted)["output_tokens_details"] == {"thinking_tokens": 4}
+    assert usage_of({**counted, "completion_tokens_details": 3})["output_tokens_details"] is None
+
+
 def test_a_stop_sequence_is_told_where_the_backend_tells_it() -> None:
     choice = {"index": 0, "finish_reason": "stop", "stop_reason": "END"}
     head = {"id": "chatcmpl-1", "created": 7, "model": "m"}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from proxy.dialects.responses.request import read
 from proxy.errors import BadRequest, ClientError
 from proxy.neutral.request import Request
+from proxy.neutral.thinking import Thinking
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 
@@ -89,6 +90,49 @@ def test_a_session_of_codex() -> None:
         {"role": "tool", "tool_call_id": "c2", "content": "patched"},
     ]
     assert "reasoning_effort" not in body, "which backends have different words for"
+
+
+def test_tools_that_are_made_available_on_the_way_are_offered() -> None:
+    late = {"type": "function", "name": "late", "parameters": {"type": "object"}}
+    found = {"type": "namespace", "name": "mail", "tools": [{"type": "function", "name": "send"}]}
+    items: list[dict[str, Any]] = [
+        {"type": "additional_tools", "role": "developer", "tools": [late, {"type": "web_search"}]},
+        {"role": "user", "content": "go"},
+        {"type": "tool_search_call", "arguments": {}, "execution": "client"},
+        {
+            "type": "tool_search_output",
+            "call_id": "c",
+            "execution": "client",
+            "tools": [found],
+            "status": "completed",
+        },
+    ]
+    request = asked(items, tools=[{"type": "custom", "name": "patch"}])
+    names = [tool["function"]["name"] for tool in request.body["tools"]]
+    assert names == ["patch", "late", "mail__send"]
+    assert request.left_out == ("web_search",)
+    assert request.messages == [{"role": "user", "content": "go"}]
+    assert "tools" not in asked([{**items[0], "tools": [{"type": "web_search"}]}, items[1]]).body
+
+
+def test_a_conversation_may_change_its_configuration() -> None:
+    form = {"type": "json_schema", "name": "x", "schema": {}}
+    updates = [
+        {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": form}},
+        {"role": "user", "content": "go"},
+        {"type": "configuration_update", "reasoning": {"effort": "high"}},
+    ]
+    request = asked(updates, reasoning={"effort": "none"})
+    assert request.thinking == Thinking(effort="high", openai="high")
+    assert request.structured
+    assert asked(updates[:2]).thinking == Thinking(effort="low", openai="low")
+
+
+def test_a_prompt_may_be_sent_to_be_read_alone() -> None:
+    request = asked("go", prompt_cache_options={"prewarm": True}, max_output_tokens=99)
+    assert request.body["max_tokens"] == 1
+    assert request.keeping is None
+    assert asked("go", prompt_cache_options={"prewarm": False}, max_output_tokens=99).max_tokens == 99
 
 
 def test_two_answers_in_a_row_are_two_messages() -> None:
