@@ -292,22 +292,23 @@ def test_no_model_is_asked_where_masking_is_enough() -> None:
 
 def test_what_is_not_worth_a_summary_is_put_in_short_by_code_behind_the_block_that_there_is() -> None:
     messages = chat(8)
-    done, asked = run(limited(messages, 0.4, worth=10_000.0))
+    done, asked = run(limited(messages, 0.4, enough=0.6, worth=10_000.0))
     assert (asked, done.rungs, done.kind) == ([], ("extract",), "compacted")
     block = text_of(done.messages[1])
     assert "Answer 5" in block
     grown = [*done.messages[:-1], *chat(6)[2:]]
-    again, asked = run(limited(grown, 0.6, worth=10_000.0))
+    again, asked = run(limited(grown, 0.6, enough=0.8, worth=10_000.0))
     assert asked == []
     assert text_of(again.messages[1]).startswith(block)
 
 
 def test_earlier_blocks_are_summarised_too_where_another_would_be_too_much() -> None:
-    done, _ = run(reduction_of(chat(12), total(chat(12)) * 0.3))
+    done, _ = run(limited(chat(12), 0.3, enough=0.5))
     messages = [*done.messages[:-1], *chat(5)[2:]]
     tight = total(done.messages[:2]) + 30
     again, _ = run(reduction_of(messages, tight))
-    assert text_of(again.messages[1]).count(marks.OPEN) == 1
+    (block,) = (message for message in again.messages if is_summary(message))
+    assert text_of(block).count(marks.OPEN) == 1
     roomy, _ = run(reduction_of(messages, total(messages) * 0.75))
     assert text_of(roomy.messages[1]).startswith(text_of(done.messages[1]))
 
