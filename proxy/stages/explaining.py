@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from proxy.emulation import protocol
+from proxy.errors import ContextOverflow
 from proxy.history.marks import is_extract, is_summary
+from proxy.history.turns import newest_user
 from proxy.neutral.request import Message
 from proxy.recall.recalled import NOTHING
 from proxy.shortening.policy import limits_for
@@ -15,7 +17,9 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.recalling import Recaller
+from proxy.stages.room import cut_from_newest
 from proxy.stages.routing import is_managed
+from proxy.telemetry.events import MessageCut
 
 
 async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: Recaller) -> dict[str, Any]:
@@ -37,6 +41,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
         "tools": _tools(job, counting),
         "checkpoint": _checkpoint(job),
         "recalled": _recalled(job),
+        "left_out": _left_out(job, await cut_from_newest(job, job.prompt.history, counting.meter)),
         "action": "forwarded",
         "rungs": [],
         "messages": job.prompt.messages,
@@ -59,6 +64,10 @@ async def _rehearsed(
     done = await compactor.rehearse(job)
     if done is None or not done.covered:
         return {"note": "It is due for compaction, but nothing can be taken out of it."}
+    try:
+        cut = await cut_from_newest(job, done.messages, counting.meter)
+    except ContextOverflow as refused:
+        return {"action": "refused", "note": str(refused)}
     job.prompt.history, job.prompt.checkpoint = done.messages, compactor.checkpoint(job, done)
     job.prompt.recalled = NOTHING
     job.prompt.estimate = await counting.meter.measure(job.key, job.body())
@@ -70,7 +79,23 @@ async def _rehearsed(
         "before": round(done.before),
         "after": round(done.after),
         "recalled": _recalled(job),
+        "left_out": _left_out(job, cut),
         "messages": job.prompt.messages,
+    }
+
+
+def _left_out(job: Job, cut: MessageCut | None) -> dict[str, Any] | None:
+    """What of the newest user message, which alone exceeds the window, is not sent, and what is recalled of that."""
+    newest, recalled = newest_user(job.prompt.sent), job.prompt.recalled.newest
+    if cut is None or newest is None:
+        return None
+    pieces = [] if recalled is None else [each for each in recalled.passages if each.index == newest]
+    return {
+        "message": len(job.prompt.system) + newest,
+        "tokens": cut.tokens,
+        "of": cut.whole,
+        "recalled_passages": len(pieces),
+        "recalled_tokens": round(sum(each.tokens for each in pieces)),
     }
 
 

@@ -11,6 +11,7 @@ from proxy.answer.answer import Answer
 from proxy.answer.events import Correct
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
+from proxy.errors import ContextOverflow
 from proxy.neutral.request import Message
 from proxy.shortening.continuation import ContinuationRequest, Partial, SaidBefore, continuation, shorten_said
 from proxy.stages.attempt import Attempted, Attempts
@@ -90,7 +91,7 @@ class Resumer:
 
         if not answer.attempt.cleared and not await self._make_room(job, answer, asked):
             return Remedy.GIVE_UP
-        while True:
+        while await self._told_cut(job):
             request = asked()
             opened = await self._attempts.go_on(job, request, answer.said_tokens, how=how)
             if isinstance(opened, Attempted):
@@ -98,6 +99,15 @@ class Resumer:
             done = await self._attempts.mend(job, opened)
             if done not in (Remedy.WAIT, Remedy.SHORTEN):
                 return done
+        return Remedy.GIVE_UP
+
+    async def _told_cut(self, job: Job) -> bool:
+        """Tell what had to be left out of the newest message; False: there is hardly anything left that is to be answered."""
+        try:
+            await self._attempts.tell_left_out(job)
+        except ContextOverflow:
+            return False
+        return True
 
     async def _make_room(self, job: Job, answer: Answer, asked: Callable[[], ContinuationRequest]) -> bool:
         """Shorten the history, at any price, so that a request to go on has room behind it with what is said already.

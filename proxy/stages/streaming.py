@@ -72,6 +72,10 @@ class Run:
     """Attempts that were learned from."""
 
 
+_AS_BEFORE = 0.98
+"""Share of the tokens before a pause from which on nothing was gained: a word that is asked for again weighs a little."""
+
+
 class StreamDriver:
     """Drives sessions; holds no state of any one answer."""
 
@@ -161,13 +165,13 @@ class StreamDriver:
                 if run.session.answer.identity is None and to.identity is not None:
                     run.session.adopt(to.identity)
             done = run.job.journal.outcome
-            compactions = done.compactions
+            extracts, cut = done.extracts, done.left_out
             async with to.telling(lambda: run.job.progress.written):
                 response = None if last else await self._next(run, stopped)
             after = run.estimates[-1].tokens
-            extract = done.compactions > compactions and done.summary == "extract"
             notice = _outcome(before, after, response, begun=run.session.answer.begun)
-            await to.tell(replace(notice, extract=extract))
+            left_out = done.left_out if done.left_out != cut else 0
+            await to.tell(replace(notice, extract=done.extracts > extracts, left_out=left_out))
             if response is None:
                 run.job.journal.tell(events.OutOfRoom())
                 stopped = await self._carry_out(run, ResumeFailed())
@@ -318,7 +322,8 @@ class StreamDriver:
 def _outcome(before: int, after: int, response: httpx.Response | None, *, begun: bool) -> Notice:
     """What to tell of a pause: prompt tokens before and after it, whether the next attempt is open, or an answer ends."""
     ended = response is None and begun
-    return Notice(done=True, before=before, after=after, failed=response is None, ended=ended)
+    failed = response is None or after >= before * _AS_BEFORE
+    return Notice(done=True, before=before, after=after, failed=failed, ended=ended)
 
 
 def _reason(error: Exception) -> str:

@@ -62,7 +62,9 @@ class Outcome:
     unfit: int = 0
     """How many of them were not fit to be used."""
     summary: str = ""
-    """What stands for the covered part since its newest reduction: `written` by a model, an `extract` by code; empty: neither."""
+    """What stands for the covered part since its newest reduction that told of it: `written` by a model, an `extract` by code; empty: neither."""
+    extracts: int = 0
+    """Compactions whose summary was an extract made by code."""
     recalled: int = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
     recalled_tokens: int = 0
@@ -134,7 +136,9 @@ def _compacting(outcome: Outcome, _: e.Compacting, __: float) -> None:
 
 def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
     if event.gained:
-        outcome.kind, outcome.summary = event.kind, event.summary
+        # What an earlier one told stays in the history when a later one does without.
+        outcome.kind, outcome.summary = event.kind, event.summary or outcome.summary
+        outcome.extracts += event.summary == "extract"
         outcome.compactions += 1
         outcome.rungs = tuple(dict.fromkeys((*outcome.rungs, *event.rungs)))
     outcome.action = outcome.kind or FORWARDED

@@ -10,9 +10,10 @@ import pytest
 
 from proxy.history.marks import RECALLED
 from proxy.neutral.request import text_of
-from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, qa, summariser
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser
+from tests.fakes.brains import asks_summary
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.test_recalling import ASK, FACT, THINGS
+from tests.stages.test_recalling import ASK, FACT, THINGS, talk
 
 WINDOW = 4096
 
@@ -169,3 +170,74 @@ def test_an_answer_in_a_fixed_format_tells_it_in_its_headers() -> None:
         assert answer.status_code == 200
         assert int(answer.headers["x-spillway-left-out"]) > 0
         assert "spillway" not in answer.json()["usage"]
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "generic"])
+def test_explain_tells_what_would_be_left_out_and_what_is_recalled_of_it(kind: str) -> None:
+    messages = document(600)
+    with staged(kind) as (fake, proxy):
+        body = {"model": "m", "messages": [{"role": "system", "content": "Be brief."}, *messages]}
+        told = proxy.client.post("/spillway/explain", json=body).json()
+        assert fake.chats() == []
+        cut = told["left_out"]
+        assert (told["action"], cut["message"]) == ("trimmed", 1)
+        assert 0.1 * cut["of"] <= cut["of"] - cut["tokens"] <= WINDOW
+        own = [each for each in told["recalled"]["passages"] if each["message"] == 1]
+        assert cut["recalled_passages"] == len(own) >= 1
+        assert cut["recalled_tokens"] == pytest.approx(sum(each["tokens"] for each in own), abs=1)
+        assert FACT in "".join(each["text"] for each in own)
+        short = proxy.client.post("/spillway/explain", json={**body, "messages": talk(3)}).json()
+        assert short["left_out"] is None
+        hopeless = proxy.client.post("/spillway/explain", json={**body, "messages": document(9000)}).json()
+        assert hopeless["action"] == "refused"
+        assert "less than a tenth" in hopeless["note"]
+        schema = proxy.client.get("/openapi.json").json()["components"]["schemas"]
+        assert "left_out" in schema["Explanation"]["properties"]
+        assert "recalled_tokens" in schema["ExplainedCut"]["properties"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_left_out_for_want_of_room_for_the_answer_is_told_too(stream: bool) -> None:
+    """The message fits, but not with what is said of the answer when it is paused."""
+    text = "Tell of it all. " + "The garden was blue long ago. " * 460
+
+    def says(question: Question) -> Reply:
+        return Reply(text=f"{len(question.prefix or '')} and so it went on. " * 120)
+
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], says, tokens_per_chunk=400)
+    with fake, running_proxy(fake) as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream}
+        before = fake.count(body)
+        assert 0.8 * WINDOW < before < 0.97 * WINDOW
+        answer = proxy.chat({**body, "stream_options": {"include_usage": True}})
+        sent = [text_of(request.json["messages"][0]) for request in fake.chats()]
+        assert sent[0] == text
+        assert "left out here" in sent[-1]
+        assert fake.overflows == 0
+        seen = read_stream(answer.content) if stream else None
+        usage = answer.json()["usage"] if seen is None else seen.usage
+        assert usage is not None
+        cut = usage["spillway"]["left_out"]
+        assert abs(cut["of"] - before) < 0.1 * before
+        assert 0 < cut["tokens"] < cut["of"]
+        if seen is not None:
+            told = [event["data"]["description"] for event in seen.events]
+            assert any("the middle of your message was left out" in line for line in told)
+            assert any("Your message alone exceeds the window" in line for line in told)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_extract_in_the_middle_of_an_answer_is_told(stream: bool) -> None:
+    def says(question: Question) -> Reply:
+        return Reply(text="" if asks_summary(question) else "And so it went on and on. " * 250)
+
+    with LlamaCppFake([FakeModel("m", WINDOW)], says) as fake, running_proxy(fake) as proxy:
+        body = {"model": "m", "messages": talk(100), "stream": stream}
+        assert 0.5 * WINDOW < fake.count(body) < 0.78 * WINDOW
+        answer = proxy.chat({**body, "stream_options": {"include_usage": True}})
+        seen = read_stream(answer.content) if stream else None
+        usage = answer.json()["usage"] if seen is None else seen.usage
+        assert usage is not None
+        assert usage["spillway"]["summary"] == "extract"
+        if seen is not None:
+            assert any("kept an extract" in event["data"]["description"] for event in seen.events)

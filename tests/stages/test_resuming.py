@@ -78,6 +78,20 @@ def test_an_answer_for_which_nothing_more_can_go_ends_and_is_not_sent_back(kind:
         assert fake.overflows == 0
 
 
+def test_no_compaction_is_told_in_the_middle_of_an_answer_where_nothing_could_go() -> None:
+    def says(question: Question) -> Reply:
+        return Reply(text="It seems that the run timed out, because I did not limit it. " * 30)
+
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(says), tokens_per_chunk=16) as fake:
+        with running_proxy(fake) as proxy:
+            messages = [{"role": "system", "content": "Rules of the house. " * 250}, *GO]
+            seen = ask(proxy, messages=messages)
+        assert len(fake.chats()) > 1
+        told = [event["data"]["description"] for event in seen.events]
+        assert any("did not help" in line for line in told)
+        assert not any("Context compacted" in line for line in told)
+
+
 # -- tool calls
 
 

@@ -81,6 +81,15 @@ def test_the_outcome_is_what_the_events_say() -> None:
     assert line(outcome).startswith("r local/m: 200 compacted, 900 to 410 tokens in 3.0 s, 2 summaries")
 
 
+def test_an_extract_stays_told_when_the_history_is_only_pruned_later() -> None:
+    journal = Journals(clock=Clock()).open("r")
+    journal.tell(e.Compacted("compacted", 900, 400, 2.0, "extract"))
+    journal.tell(e.Compacted("pruned", 900, 400, 2.0))
+    assert (journal.outcome.summary, journal.outcome.extracts) == ("extract", 1)
+    journal.tell(e.Compacted("compacted", 900, 400, 2.0, "written"))
+    assert (journal.outcome.summary, journal.outcome.extracts) == ("written", 1)
+
+
 @given(st.lists(EVENTS))
 def test_any_order_of_events_makes_an_outcome_that_can_be_told(events: list[e.Event]) -> None:
     journal = Journals(clock=Clock()).open("r")
