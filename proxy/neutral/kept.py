@@ -15,6 +15,8 @@ class Fetch:
     """The document that the client's credential keeps under a name; the reply is it, or None."""
 
     name: str
+    vital: bool = True
+    """Whether nothing comes of the request while the store can't tell; else the reply is None then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class Memory:
             if isinstance(step, Unseal):
                 reply = await self._sealer.open(owner, step.purpose, step.text)
             else:
-                reply = await self.fetch(owner, step.name)
+                look_up = self.fetch if step.vital else self._documents.fetch
+                reply = await look_up(owner, step.name)
                 left -= 0 if reply is None else reply.get("size", 0)
             heavy = heavy or is_heavy(reply)
             if left < 0:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.dialects.bodies import error_in
+from proxy.dialects.messages.diagnosing import FOUND, is_diagnosed
 from proxy.dialects.messages.request import read
 from proxy.dialects.messages.writing import MessagesWriter, told
 from proxy.errors import ClientError
@@ -63,8 +65,17 @@ class Messages:
             request.model,
             edits=bool(request.form.get("context_management")),
             compacts=request.compaction is not None,
+            told=_told(request.form),
             silent=request.form.get("max_tokens") == 0,
         )
+
+
+def _told(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What else a message tells, because its request asked for that."""
+    if not is_diagnosed(asked):
+        return {}
+    found = asked.get(FOUND)
+    return {"diagnostics": None if found is None else {FOUND: found}}
 
 
 __all__ = ["Messages"]

@@ -5,7 +5,9 @@ Fields: Anthropic API reference, "Create a Message" (2026), and PyPI `anthropic`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from proxy.dialects.bodies import (
@@ -19,6 +21,7 @@ from proxy.dialects.bodies import (
     text_in,
     told_and_shown,
 )
+from proxy.dialects.messages.diagnosing import FOUND, compared_with, diagnosis, is_diagnosed, keeping
 from proxy.dialects.messages.managing import (
     COMPACTION,
     compaction_in,
@@ -28,6 +31,7 @@ from proxy.dialects.messages.managing import (
 )
 from proxy.dialects.messages.tools import is_answered, offered_after, tools_in
 from proxy.errors import BadRequest
+from proxy.neutral.kept import Fetch
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking, effort_in
 from proxy.wire.jsontext import dumps
@@ -53,6 +57,22 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         BadRequest: it is malformed, or asks for what only Anthropic's servers can do.
     """
     asked = object_in(raw)
+    asked.pop(FOUND, None)
+    made = _made(asked, bounded=bounded)
+    if not (bounded and is_diagnosed(asked)):
+        return made
+    made = replace(made, keeping=partial(keeping, asked))
+    return replace(made, reading=partial(_compared, made)) if compared_with(asked) else made
+
+
+def _compared(made: Request) -> Generator[Fetch, Any, Request]:
+    """The request with what comes of comparing it with an earlier one."""
+    asked: Mapping[str, Any] = made.form
+    before = yield Fetch(compared_with(asked), vital=False)
+    return replace(made, reading=None, form={**asked, FOUND: diagnosis(before, asked)})
+
+
+def _made(asked: Mapping[str, Any], *, bounded: bool) -> Request:
     messages = asked.get("messages")
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")

@@ -52,17 +52,25 @@ class MessagesWriter(Translator):
     media_type = "text/event-stream; charset=utf-8"
 
     def __init__(
-        self, answer_id: str, model: str, *, edits: bool = False, compacts: bool = False, silent: bool = False
+        self,
+        answer_id: str,
+        model: str,
+        *,
+        edits: bool = False,
+        compacts: bool = False,
+        silent: bool = False,
+        told: Mapping[str, Any] | None = None,
     ) -> None:
         """`model` is what the client asked for, told where no backend has named one.
 
         `edits`: it wants its history edited, and to be told of that; `compacts`: the same of compactions; `silent`: it
-        wants its prompt to be read, and no answer.
+        wants its prompt to be read, and no answer. `told` are further fields of the message.
         """
         super().__init__()
         self._silent = "length" if silent else None
         self._id = answer_id
         self._model = model
+        self._told = told or {}
         self._edits = edits
         self._compacts = compacts
         self._compacted = False
@@ -103,6 +111,7 @@ class MessagesWriter(Translator):
             **self._applied(),
         }
         out.append(named_event("message_delta", told))
+        self.final = self._message(NOBODY, self._usage)  # less its content, of which nothing is kept
         return b"".join((*out, named_event("message_stop", {})))
 
     @override
@@ -240,6 +249,7 @@ class MessagesWriter(Translator):
             "stop_details": None,
             "container": None,
             "usage": usage_of(usage),
+            **self._told,
         }
 
     def _call_block(self, call: CallPart, number: int) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_the_newest_compaction_stands_for_all_before_it() -> None:
     assert asked([*HELLO, {"role": "assistant", "content": [block(None)]}]).kept is None
 
 
-def writer(managed: Managed, **options: bool) -> MessagesWriter:
+def writer(managed: Managed, **options: Any) -> MessagesWriter:
     made = MessagesWriter("msg_1", "asked", **options)
     made.manage(managed)
     return made
