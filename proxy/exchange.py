@@ -160,16 +160,25 @@ class Exchange:
         self._intake.passed += self._held
         self._held = 0
 
-    def apart(self) -> Exchange:
-        """Who asked, and with which headers, for what is done when this one is over; nobody can be answered on it."""
-        told = {
+    def who(self) -> dict[str, Any]:
+        """Who asked, and with which headers."""
+        return {
             "method": self.method,
             "path": self.path,
             "headers": self.headers,
             "http_version": self.version,
+            "spillway.tenant": (self.tenant, self.trusted),
         }
-        apart = Exchange(told, _nobody, _told_nobody)
-        apart.tenant, apart.trusted = self.tenant, self.trusted
+
+    def apart(self) -> Exchange:
+        """The same for what is done when this one is over; nobody can be answered on it."""
+        return Exchange.of(self.who())
+
+    @classmethod
+    def of(cls, who: Mapping[str, Any]) -> Exchange:
+        """An exchange of whoever asked once; nobody can be answered on it."""
+        apart = cls(dict(who), _nobody, _told_nobody)
+        apart.tenant, apart.trusted = who["spillway.tenant"]
         return apart
 
     def header(self, name: bytes) -> str | None:

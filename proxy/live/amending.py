@@ -12,7 +12,7 @@ from typing import Any
 from proxy.backends.profile import ModelKey
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, Conflict, NotFound, StoreUnavailable
-from proxy.exchange import unique
+from proxy.exchange import Exchange
 from proxy.history.checkpoint import Checkpoint, Checkpoints
 from proxy.live.blocks import blocks_in, told, with_text
 from proxy.live.book import Book
@@ -165,10 +165,9 @@ class Amender:
         request = (
             asked if isinstance(asked, Request) else await apart(len(asked) > HEAVY, CHAT.read, asked, asked)
         )
-        name = f"rewrite_{unique()}"
-        self._book.aside(name, record)
-        journal = self._journals.aside(name, record.outcome)
-        job = await self._preparer.prepare(way.exchange.apart(), journal, way.dialect, request, way.route)
+        journal = self._journals.aside(f"rewrite_{record.unique}", record.outcome)
+        exchange = Exchange.of(way.who)
+        job = await self._preparer.prepare(exchange, journal, way.dialect, request, way.route)
         instructions = _WISH.format(wish) if wish else ""
         job.asked = replace(job.asked, compaction=CompactionWish(instructions=instructions))
         if not await self._compacted(job) or journal.outcome.summary != "written":

@@ -14,8 +14,20 @@ from typing import Protocol
 from proxy.answer.answer import Answer
 from proxy.exchange import unique
 from proxy.history.checkpoint import Checkpoint
-from proxy.live.record import HEADS, MOST_EVENTS, PARSED, Bodies, Note, Record, Talk, Way
-from proxy.live.savings import Account, Accounts
+from proxy.live.record import (
+    BASE,
+    HEADS,
+    MOST_EVENTS,
+    PARSED,
+    PER_EVENT,
+    Activity,
+    Bodies,
+    Note,
+    Record,
+    Talk,
+    Way,
+)
+from proxy.live.savings import Accounts
 from proxy.neutral.request import Request, text_of
 from proxy.stages.job import Job
 from proxy.telemetry import events as e
@@ -26,7 +38,7 @@ MOST = 1000
 TITLE, CLIENT = 80, 40
 """Characters of a conversation's title and of a client's name."""
 
-_STATES: dict[type, str] = {
+_STATES: dict[type, Activity] = {
     e.Compacting: "compacting",
     e.Compacted: "waiting",
     e.Sent: "waiting",
@@ -34,6 +46,9 @@ _STATES: dict[type, str] = {
     e.Paused: "paused",
     e.Resumed: "answering",
 }
+_HELD = frozenset({e.Taken, e.Answering})
+"""Events with something in them that is looked at while the request runs."""
+_ENDS = frozenset({e.Finished, e.Failed})
 _LEARNED: dict[type, str] = {
     e.WindowLearned: "window_learned",
     e.WindowDisproved: "window_disproved",
@@ -81,8 +96,6 @@ class Book:
         self._number = 0
         self._running: dict[int, Record] = {}
         """By the identity of their outcomes."""
-        self._aside: OrderedDict[str, Record] = OrderedDict()
-        """By the id of the journals of what is done for them in the background."""
         self._records: deque[Record] = deque()
         self._stripped = 0
         """Of them so many of the oldest have no bodies any more."""
@@ -124,22 +137,22 @@ class Book:
 
     def _told(self, told: Told) -> None:
         event = told.event
-        if isinstance(event, e.Received):
+        kind = type(event)
+        if kind is e.Received:
             self._begin(told)
             return
         record = self._running.get(id(told.outcome))
         if record is None:
             self._told_aside(told)
             return
-        if isinstance(event, e.Taken):
+        if kind in _HELD:
             self._taken(record, event)
-        elif isinstance(event, e.Answering):
-            record.answer = event.answer if isinstance(event.answer, Answer) else None
         else:
             self._note(record, told)
-        if isinstance(event, e.Finished | e.Failed):
-            self._end(record)
-        elif record.talk is not None:
+            if kind in _ENDS:
+                self._end(record)
+                return
+        if self.watching and record.talk is not None:
             for each in self.watching:
                 each.changed(record.talk)
 
@@ -148,36 +161,43 @@ class Book:
         record = Record(id=told.id, outcome=told.outcome, number=self._number, at=self.clock(), since=told.at)
         self._running[id(told.outcome)] = record
         self._records.append(record)
-        self._size += record.size
+        self._size += BASE
         self._bound()
 
     def _note(self, record: Record, told: Told) -> None:
+        event, kind = told.event, type(told.event)
+        if kind in _STATES:
+            record.state = _STATES[kind]
+            event = self._moved(record, told)
+        elif isinstance(event, e.Summarised) and record.talk is not None:
+            record.talk.verdicts.appendleft((self.clock(), event.verdict))
+        if self.watching:
+            self._learned(told)
+        if len(record.events) < MOST_EVENTS:
+            record.events.append((told.at - record.since, event))
+            self._size += PER_EVENT
+
+    def _moved(self, record: Record, told: Told) -> e.Event:
+        """It does something else now; the event as it is kept, without what was said."""
         event = told.event
-        if state := _STATES.get(type(event)):
-            record.state = state  # type: ignore[assignment]  # one of its words
         if isinstance(event, e.Sent):
             self._forwarded(record, event.body)
-            event = replace(event, body=b"")
-        elif isinstance(event, e.Compacted):
+            return e.Sent(event.why, event.stream)
+        if isinstance(event, e.Compacted):
             if isinstance(event.checkpoint, Checkpoint) and record.talk is not None:
                 self.noted(record.talk, Note.of(event.checkpoint))
-            event = replace(event, checkpoint=None)
-        elif isinstance(event, e.FirstByte):
+            return replace(event, checkpoint=None)
+        if isinstance(event, e.FirstByte):
             record.began = record.began or told.at
         elif isinstance(event, e.Paused):
             record.sample()
             record.pauses.append((record.prompt or 0) + record.said)
-        elif isinstance(event, e.Summarised) and record.talk is not None:
-            record.talk.verdicts.appendleft((self.clock(), event.verdict))
-        self._learned(told)
-        if len(record.events) < MOST_EVENTS:
-            before = record.size
-            record.events.append((told.at - record.since, event))
-            self._size += record.size - before
+        return event
 
     def _told_aside(self, told: Told) -> None:
         """What is done for a conversation that no client waits for, or of one that came before this began."""
-        record, event = self._aside.get(told.id), told.event
+        name, event = told.id.partition("_")[2], told.event
+        record = next((each for each in self.records() if each.unique == name), None)
         if isinstance(event, e.Summarised):
             self.accounts.of(told.outcome).spent += event.tokens
         elif isinstance(event, e.CompactedAhead):
@@ -190,33 +210,35 @@ class Book:
         for each in self.watching:
             each.changed(record.talk)
 
-    def _taken(self, record: Record, event: e.Taken) -> None:
-        """It is known what it asks, and so whose conversation it goes on with."""
+    def _taken(self, record: Record, event: e.Event) -> None:
+        """It is known what it asks, and so whose conversation it goes on with; or there is an answer to be watched."""
+        if isinstance(event, e.Answering):
+            record.answer = event.answer if isinstance(event.answer, Answer) else None
+            return
+        assert isinstance(event, e.Taken)
         job, request = event.job, event.request
         assert isinstance(job, Job)
         assert isinstance(request, Request)
-        record.job, record.messages = job, len(request.messages)
+        record.job, record.messages, record.unique = job, len(request.messages), job.unique
         record.streamed, record.background = job.prompt.request.stream, job.background
         record.client = _client(job.exchange.header(b"user-agent"))
-        asked = request if request.raw is None else request.raw
-        record.bodies = Bodies(asked, PARSED * event.size if asked is request else event.size)
+        if request.raw is None:
+            record.bodies = Bodies(request, PARSED * event.size)
+        else:
+            record.bodies = Bodies(request.raw, event.size)
         self._grown(record.bodies.size)
-        self.aside(f"ahead_{job.unique}", record)
         talk = record.talk = self._talk_of(record, job)
+        if talk.records:
+            talk.records[-1].links = ()
         talk.records.append(record)
         talk.turns += 1
-        talk.way = Way(exchange=job.exchange.apart(), dialect=job.dialect, route=job.route)
+        talk.way = Way(who=job.exchange.who(), dialect=job.dialect, route=job.route)
         self._talks.move_to_end(talk.id)
-        record.sample()
-        if record.note is not None:
+        if job.prompt.checkpoint is not None:
+            record.sample()
+            assert record.note is not None
             self.noted(talk, record.note)
         self._bound()
-
-    def aside(self, name: str, record: Record) -> None:
-        """What is told in a journal of this id from now on is about this request."""
-        self._aside[name] = record
-        if len(self._aside) > MOST:
-            self._aside.popitem(last=False)
 
     def noted(self, talk: Talk, note: Note) -> None:
         """A conversation has this checkpoint."""
@@ -234,8 +256,6 @@ class Book:
             self._bound()
 
     def _learned(self, told: Told) -> None:
-        if not self.watching:
-            return
         event = told.event
         what = event.what if isinstance(event, e.Refused) else _LEARNED.get(type(event))
         if what is not None:
@@ -243,25 +263,21 @@ class Book:
                 each.learned(told.outcome.backend, told.outcome.model, what)
 
     def _end(self, record: Record) -> None:
-        self._running.pop(id(record.outcome), None)
+        del self._running[id(record.outcome)]
         record.end()
         outcome, talk = record.outcome, record.talk
-        account = self.accounts.of(outcome)
-        account.add(record)
+        not_sent = self.accounts.of(outcome).add(record)
         if talk is not None:
             talk.compactions += outcome.compactions
             talk.sent += record.asked
-            talk.not_sent += Account.not_sent_by(record)
-            if record.note is not None:
-                self.noted(talk, record.note)
-            for older in talk.records:
-                older.links = older.links if older is record else ()
+            talk.not_sent += not_sent
+            if talk.newest is not record:
+                record.links = ()
             self._talks.move_to_end(talk.id)
         for each in self.watching:
             each.ended(record)
             if talk is not None:
                 each.changed(talk)
-        self._bound()
 
     # -- which conversation
 
@@ -287,18 +303,19 @@ class Book:
 
         With nothing answered in it, it is one only if that was asked last: many begin with the same word.
         """
-        links, first = job.prompt.links, _first_answer(job)
+        links = job.prompt.links
         for at in range(len(links) - 1, -1, -1):
             talk = self._heads.get((tenant, links[at]))
-            if talk is not None and (first <= at or talk.heads[-1][1] == links[at]):
+            if talk is not None and (talk.heads[-1][1] == links[at] or _first_answer(job) <= at):
                 return talk
         return None
 
     def _keep_head(self, talk: Talk, key: tuple[str, bytes]) -> None:
-        if self._heads.get(key) is not None:
-            other = self._heads[key]
-            if key in other.heads:
-                other.heads.remove(key)
+        other = self._heads.get(key)
+        if other is talk and talk.heads[-1] == key:
+            return
+        if other is not None and key in other.heads:
+            other.heads.remove(key)
         self._heads[key] = talk
         talk.heads.append(key)
         if len(talk.heads) > HEADS:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from proxy.answer.answer import Answer
-from proxy.exchange import Exchange
 from proxy.history.checkpoint import Checkpoint
 from proxy.history.marks import is_extract, is_summary
 from proxy.neutral.dialect import Dialect
@@ -106,6 +106,8 @@ class Record:
     running: bool = True
     events: list[tuple[float, Event]] = field(default_factory=list)
     """Each with the seconds since it came."""
+    unique: str = ""
+    """Of its job: what is done for it in the background has it in its name."""
     job: Job | None = None
     answer: Answer | None = None
     """Both only while it runs."""
@@ -120,7 +122,7 @@ class Record:
     """The checkpoint that it was sent with, which itself is known only while it runs."""
     checkpoint: Checkpoint | None = None
     scope: str = ""
-    links: tuple[bytes, ...] = ()
+    links: Sequence[bytes] = ()
     """Of the client's history as it was sent; kept for the newest request of a conversation only."""
     prompt: int | None = None
     """Tokens of the prompt of the newest attempt, and of what was said in it."""
@@ -190,7 +192,7 @@ class Record:
         if outcome.first_byte is not None and said and outcome.seconds > outcome.first_byte and self.streamed:
             self.speed = said / (outcome.seconds - outcome.first_byte)
         if job is not None:
-            self.links, self.scope = tuple(job.prompt.links), job.scope
+            self.links, self.scope = job.prompt.links, job.scope
         self.running, self.state = False, "idle"
         self.job = self.answer = self.checkpoint = None
 
@@ -199,7 +201,7 @@ class Record:
 class Way:
     """How a conversation could be asked for again: in whose name, in which dialect, by which route."""
 
-    exchange: Exchange
+    who: Mapping[str, Any]
     dialect: Dialect
     route: Route
 

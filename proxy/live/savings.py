@@ -48,24 +48,30 @@ class Account:
     prompts: int = 0
     answers: int = 0
 
-    def add(self, record: Record) -> None:
-        """Count a request that is over, if it was asked of a model."""
+    def add(self, record: Record) -> int:
+        """Count a request that is over, if it was asked of a model.
+
+        Returns:
+            Tokens that it did not send; negative where it sent more than it would have.
+        """
         outcome = record.outcome
         if outcome.tokens_after is None:
-            return
+            return 0
+        full, window = _full(record), outcome.window
+        without = full if window is None else min(full, window)
         self.requests += 1
-        self.without += _without(record)
+        self.without += without
         self.sent += record.asked
         self.spent += record.spent
         self.waited += outcome.compaction_seconds
-        self.prompts += outcome.window is not None and _full(record) > outcome.window
+        self.prompts += window is not None and full > window
         self.answers += outcome.resumes > 0
-        stabilised = any(isinstance(event, e.Stabilised) for _, event in record.events)
-        if stabilised and outcome.reused:
+        if outcome.reused and any(isinstance(event, e.Stabilised) for _, event in record.events):
             self.avoided += outcome.reused
         if outcome.unlike == "shortened" and outcome.repeated is not None:
             self.caused += max(0, outcome.tokens_after - outcome.repeated)
         self._read(outcome)
+        return without - record.asked - record.spent
 
     def _read(self, outcome: Outcome) -> None:
         """How fast prompts are read, from those that were sent once and not prepared for long."""
@@ -81,21 +87,11 @@ class Account:
             self.read += told - outcome.reused
             self.reading += outcome.first_byte
 
-    @staticmethod
-    def not_sent_by(record: Record) -> int:
-        """Tokens that one request did not send; negative where it sent more than it would have."""
-        return 0 if record.outcome.tokens_after is None else _without(record) - record.asked - record.spent
-
 
 def _full(record: Record) -> int:
     """Tokens of the client's own prompt, as far as they are known: without what was recalled, and with what was taken out last."""
     outcome = record.outcome
     return (outcome.tokens_after or 0) - outcome.recalled_tokens + record.saved
-
-
-def _without(record: Record) -> int:
-    full, window = _full(record), record.outcome.window
-    return full if window is None else min(full, window)
 
 
 class Accounts:
