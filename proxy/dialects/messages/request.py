@@ -47,6 +47,8 @@ _NOT_SAID_AGAIN = frozenset(
     }
 )
 """A compaction among them, because the newest one that says anything was read before."""
+_UNMET = ("container", "fallbacks")
+"""Options for which there is nothing behind chat completions."""
 _BREAK = "\n\n"
 
 
@@ -339,7 +341,9 @@ def _tools(asked: Mapping[str, Any], messages: Sequence[Any]) -> list[_Block]:
 def _left_out(asked: Mapping[str, Any], tools: Sequence[_Block]) -> tuple[str, ...]:
     """What the client asks for that nobody here does, and that it can do without."""
     kinds = [text_in(tool, "type") for tool in tools if is_answered(tool)]
-    return tuple(dict.fromkeys((*kinds, *unknown_edits(asked))))
+    config = asked.get("output_config")
+    budget = ["task_budget"] if isinstance(config, dict) and config.get("task_budget") else []
+    return tuple(dict.fromkeys((*kinds, *unknown_edits(asked), *filter(asked.get, _UNMET), *budget)))
 
 
 def _thinking(asked: Mapping[str, Any]) -> Thinking | None:

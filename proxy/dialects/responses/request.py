@@ -39,6 +39,8 @@ from proxy.neutral.thinking import in_openais_word
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""
+_UNMET = ("top_logprobs", "moderation", "image")
+"""Options for which there is nothing here, and without which clients can do."""
 _ELSEWHERE = {
     "background": "a response that is made in the background: ask for a stream, or wait for the answer",
     "prompt": "a prompt that OpenAI's servers keep: send it in `instructions` and `input`",
@@ -125,7 +127,7 @@ def _made(
         form=asked,
         conversation=text_in(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,
-        left_out=left_to_openai(tools_in(asked)),
+        left_out=(*left_to_openai(tools_in(asked)), *filter(asked.get, _UNMET)),
         keeping=partial(stored.keeping, asked, own, known) if kept and not reads else None,
     )
 

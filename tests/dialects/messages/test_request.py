@@ -327,6 +327,10 @@ def test_what_only_anthropics_servers_do_is_left_out_and_said_or_refused() -> No
         context_management={"edits": [{"type": "clear_pictures_2027"}]},
     )
     assert request.left_out == ("web_search_20260209", "clear_pictures_2027")
+    wanted = asked(
+        container="c", fallbacks=[{}], output_config={"task_budget": {"type": "tokens", "total": 9}}
+    )
+    assert wanted.left_out == ("container", "fallbacks", "task_budget")
     assert asked(tools=[own]).left_out == ()
     assert "send all of them" in refused(thread={"type": "continue", "previous_message_id": "msg_1"}).message
     assert asked(thread={"type": "create"}).messages == HELLO

@@ -284,3 +284,5 @@ def test_tools_of_openais_servers_are_left_out_and_said() -> None:
     assert request.left_out == ("web_search", "file_search")
     assert [tool["function"]["name"] for tool in request.body["tools"]] == ["f"]
     assert asked(tools=[FUNCTION]).left_out == ()
+    assert asked("go", top_logprobs=0).left_out == ()
+    assert asked("go", top_logprobs=3, moderation={"model": "x"}).left_out == ("top_logprobs", "moderation")
