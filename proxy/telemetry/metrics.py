@@ -197,8 +197,12 @@ class Metrics:
         for (counter, labels), number in self._pending.items():
             counter.labels(*labels).inc(number)
         self._pending.clear()
+        observing: dict[tuple[Histogram, tuple[str, ...]], Histogram] = {}
         for histogram, labels, value in self._observed:
-            histogram.labels(*labels).observe(value)
+            key = histogram, labels
+            if (one := observing.get(key)) is None:
+                one = observing[key] = histogram.labels(*labels)
+            one.observe(value)
         self._observed.clear()
 
     def _where(self, outcome: Outcome) -> tuple[str, str]:

@@ -14,6 +14,10 @@ from proxy.wire.jsontext import dumps, loads
 
 _OF_CHOICE: Mapping[str, Any] = {"logprobs": None}
 _OF_MESSAGE: Mapping[str, Any] = {"refusal": None, "annotations": []}
+_FIELDS = {
+    name: dumps({name: value})[1:-1] + b"," for name, value in (*_OF_CHOICE.items(), *_OF_MESSAGE.items())
+}
+"""Each as it is written, with a comma behind it."""
 _MESSAGE = re.compile(rb'(?<!\\)"message"\s*:\s*\{\s*(\})?')
 """A key, for inside a text its second quotation mark is escaped."""
 
@@ -36,18 +40,9 @@ def complete(raw: bytes, form: dict[str, Any]) -> bytes:
 def completed(form: dict[str, Any]) -> dict[str, Any]:
     """The same of a body that is written anew."""
     choices = form.get("choices")
-    if not isinstance(choices, list) or not any(map(_lacking, choices)):
+    if not isinstance(choices, list) or not any(map(_lacks, choices)):
         return form
-    return {**form, "choices": list(map(_completed, choices))}
-
-
-def _lacking(choice: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What a choice lacks, and its message; None if that is nothing."""
-    message = _message(choice)
-    if message is None:
-        return None
-    lacking = _missing(choice, _OF_CHOICE), _missing(message, _OF_MESSAGE)
-    return lacking if any(lacking) else None
+    return {**form, "choices": [_completed(each) if _lacks(each) else each for each in choices]}
 
 
 def _message(choice: Any) -> dict[str, Any] | None:
@@ -55,21 +50,36 @@ def _message(choice: Any) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
+def _lacks(choice: Any) -> bool:
+    """Whether something is missing in a choice that has a message."""
+    message = _message(choice)
+    return message is not None and not (
+        "logprobs" in choice and "refusal" in message and "annotations" in message
+    )
+
+
+def _completed(choice: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **choice,
+        **_missing(choice, _OF_CHOICE),
+        "message": {**choice["message"], **_missing(choice["message"], _OF_MESSAGE)},
+    }
+
+
 def _missing(said: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in required.items() if name not in said}
 
 
-def _completed(choice: Any) -> Any:
-    if (lacking := _lacking(choice)) is None:
-        return choice
-    return {**choice, **lacking[0], "message": {**choice["message"], **lacking[1]}}
-
-
 def _spliced(place: re.Match[bytes], choice: Any) -> bytes:
     """The beginning of a message, with what its choice lacks before it and what it lacks itself behind."""
-    if (lacking := _lacking(choice)) is None:
+    if not _lacks(choice):
         return place[0]
-    before, behind = (dumps(each)[1:-1] for each in lacking)
-    opened, closed = (place[0][:-1], b"}") if place[1] else (place[0], b"")
-    comma = b"," if behind and not closed else b""
-    return (before + b"," if before else b"") + opened + behind + comma + closed
+    before, behind = _written(choice, _OF_CHOICE), _written(choice["message"], _OF_MESSAGE)
+    if place[1]:  # there is nothing in it
+        return before + place[0][:-1] + behind[:-1] + b"}"
+    return before + place[0] + behind
+
+
+def _written(said: Mapping[str, Any], required: Mapping[str, Any]) -> bytes:
+    """What of it is missing, each with a comma behind it."""
+    return b"".join(_FIELDS[name] for name in required if name not in said)
