@@ -6,11 +6,12 @@ import io
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,15 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def command(proxy: Proxy, *arguments: str, **more: Any) -> subprocess.Popen[str]:
+@contextmanager
+def command(proxy: Proxy, *arguments: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """The command as a program of its own, ended with the test."""
     run = [sys.executable, "-m", "proxy", *arguments, "--url", proxy.url]
-    return subprocess.Popen(run, cwd=ROOT, text=True, stdout=more.pop("stdout", subprocess.PIPE), **more)
+    with subprocess.Popen(run, cwd=ROOT, text=True, **{"stdout": subprocess.PIPE, **more}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 # top
@@ -118,6 +125,8 @@ def test_rows_live_in_a_terminal_while_an_answer_streams() -> None:
             def sees(text: str) -> None:
                 nonlocal seen
                 while text not in seen:
+                    ready, _, _ = select.select([ours], [], [], 20)
+                    assert ready, f"{text!r} is not drawn: {seen[-2000:]!r}"
                     seen += os.read(ours, 65536).decode(errors="replace")
 
             sees("0 conversations")
