@@ -21,7 +21,7 @@ _COPIED = (
     *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
 )
 _LEFT_OUT = frozenset({"checkpoint", "body", "credential"})
-_NAMES = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(e.Event)}
+NAMES = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(e.Event)}
 _FIELDS = {
     kind: tuple(field.name for field in fields(kind) if field.name not in _LEFT_OUT)
     for kind in get_args(e.Event)
@@ -70,7 +70,7 @@ def turn_of(record: Record, now: float) -> dict[str, Any]:
 
 def event_of(event: e.Event) -> dict[str, Any]:
     """An event by its name, with its fields."""
-    told: dict[str, Any] = {"event": _NAMES[type(event)]}
+    told: dict[str, Any] = {"event": NAMES[type(event)]}
     for name in _FIELDS[type(event)]:
         value = getattr(event, name)
         told[name] = list(value) if isinstance(value, tuple) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -279,3 +280,33 @@ def test_viewers_are_bounded_in_number_and_leave_nothing_behind(proxy: Proxy) ->
         seen.until("snapshot")
         assert gauge(proxy, "spillway_live_viewers") == 1
     wait_until(lambda: gauge(proxy, "spillway_live_viewers") == 0)
+
+
+def test_only_so_many_look_at_a_time(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.api.live.stream.MOST_VIEWERS", 1)
+    with viewing(proxy) as seen:
+        seen.until("snapshot")
+        refused = proxy.client.get("/spillway/live")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    wait_until(lambda: gauge(proxy, "spillway_live_viewers") == 0)
+    with viewing(proxy) as seen:
+        seen.until("snapshot")
+
+
+def test_nothing_is_told_of_single_chunks() -> None:
+    reply = Reply(text=[f" w{n}" for n in range(400)], exact=True)
+    with LlamaCppFake(brain=scripted([reply]), window=8000) as fake, running_proxy(fake) as proxy:
+        proxy.chat({"messages": turns(1), "stream": True})
+        (row,) = rows(proxy)
+        assert row["answer"] >= 400
+        assert len(timeline(proxy, row["id"])[0]["events"]) < 12
+
+
+def test_a_viewer_does_not_hold_up_the_end_of_the_server(fake: LlamaCppFake) -> None:
+    with running_proxy(fake, graceful_timeout=60.0) as proxy:
+        with viewing(proxy) as seen:
+            seen.until("snapshot")
+            begun = time.monotonic()
+            proxy.intake.draining = True
+            wait_until(lambda: not seen.reading)
+        assert time.monotonic() - begun < 30

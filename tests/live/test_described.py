@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
+from proxy.live.telling import NAMES
+from proxy.telemetry import events as e
+from proxy.telemetry import tracing
+from proxy.telemetry.log import RequestLog
 from tests.fakes import LlamaCppFake
 from tests.proxying import running_proxy
 
@@ -46,3 +52,17 @@ def test_every_field_is_in_the_document() -> None:
         for field in described[name]["properties"]
     }
     assert {field for field in fields if f'"{field}"' not in TEXT and f"`{field}`" not in TEXT} == set()
+
+
+def test_every_event_of_a_timeline_is_in_the_document() -> None:
+    shown = set(NAMES.values()) - {"received", "taken", "answering"}
+    assert {name for name in shown if not re.search(rf"`{name}\b", TEXT)} == set()
+
+
+def test_what_was_said_goes_to_nobody_who_writes_events_down() -> None:
+    saying = {kind for kind in get_args(e.Event) if not all(field.repr for field in fields(kind))}
+    assert saying == {e.Taken, e.Sent, e.Compacted, e.Answering}
+    assert saying.isdisjoint(tracing._NOTED)
+    assert saying.isdisjoint(RequestLog.types)
+    for kind in saying:
+        assert "secret" not in repr(kind(*("secret" if not field.repr else 0 for field in fields(kind))))

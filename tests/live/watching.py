@@ -22,6 +22,7 @@ class Viewing:
     """What a viewer was told."""
 
     def __init__(self) -> None:
+        self.reading = True
         self.events: list[tuple[str, Any]] = []
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue()
 
@@ -36,6 +37,7 @@ class Viewing:
                     self._queue.put((name, loads(line[6:])))
         except httpx.HTTPError:
             pass
+        self.reading = False
 
     def until(self, name: str, fits: Callable[[Any], bool] = lambda _: True) -> Any:
         """The next event of this name that fits."""
