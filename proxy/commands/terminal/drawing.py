@@ -60,7 +60,7 @@ def conversations(rows: Sequence[JsonObject], *, bars: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("STATE", "MODEL", "WINDOW", "FILL", "TOKENS", "TOK/S", "TURNS", "COMPACTED", "CONVERSATION"):
         right = name in {"FILL", "TOKENS", "TOK/S", "TURNS", "COMPACTED"}
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "CONVERSATION")
     for row in rows:
         speed, window = row.get("tokens_per_second"), row.get("window")
         used = (row.get("prompt") or 0) + (row.get("answer") or 0)
@@ -74,7 +74,7 @@ def conversations(rows: Sequence[JsonObject], *, bars: int) -> Table:
             "" if speed is None else f"{speed:.1f}",
             str(row.get("turns", "")),
             str(row.get("compactions", "")),
-            Text(title),
+            _rest(title),
         )
     return table
 
@@ -107,8 +107,8 @@ def request_line(outcome: JsonObject) -> Text:
 def timeline(turn: JsonObject) -> Table:
     """What happened to a request, one line each."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(3):
-        table.add_column(no_wrap=True)
+    for fits in (True, True, False):
+        table.add_column(no_wrap=fits)
     for event in turn.get("events", ()):
         fields = {
             name: value
@@ -126,7 +126,7 @@ def difference(diff: JsonObject) -> Table:
     """What the client sent and what was forwarded; what was kept as it was is counted, not shown."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("WHAT", "ROLE", "SENT", "FORWARDED", "TOKENS", "TEXT"):
-        table.add_column(name, justify="right" if name == "TOKENS" else "left", no_wrap=True)
+        table.add_column(name, justify="right" if name == "TOKENS" else "left", no_wrap=name != "TEXT")
     for row in diff.get("rows", ()):
         if row.get("what") == "kept":
             continue
@@ -139,7 +139,7 @@ def difference(diff: JsonObject) -> Table:
             _places(row.get("sent") or ()),
             "" if forwarded is None else str(forwarded),
             f"{row.get('tokens') or 0:,}",
-            Text(clean(text or "")),
+            _rest(clean(text or "")),
         )
     return table
 
@@ -180,8 +180,13 @@ def explained(told: JsonObject) -> Table:
     messages = told.get("messages") or ()
     table.add_row("forwarded", f"{len(messages)} messages")
     for index, message in enumerate(messages):
-        table.add_row(f"  {index} {clean(message.get('role'))}", Text(clean(message.get("content") or "")))
+        table.add_row(f"  {index} {clean(message.get('role'))}", _rest(clean(message.get("content") or "")))
     return table
+
+
+def _rest(text: str) -> Text:
+    """What gets the room that is left in a line, and ends with it."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _rounded(value: object) -> object:
