@@ -235,16 +235,29 @@ def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed
         expect(page.get_by_role("alert")).to_be_visible()
         sign_in(visit, "one-key")
         expect(page.locator(".rows")).to_contain_text("mine0")
-        expect(page.locator(".rows > .row")).to_have_count(1)
+        expect(page.locator(".rows")).not_to_contain_text("theirs")
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_label("Key")).to_be_visible()
         expect(page.locator(".rows")).to_have_count(0)
 
 
+def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage) -> None:
+    with visiting(browser, keyed.proxy.url) as visit:
+        page = sign_in(visit, "one-key")
+        page.get_by_role("link", name="Start").click()
+        page.get_by_label("Message").fill("Remember: the code of asking is c1.")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".said")).to_contain_text("Noted.")
+        expect(page.locator(".try .state")).to_have_text("idle")
+        page.get_by_role("button", name="Begin anew").click()
+        expect(page.locator(".said")).to_have_count(0)
+    assert keyed.rows("asking", "another-key") == []
+
+
 def test_an_admin_key_shows_all_of_them_and_not_what_was_said(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url, refused={403}) as visit:
         page = sign_in(visit, "admin-key")
-        expect(page.locator(".rows > .row")).to_have_count(2)
+        expect(page.locator(".rows > .row").nth(1)).to_be_visible()
         expect(page.locator(".rows")).not_to_contain_text("code of")
         expect(page.get_by_role("contentinfo")).to_contain_text("what was said is not shown here")
         page.locator(".rows .title").first.click()

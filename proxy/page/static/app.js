@@ -1,7 +1,7 @@
 // The frame: where one is, who looks, in which colours, and the view that is shown.
 import { signOut } from "./api.js";
 import { open, useFeed } from "./feed.js";
-import { Problem, html, render, useEffect, useErrorBoundary, useState } from "./lib.js";
+import { Problem, html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./lib.js";
 import { Conversation, Conversations } from "./views/conversations.js";
 import { Log } from "./views/log.js";
 import { Models } from "./views/models.js";
@@ -46,7 +46,7 @@ const kept = () => {
 
 function Theme() {
   const [name, setName] = useState(kept() ?? THEMES[0]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.documentElement.dataset.theme = name;
     keep(name);
   }, [name]);
@@ -70,7 +70,7 @@ function Header({ current, told }) {
       ${Object.entries(VIEWS).map(([name, [label]]) => html`<${Link} key=${name} name=${name} label=${label} current=${current} />`)}
     </nav>
     <div class="aside">
-      <span class=${`link ${told.link}`}>${LINKS[told.link]}</span>
+      ${current && html`<span class=${`link ${told.link}`}>${LINKS[told.link]}</span>`}
       <${Theme} />
       ${["key", "admin"].includes(told.session?.role) && html`<button class="quiet" onClick=${leave}>Sign out</button>`}
     </div>

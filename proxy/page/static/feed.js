@@ -3,6 +3,7 @@ import { session as askSession } from "./api.js";
 import { stateName, titleOf, useEffect, useState } from "./lib.js";
 
 const MOST = 100; // outcomes, as many as a snapshot has
+const DRAWN = 80; // milliseconds between two drawings, however much happens
 const AGAIN = 3000; // milliseconds until it is tried again
 
 /** `learned` and `told` count what happened, for views that then ask again; `link`: `new`, `open` or `lost`. */
@@ -15,11 +16,10 @@ let waiting = false;
 export function changed() {
   if (waiting) return;
   waiting = true;
-  // Many events, one drawing. A hidden page is drawn by a timer, seldom.
-  (document.hidden ? (draw) => setTimeout(draw, 500) : requestAnimationFrame)(() => {
+  setTimeout(() => {
     waiting = false;
     for (const listener of listeners) listener({});
-  });
+  }, DRAWN);
 }
 
 /** The feed, and a new drawing whenever it changed. */
@@ -89,6 +89,7 @@ export async function open() {
   } catch {
     return lost();
   }
+  if (feed.session.role == null) feed.link = "new";
   changed();
   if (feed.session.role == null) return;
   const opened = (source = new EventSource("/spillway/live"));

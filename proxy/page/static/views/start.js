@@ -144,7 +144,7 @@ export function SignIn() {
       setError(problem);
     }
   };
-  return html`<${Heading} note="This Spillway has keys. With yours you see your own conversations, with an admin key all of them.">Show your key<//>
+  return html`<${Heading} note="With a client's key you see its own conversations, with one of SPILLWAY_ADMIN_KEYS all of them.">Show your key<//>
     <form class="signin" onSubmit=${send}>
       <label>Key <input type="password" autocomplete="current-password" required value=${key} onInput=${(event) => setKey(event.target.value)} /></label>
       <button>Look</button>
