@@ -221,8 +221,6 @@ class Talk:
     not_sent: int = 0
     records: deque[Record] = field(default_factory=deque)
     """Those that are kept, oldest first; there is one at least."""
-    ended: Record | None = None
-    """The one that ended last."""
     heads: deque[tuple[str, bytes]] = field(default_factory=deque)
     """Keys under which it is found."""
     notes: dict[bytes, Note] = field(default_factory=dict)
