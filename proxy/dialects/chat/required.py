@@ -18,6 +18,10 @@ _FIELDS = {
     name: dumps({name: value})[1:-1] + b"," for name, value in (*_OF_CHOICE.items(), *_OF_MESSAGE.items())
 }
 """Each as it is written, with a comma behind it."""
+_PLAIN, _BEFORE, _BEHIND = (
+    b'"message":{',
+    *(b"".join(_FIELDS[name] for name in each) for each in (_OF_CHOICE, _OF_MESSAGE)),
+)
 _MESSAGE = re.compile(rb'(?<!\\)"message"\s*:\s*\{\s*(\})?')
 """A key, for inside a text its second quotation mark is escaped."""
 
@@ -27,6 +31,9 @@ def complete(raw: bytes, form: dict[str, Any]) -> bytes:
 
     `form` is what was read from it.
     """
+    before, plain, behind = raw.partition(_PLAIN)
+    if plain and raw.count(b'"message"') == 1 and _lacks_all(form):  # as llama-server writes it
+        return b"".join((before, _BEFORE, plain, _BEHIND, behind))
     whole = completed(form)
     if whole is form:
         return raw
@@ -43,6 +50,14 @@ def completed(form: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(choices, list) or not any(map(_lacks, choices)):
         return form
     return {**form, "choices": [_completed(each) if _lacks(each) else each for each in choices]}
+
+
+def _lacks_all(form: dict[str, Any]) -> bool:
+    """Whether it has one choice, in whose message there is something, but nothing of what is required."""
+    choices = form.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not (message := _message(choices[0])):
+        return False
+    return "logprobs" not in choices[0] and "refusal" not in message and "annotations" not in message
 
 
 def _message(choice: Any) -> dict[str, Any] | None:
