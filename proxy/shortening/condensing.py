@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import is_
 
 from proxy.history.marks import is_summary
 from proxy.history.sentences import last_end
@@ -14,6 +15,7 @@ from proxy.shortening import summary
 from proxy.shortening.asking import Summariser, SummaryAsk, asked
 from proxy.shortening.extract import extract
 from proxy.shortening.ladder import Reduction
+from proxy.shortening.middles import cut_middle
 from proxy.shortening.opening import beginning, opening
 from proxy.shortening.source import Source, source_of
 
@@ -23,6 +25,8 @@ _FOLDED = 1 / 4
 """Share of its tokens that is left of what is put in short by code."""
 _LEAST = 0.25
 """Share of the room that the beginning has, however large the newest turn is."""
+_WORTH_CUTTING = 1 / 8
+"""Share of a message of the beginning that has to be left of it, if it is to be cut."""
 _OF_THE_REST = 1 / 2
 """Share of what the newest turn leaves of the room, that a summary may take."""
 _SMALLEST = 96
@@ -103,13 +107,33 @@ class _Plan:
     folded: tuple[Message, ...] = ()
     """The earlier block, and of it what is told anew."""
 
-    @property
-    def without_opening(self) -> _Plan:
-        """The same, where nothing of the beginning stays as it was but what the user asked last."""
+    def with_less(self, room: float) -> _Plan:
+        """The same, where of the beginning as much stays as `room` tokens hold, and what the user asked last.
+
+        Each message goes with its answer; what is cut in its middle is told in the block, too.
+        """
         asked = [m for m in self.reduction.messages if is_user(m) and not is_summary(m)]
         last = next((m for m in reversed(asked) if m.get("content") != summary.BRIDGE), None)
-        head = [m for m in self.head if m is last or is_summary(m) or m.get("content") == summary.BRIDGE]
-        return self if len(head) == len(self.head) else replace(self, head=head, chosen=False)
+        head: list[Message] = []
+        stays = True
+        for message in self.head:
+            if message is last or is_summary(message) or message.get("content") == summary.BRIDGE:
+                stays = True
+                head.append(message)
+            elif message.get("role") == "assistant":
+                head += [message] if stays else []
+            else:
+                cost = sum(self.reduction.cost([message]))
+                less, left = (
+                    (message, cost)
+                    if cost <= room
+                    else cut_middle(message, cost, cost - room, self.reduction.cost)
+                )
+                stays = left <= room and left >= cost * _WORTH_CUTTING
+                head += [less] if stays else []
+                room -= left if stays else 0.0
+        same = len(head) == len(self.head) and all(map(is_, head, self.head))
+        return self if same else replace(self, head=head, chosen=False)
 
     @property
     def without_extracts(self) -> _Plan:
@@ -161,16 +185,18 @@ def summarise(
     else:
         size = min(size, int(new * _FOLDED))
     compacted = _condensed(plan, pruned, text, size, source)
-    for barer in _barer(plan, extracts=not asks):
+    for barer in _barer(plan, compacted, extracts=not asks):
         if not compacted.suffices:
             compacted = _condensed(barer, pruned, text, by.tokens if barer.folded else size)
     gained = compacted.total < reduction.total - reduction.limits.minimum_gain
     return (compacted, ("summarise" if text else "extract",)) if gained else (None, ())
 
 
-def _barer(plan: _Plan, *, extracts: bool) -> Iterator[_Plan]:
+def _barer(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterator[_Plan]:
     """What is given up in front of the newest turn where that takes what room there is, by and by."""
-    bare = plan.without_opening
+    opening = [m for m in plan.head if not is_summary(m) and m.get("content") != summary.BRIDGE]
+    over = compacted.total - max(compacted.budget, compacted.enough)
+    bare = plan.with_less(sum(compacted.cost(opening)) - over)
     if bare is not plan:
         yield bare
     if extracts and bare.without_extracts is not bare:

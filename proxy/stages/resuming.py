@@ -76,6 +76,19 @@ class Resumer:
             await self._refuse(job, how, "refused to go on")
         return None
 
+    async def gains(self, job: Job, answer: Answer) -> bool:
+        """Whether there is anything to shorten before the answer goes on: what was said of it, or the history."""
+        budget = job.budget
+        said = answer.said_tokens
+        if budget is None or said > budget.window * SAID_SHARE or answer.attempt.cleared:
+            return True
+        if job.prompt.estimate.tokens + said > budget.limit:
+            return True  # something has to go, be it from the middle of the newest message
+        try:
+            return await self._compactor.helps(job)
+        except ContextOverflow:
+            return False
+
     async def _go_on(
         self, job: Job, answer: Answer, state: ResumeState, how: Continuation
     ) -> Attempted | Remedy:

@@ -160,8 +160,10 @@ class StreamDriver:
             before = attempt.used
             to.identity = to.identity or run.session.answer.identity
             last = isinstance(stopped, Pause) and stopped.last
+            quiet = not last and not await self._resumer.gains(run.job, run.session.answer)
             if not (attempt.cleared or last):
-                await to.tell(Notice(done=False))
+                if not quiet:
+                    await to.tell(Notice(done=False))
                 if run.session.answer.identity is None and to.identity is not None:
                     run.session.adopt(to.identity)
             done = run.job.journal.outcome
@@ -171,7 +173,8 @@ class StreamDriver:
             after = run.estimates[-1].tokens
             notice = _outcome(before, after, response, begun=run.session.answer.begun)
             left_out = done.left_out if done.left_out != cut else 0
-            await to.tell(replace(notice, extract=done.extracts > extracts, left_out=left_out))
+            if response is None or not quiet:
+                await to.tell(replace(notice, extract=done.extracts > extracts, left_out=left_out))
             if response is None:
                 run.job.journal.tell(events.OutOfRoom())
                 stopped = await self._carry_out(run, ResumeFailed())

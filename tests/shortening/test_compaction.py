@@ -374,6 +374,19 @@ def test_the_opening_becomes_part_of_the_block_where_the_newest_turn_leaves_it_n
     assert "CX-4711" in str(run(reduction_of(grown, total(grown) * 0.6))[0].messages)
 
 
+def test_of_the_opening_as_much_stays_as_has_room() -> None:
+    """A file that the session is about is cut, not dropped, where some of it has room."""
+    file = "shop.py\n```\n" + "".join(f"def f{n}(x): return x*{n}\n" for n in range(60)) + "```"
+    messages = [user(file), assistant("Ok."), *task_after(8)]
+    room = total(messages[-3:]) + 300
+    done, _ = run(replace(squeezed(messages), budget=room, enough=room))
+    first = text_of(done.messages[0])
+    assert first.startswith("shop.py\n```\ndef f0")
+    assert "left out here" in first
+    assert done.after <= room
+    assert flaws(done.messages) == []
+
+
 def test_extracts_behind_one_another_become_one_where_there_is_no_room() -> None:
     done, _ = run(squeezed(task_after(8), worth=10_000.0), by=replace(BY, tokens=30))
     messages = list(done.messages)
