@@ -46,6 +46,8 @@ _STATES: dict[type, Activity] = {
     e.Paused: "paused",
     e.Resumed: "answering",
 }
+_ASIDE = ("ahead", "rewrite")
+"""How the names of journals begin that are kept beside a request's own; then comes its job's."""
 _HELD = frozenset({e.Taken, e.Answering})
 """Events with something in them that is looked at while the request runs."""
 _ENDS = frozenset({e.Finished, e.Failed})
@@ -196,8 +198,10 @@ class Book:
 
     def _told_aside(self, told: Told) -> None:
         """What is done for a conversation that no client waits for, or of one that came before this began."""
-        name, event = told.id.partition("_")[2], told.event
-        record = next((each for each in self.records() if each.unique == name), None)
+        kind, _, name = told.id.partition("_")
+        own, event = told.outcome.credential, told.event
+        known = self.records() if kind in _ASIDE else ()
+        record = next((each for each in known if each.unique == name and each.tenant == own), None)
         if isinstance(event, e.Summarised):
             self.accounts.of(told.outcome).spent += event.tokens
         elif isinstance(event, e.CompactedAhead):

@@ -110,7 +110,7 @@ def row_of(talk: Talk, viewer: Viewer, now: float, parts: Parts | None) -> dict[
         "bar": _bar(record, parts),
         "pauses": record.pauses,
         "compactions": talk.compactions + (outcome.compactions if record.running else 0),
-        "checkpoint": note_of(record.note or next(reversed(talk.notes.values()), None)),
+        "checkpoint": note_of(_newest_note(talk, record)),
         "sent_tokens": talk.sent,
         "not_sent_tokens": talk.not_sent,
         "error": outcome.error,
@@ -157,6 +157,11 @@ def _bar(record: Record, parts: Parts | None) -> dict[str, int | None] | None:
     used = sum(getattr(parts, name) for name in Parts.__slots__) + record.said
     window = record.outcome.window
     return {**held, "answer": record.said, "room": None if window is None else max(0, window - used)}
+
+
+def _newest_note(talk: Talk, record: Record) -> Note | None:
+    """The checkpoint with which the next prompt will begin: one that was made since the request came, or the request's own."""
+    return next((note for note in reversed(talk.notes.values()) if note.created >= record.at), record.note)
 
 
 def _share(tokens: int | None, window: int | None) -> float | None:

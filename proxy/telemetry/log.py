@@ -120,10 +120,12 @@ def line(outcome: Outcome) -> str:
             parts.append(f"{count} {what}")
     if outcome.repeated is not None:
         parts.append(_cache(outcome))
-    if outcome.summary == "extract":
-        parts.append("kept an extract")
-    if outcome.unfinished:
-        parts.append("ended for want of room")
+    said = {
+        "kept an extract": outcome.summary == "extract",
+        "ended for want of room": outcome.unfinished,
+        "stopped by who looked": outcome.stopped,
+    }
+    parts += [words for words, so in said.items() if so]
     first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
     parts.append(f"{first}{outcome.attempts} attempts, {outcome.seconds:.2f} s")
     return ", ".join(parts)

@@ -108,7 +108,8 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Whether it was forwarded, or passed on, and answered, and nothing else happened."""
-        eventful = self.handled or self.refusals or self.unfinished or self.recalled or self.left_out
+        odd = self.unfinished or self.stopped
+        eventful = self.handled or self.refusals or odd or self.recalled or self.left_out
         return not eventful and self.error is None and self.status < 400
 
 

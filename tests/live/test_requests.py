@@ -200,7 +200,8 @@ def stop(proxy: Proxy, **headers: str) -> httpx.Response:
     return proxy.client.post(f"/spillway/requests/{row['request']}/stop", headers=headers)
 
 
-def test_a_stopped_stream_ends_in_good_order_with_what_was_said() -> None:
+def test_a_stopped_stream_ends_in_good_order_with_what_was_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "spillway")
     gate = Gate(at=20)
     with LlamaCppFake(brain=walk(), gate=gate) as fake, running_proxy(fake) as proxy, viewing(proxy) as seen:
         with asking(proxy) as got:
@@ -220,16 +221,17 @@ def test_a_stopped_stream_ends_in_good_order_with_what_was_said() -> None:
             False,
         )
         assert code(stop(proxy)) == (409, "not_running")
+        assert any("stopped by who looked" in line for line in caplog.messages)
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/api/chat"])
 def test_a_stopped_stream_of_another_dialect_ends_as_that_has_it(path: str) -> None:
     gate = Gate(at=20)
     with LlamaCppFake(brain=walk(), gate=gate) as fake, running_proxy(fake) as proxy:
         got: list[Any] = []
         named = "input" if path == "/v1/responses" else "messages"
         body = {"model": "m", named: [{"role": "user", "content": "Count."}], "stream": True}
-        body |= {"max_tokens": 900} if named == "messages" else {"store": False}
+        body |= {"store": False} if named == "input" else {"max_tokens": 900}
 
         def ask() -> None:
             got.append(proxy.client.post(path, json=body))
@@ -242,9 +244,13 @@ def test_a_stopped_stream_of_another_dialect_ends_as_that_has_it(path: str) -> N
             wait_until(lambda: other.get("/spillway/conversations").json()["conversations"][0]["answer"] > 0)
             assert other.post(f"/spillway/requests/{row['request']}/stop").status_code == 200
         thread.join(20)
-        ends = {"/v1/messages": "event: message_stop", "/v1/responses": "event: response.completed"}
+        ends = {
+            "/v1/messages": "event: message_stop",
+            "/v1/responses": "event: response.completed",
+            "/api/chat": '"done":true',
+        }
         assert ends[path] in got[0].text
-        assert "w9 w10" in "".join(re.findall(r'"(?:text|delta)":"([^"]*)"', got[0].text))
+        assert "w9 w10" in "".join(re.findall(r'"(?:text|delta|content)":"([^"]*)"', got[0].text))
 
 
 @pytest.mark.parametrize("stream", [True, False])

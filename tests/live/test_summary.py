@@ -236,6 +236,31 @@ def test_actions_of_a_browser_need_the_token() -> None:
         assert answer.status_code == 200
 
 
+def test_summaries_of_other_dialects_are_edited_and_written_anew_as_well() -> None:
+    model = Model()
+    with LlamaCppFake(brain=model, window=2048) as fake, running_proxy(fake, recall="off") as proxy:
+        body = {"model": "m", "max_tokens": 40, "messages": history()}
+        assert proxy.client.post("/v1/messages", json=body).status_code == 200
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        assert (row["dialect"], row["checkpoint"]["summary"]) == ("messages", "written")
+        path = f"/spillway/conversations/{row['id']}/summary"
+        model.summary = BETTER
+        assert proxy.client.post(f"{path}/rewrite").json()["blocks"][0]["text"] == BETTER
+        assert proxy.client.put(path, json={"text": EDITED}).status_code == 200
+        body["messages"] = [
+            *history(),
+            {"role": "assistant", "content": "Fine."},
+            {"role": "user", "content": "Go on."},
+        ]
+        assert proxy.client.post("/v1/messages", json=body).status_code == 200
+        assert EDITED in forwarded(fake)
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        assert (row["turns"], row["checkpoint"]["summary"]) == (2, "edited")
+        assert proxy.client.delete(path).json()["summary"] is None
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        assert row["checkpoint"] is None
+
+
 @pytest.mark.slow
 def test_what_was_prepared_ahead_of_time_is_edited_too() -> None:
     with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, ahead="on") as proxy:

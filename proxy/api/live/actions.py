@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from fastapi import APIRouter, Request, Response
 
 from proxy.api.live import schemas
@@ -13,6 +15,8 @@ from proxy.live.amending import Amender
 from proxy.live.record import Talk
 from proxy.live.viewer import Viewer
 from proxy.telemetry.events import Stopped
+
+_log = logging.getLogger("spillway.live")
 
 _SUMMARY = "/spillway/conversations/{conversation}/summary"
 _LESSONS = ("window", "tools", "continuations", "all")
@@ -44,7 +48,9 @@ def _summaries(router: APIRouter, looking: Looking, amender: Amender) -> None:
         block = asked.get("block")
         if block is not None and type(block) is not int:
             raise BadRequest("`block` must be the index of a block.", param="block")
-        return json_of(await amender.edit(found, text_in(asked, "text"), block))
+        told = await amender.edit(found, text_in(asked, "text"), block)
+        _log.info("the summary of %s was edited", found.id)
+        return json_of(told)
 
     @router.delete(_SUMMARY, response_model=schemas.Rejected)
     async def reject(request: Request, conversation: str) -> Response:
@@ -52,6 +58,7 @@ def _summaries(router: APIRouter, looking: Looking, amender: Amender) -> None:
         viewer = looking.actor(request)
         found = looking.looker.talk(conversation, viewer)
         done = await amender.reject(found)
+        _log.info("the summary of %s was rejected (%s)", found.id, viewer.role)
         return json_of(done if viewer.reads(found.tenant) else {**done, "summary": None})
 
     @router.post(
@@ -105,6 +112,9 @@ def _lessons(router: APIRouter, on: Surface, looking: Looking) -> None:
             raise BadRequest("`backend` must be the name of a backend.", param="backend")
         model = asked.get("model", "")
         forgotten = upstream.prober.unlearn(model, lesson)
+        _log.info(
+            "what was learned of %s/%s was forgotten: %s (%s)", upstream.name, model, lesson, viewer.role
+        )
         for each in looking.looker.book.watching if forgotten else ():
             each.learned(upstream.name, model, "forgotten")
         return json_of({"forgotten": forgotten})
