@@ -108,6 +108,18 @@ def test_the_difference_shows_what_became_of_each_message(visit: Visit, stage: S
     expect(page.locator(".events")).to_contain_text("compacted")
 
 
+def test_what_was_recalled_stands_in_front_of_the_message(visit: Visit, stage: Stage) -> None:
+    talk = stage.compacted("recalled")
+    talk.ask({"role": "user", "content": "Where did I say about1x17 about1x18 about1x19?"})
+    page = open_talk(visit, "recalled0")
+    expect(page.locator(".turn").first).to_contain_text(re.compile(r"recalled \d"))
+    page.locator(".turn").first.get_by_role("link").click()
+    row = page.locator(".change-row.recalled")
+    expect(row.locator("ins")).to_contain_text("about1x17 about1x18")
+    expect(row.locator("pre")).to_contain_text("Where did I say")
+    expect(row.locator("del")).to_have_count(0)
+
+
 def test_a_shortened_message_is_compared_word_by_word(visit: Visit, stage: Stage) -> None:
     lines = "\n".join(f"line {number} of the listing" for number in range(700))
     call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
