@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import compress
 from math import sqrt
+from operator import mul, not_
 from typing import TypeAlias
 
 from proxy.neutral.request import Message
@@ -120,10 +122,11 @@ def _worth(ranking: Ranking, bar: _Bar, lost: Callable[[int], bool]) -> list[int
     if not any(gone):
         return []
     mean = sum(scores) / len(scores)
-    deviation = sqrt(sum((score - mean) ** 2 for score in scores) / len(scores))
+    # This is done for every passage of a long conversation: loops that run in C take a third.
+    deviation = sqrt(max(0.0, sum(map(mul, scores, scores)) / len(scores) - mean * mean))
     root = sqrt(len(scores)) / bar.roots
-    best = max(score for score, away in zip(scores, gone, strict=True) if away)
-    here = max((score for score, away in zip(scores, gone, strict=True) if not away), default=0.0)
+    best = max(compress(scores, gone))
+    here = max(compress(scores, map(not_, gone)), default=0.0)
     if not best or best < max(mean + min(bar.best, root) * deviation, here + bar.ahead * deviation):
         return []
     least = max(mean + min(bar.least, root / 5) * deviation, best * _BESIDE_BEST)

@@ -5,7 +5,7 @@ BM25: Robertson and Zaragoza, "The Probabilistic Relevance Framework" (2009), se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import accumulate, chain
@@ -50,8 +50,9 @@ def rank(said: Sequence[MessagePassages], query: Query, near: Sequence[float] | 
     starts = [0, *accumulate(len(each.spans) for each in said)]
     own, core = [0.0] * len(places), [0.0] * len(places)
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
+    terms_of = [each.places for each in said]
     for term, weight in query.terms.items():
-        found = _found(term, said, starts, days)
+        found = _found(term, terms_of, starts, days)
         idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5)) ** _RARITY
         for at, count in found.items():
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
@@ -61,13 +62,15 @@ def rank(said: Sequence[MessagePassages], query: Query, near: Sequence[float] | 
 
 
 def _found(
-    term: str, said: Sequence[MessagePassages], starts: Sequence[int], days: Sequence[date | None]
+    term: str,
+    terms_of: Sequence[Mapping[str, Sequence[tuple[int, int]]]],
+    starts: Sequence[int],
+    days: Sequence[date | None],
 ) -> dict[int, int]:
     """The passages with a term, and how often they have it; a message's day is a term of all of its passages."""
-    found: dict[int, int] = {}
-    for index, each in enumerate(said):
-        if (having := each.places.get(term)) is not None:
-            found.update((starts[index] + number, count) for number, count in having)
+    # Asked of every message for every term: a look without a call takes half the time.
+    having = [(start, terms[term]) for start, terms in zip(starts, terms_of, strict=False) if term in terms]
+    found = {start + number: count for start, places in having for number, count in places}
     if term.startswith(DAY):
         for index, day in enumerate(days):
             if day is not None and term_of(day) == term:

@@ -201,7 +201,7 @@ class Recaller:
             if index == newest or asks_the_same(prompt.sent[index], query):
                 said[index] = NOTHING_SAID
         said[newest] = _cut_out(job, said[newest])
-        many = sum(len(each.spans) for each in said) > _MANY
+        many = sum([len(each.spans) for each in said]) > _MANY
         heavy = many or is_heavy(prompt.sent)
         near = None
         if job.options.recall_model is not None:
