@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -18,6 +19,10 @@ from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Message, Request
 from proxy.tokens.meter import Meter
 
+MOST_TURNS = 200
+"""Of a timeline, the newest."""
+AT_ONCE = 20
+"""Rows that are told before something else has its turn."""
 _DIGITS = 12
 _YES = ("1", "true", "yes")
 
@@ -35,7 +40,12 @@ class Looker:
 
     async def rows(self, talks: Iterable[Talk], viewer: Viewer) -> list[dict[str, Any]]:
         """Rows of these conversations."""
-        return [await self.row(talk, viewer) for talk in talks]
+        rows = []
+        for number, talk in enumerate(talks, start=1):
+            rows.append(await self.row(talk, viewer))
+            if not number % AT_ONCE:
+                await asyncio.sleep(0)
+        return rows
 
     async def row(self, talk: Talk, viewer: Viewer) -> dict[str, Any]:
         """One row."""
@@ -70,7 +80,10 @@ class Looker:
     async def timeline(self, talk: Talk, viewer: Viewer) -> dict[str, Any]:
         """A conversation with its turns."""
         now = self.book.now()
-        return {**await self.row(talk, viewer), "timeline": [turn_of(each, now) for each in talk.records]}
+        return {
+            **await self.row(talk, viewer),
+            "timeline": [turn_of(each, now) for each in [*talk.records][-MOST_TURNS:]],
+        }
 
     async def _parts(self, record: Record) -> Parts | None:
         """What the prompt of a request holds; found out once for each body."""
@@ -158,11 +171,11 @@ class Looker:
         forwarded = await parsed(bodies.forwarded)
         asked = bodies.asked.body if isinstance(bodies.asked, Request) else await parsed(bodies.asked)
         before, after = asked.get("messages") or [], forwarded.get("messages") or []
-        lines = await apart(True, lines_of, before, after)
         key = (record.outcome.backend, record.outcome.model)
-        costs = self._meter.costs(key, after)
         tokens = (await self._meter.measure(key, dict(asked))).tokens
-        rows = [_row(line, before, after, costs, full=full) for line in lines]
+        await self._meter.measure(key, forwarded)
+        costs = self._meter.costs(key, after)
+        lines, rows = await apart(True, _compared, before, after, costs, full)
         offered = [_tools(body) for body in (asked, forwarded)]
         return {
             "request": record.id,
@@ -218,6 +231,17 @@ def _has_status(status: int, asked: str | None) -> bool:
         return True
     said = str(status)
     return asked == said or (len(asked) == 3 and asked.lower().endswith("xx") and said[:1] == asked[0])
+
+
+def _compared(
+    before: Sequence[Message],
+    after: Sequence[Message],
+    costs: Sequence[float],
+    full: bool,  # noqa: FBT001 - it is called by position, in a thread
+) -> tuple[list[DiffLine], list[dict[str, Any]]]:
+    """What became of each message, and how that is told. May take long."""
+    lines = lines_of(before, after)
+    return lines, [_row(line, before, after, costs, full=full) for line in lines]
 
 
 def _row(

@@ -30,6 +30,7 @@ async def parts_in(meter: Meter, key: ModelKey, body: bytes, total: int) -> Part
     if not value:
         return None
     messages: Sequence[Message] = value["messages"]
+    await meter.measure(key, value)  # which counts what is not known any more, not on the loop
     costs = meter.costs(key, messages)
 
     def count(text: str) -> int:
