@@ -52,9 +52,9 @@ def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(
     instruct_tap: Tap, spillway: StartSpillway
 ) -> None:
     # What it writes of a summary is looked at in test_real_engine_summaries.py: this is about what is told beside it.
-    proxy = spillway([instruct_tap.url], summary_timeout=20)
+    proxy = spillway([instruct_tap.url], summary_timeout=8)
     past = history()
-    for told, question in TOLD:
+    for told, question in TOLD[::2]:
         asked = [*past, {"role": "user", "content": question}]
         answer = proxy.chat(asked, model="smollm2", max_tokens=8, stream=True)
         assert (answer.status, answer.done) == (200, 1), answer.raw

@@ -41,7 +41,7 @@ class Point(Enum):
 
 
 STATUSES = {Fault.BUSY_LATER: 429, Fault.BUSY: 429, Fault.BROKEN: 500, Fault.UNAVAILABLE: 503}
-RETRY_AFTER = {Fault.BUSY_LATER: "7", Fault.UNAVAILABLE: "3"}
+RETRY_AFTER = {Fault.BUSY_LATER: "2", Fault.UNAVAILABLE: "1"}
 """Seconds."""
 
 

@@ -51,7 +51,8 @@ def brain() -> Any:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "generic"])
-def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str) -> None:
+def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.stages.ahead.QUIET", 0.05)
     with FAKES[kind]([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
         talk = Talk(proxy, turns=1)
         for number in range(16):
@@ -354,8 +355,9 @@ def test_the_end_of_the_server_ends_it_too() -> None:
 
 
 @pytest.mark.parametrize("tools", [True, False])
-def test_between_the_steps_of_a_loop(tools: bool) -> None:
+def test_between_the_steps_of_a_loop(tools: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the model has no tools, and is told of them in its prompt."""
+    monkeypatch.setattr("proxy.stages.ahead.QUIET", 0.05)
 
     def step(question: Question) -> Reply:
         arguments = '{"path":  "a"}'

@@ -266,18 +266,16 @@ async def test_others_are_served_meanwhile() -> None:
     async with proxy(backend) as app:
         await post(app, chat([user("a")]))
         heavy = asyncio.ensure_future(post(app, HOSTILE["an agent's 4 MB"]()))
-        served = 0
-        while not heavy.done():
-            status, _ = await post(app, chat([user(f"question {served}")]))
+        for number in range(21):
+            status, _ = await post(app, chat([user(f"question {number}")]))
             assert status == 200
-            served += 1
+        assert not heavy.done()
         assert (await heavy)[0] == 200
-        assert served > 20
 
 
 async def test_what_is_kept_and_gone_on_from_holds_up_nobody() -> None:
     items = [
-        {"role": ("user", "assistant")[n % 2], "content": f"{n} " + "some word " * 1000} for n in range(399)
+        {"role": ("user", "assistant")[n % 2], "content": f"{n} " + "some word " * 500} for n in range(399)
     ]
     async with proxy(Backend()) as app:
         await post(app, chat([user("a")]))
