@@ -17,6 +17,8 @@ COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # They go through every split and every length: what others reach already, so often that tracing it would take minutes.
 EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_seam.py tests/shortening/test_linear.py tests/emulation/test_linear.py
 WORKERS ?= 2
+# Of tests that wait for servers and clocks most of the time.
+WAITING ?= 4
 OLDEST := .venv-oldest
 # Not those that look at the documents and the code, or start other programs.
 OLDEST_TESTS := $(filter-out $(addprefix tests/,agents e2e engine benchmarks openwebui fakes test_docker.py test_docs.py test_architecture.py), \
@@ -44,7 +46,7 @@ check: lint ## what to run after each change, in under a minute: lint, and the t
 
 test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
 	$(if $(ARGS),,$(PY) -m pytest -q -n $(WORKERS) $(EXHAUSTIVE))
-	$(PY) -m pytest -n $(WORKERS) $(if $(ARGS),,$(COVERED:%=--ignore=%)) $(ARGS)
+	$(PY) -m pytest -n $(if $(ARGS),$(WORKERS),$(WAITING) $(COVERED:%=--ignore=%)) $(ARGS)
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .
