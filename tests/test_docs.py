@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ from pydantic_core import PydanticUndefined
 
 import proxy
 from proxy.answer.session import LEGAL, State
+from proxy.cli import main
 from proxy.settings import Settings, load_settings
 from tests.diagrams import ARCHITECTURE, BETWEEN, drawn_again, states
 
@@ -141,9 +144,13 @@ def test_only_settings_that_exist_are_mentioned(path: Path) -> None:
 @cache
 def help_of(*command: str) -> str | None:
     """The help text of a command, None when there is no such command."""
-    run = [sys.executable, "-m", "proxy", *command, "--help"]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
-    return done.stdout if done.returncode == 0 else None
+    told = StringIO()
+    try:
+        with redirect_stdout(told), redirect_stderr(StringIO()):
+            main([*command, "--help"])
+    except SystemExit as end:
+        return told.getvalue() if end.code == 0 else None
+    return None
 
 
 def commands(text: str) -> Iterator[list[str]]:

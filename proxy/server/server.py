@@ -53,6 +53,9 @@ class Server(uvicorn.Server):
             graceful: seconds that answers get to end by themselves once a signal came.
             started: is called with the port, once it listens.
         """
+        self._stop = False
+        self._stopped = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._guard = Guard(limits)
         self.intake = self._guard.intake
         """What all requests of clients hold together."""
@@ -78,6 +81,30 @@ class Server(uvicorn.Server):
         """On which it listens."""
         port: int = self.servers[0].sockets[0].getsockname()[1]
         return port
+
+    @property  # type: ignore[explicit-override]  # mypy does not see the decorator of a property
+    @override
+    def should_exit(self) -> bool:
+        """Whether it is to stop. May be set from any thread, and by a signal: that wakes who waits for it.
+
+        uvicorn's own loop looks at it ten times a second.
+        """
+        return self._stop
+
+    @should_exit.setter
+    def should_exit(self, stop: bool) -> None:
+        self._stop = stop
+        if stop and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+    @override
+    async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            if not self.should_exit:
+                await self._stopped.wait()
+        finally:
+            self._loop = None
 
     @override
     async def startup(self, sockets: Any = None) -> None:
@@ -105,7 +132,6 @@ class Server(uvicorn.Server):
         intake.stopping = True
         for task in tuple(self.server_state.tasks):
             task.cancel()
-        await asyncio.sleep(_TICK)
         await self._until(lambda: not self.server_state.tasks, LAST_WORDS)
         self._close_idle()
         await self._until(lambda: not self.server_state.connections, LAST_WORDS)
