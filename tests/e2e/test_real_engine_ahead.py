@@ -48,7 +48,7 @@ def test_the_turn_after_the_trigger_waits_for_nothing(
 ) -> None:
     engine: Engine = request.getfixturevalue(name)
     with tapped(engine.url) as tap:
-        proxy = spillway([tap.url], ahead="auto", summary_timeout=12)
+        proxy = spillway([tap.url], ahead="auto", summary_timeout=240)
         messages = history(engine)
         answer = proxy.chat(messages, model=engine.model, **SHORT)
         assert (answer.status, answer.action) == (200, "forwarded"), answer.raw
