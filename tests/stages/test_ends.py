@@ -12,6 +12,8 @@ from tests.stages.test_resuming import joined_calls
 from tests.stages.test_stream_corners import GO, MODELS, full, json_response, raw_backend, sse_response
 from tests.stages.test_tools import ASK, CALL, PARIS, WEATHER
 
+pytestmark = pytest.mark.slow
+
 TEXT = b"".join(said(word) for word in ("It", " was", " a", " bright", " day."))
 TORN = b'data: {"choices":[{"delta":{"conte'
 
