@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.page.stage import Stage, Visit, chromium, demo_proxy, faults, staged, visiting
+from tests.page.stage import Stage, Visit, demo_proxy, faults, staged, visiting
 
 VIEWS = {
     "conversations": ".rows",
@@ -20,12 +20,6 @@ VIEWS = {
 }
 """What is there when a view is."""
 LIGHT, DARK = "rgb(250, 250, 249)", "rgb(19, 20, 22)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

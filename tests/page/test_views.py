@@ -10,14 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.fakes import GenericFake, scripted
 from tests.fakes.waiting import wait_until
-from tests.page.stage import MODEL, Stage, Visit, chromium, staged, visiting
+from tests.page.stage import MODEL, Stage, Visit, staged, visiting
 from tests.proxying import running_proxy
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,11 @@ Fields: PyPI `anthropic` 2.12.0, `types/beta/beta_diagnostics.py` and those it n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from proxy.dialects.bodies import text_in
 from proxy.neutral.kept import Keep, Keeping
-from proxy.neutral.managing import fingerprint
+from proxy.neutral.managing import fingerprint, in_common, short_digest
 from proxy.wire.jsontext import dumps
 
 FOUND = "cache_miss_reason"
@@ -54,9 +53,7 @@ def diagnosis(before: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> dic
         return {"type": "previous_message_not_found"}
     now, links = print_of(asked), before["messages"]
     differs = [name for name in (*_FRONT, *_OTHERS) if before["digests"].get(name) != now["digests"][name]]
-    common = 0
-    while common < min(len(links), len(now["messages"])) and links[common] == now["messages"][common]:
-        common += 1
+    common = in_common(links, now["messages"])
     front = next((name for name in _FRONT if name in differs), None)
     if front is None and common == len(links):
         return {"type": "unavailable"} if differs else None
@@ -72,7 +69,7 @@ def _messages(asked: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _digest(value: Any) -> str:
-    return blake2b(dumps(_unmarked(value)), digest_size=8).hexdigest()
+    return short_digest(_unmarked(value))
 
 
 def _unmarked(value: Any, levels: int = _LEVELS) -> Any:

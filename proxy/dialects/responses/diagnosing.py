@@ -6,11 +6,10 @@ Fields: OpenAI API reference, "Create a model response", and PyPI `openai` 3.54.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from proxy.dialects.bodies import text_in
-from proxy.neutral.managing import fingerprint
+from proxy.neutral.managing import fingerprint, in_common, short_digest
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
 
@@ -41,7 +40,7 @@ def is_prewarming(asked: Mapping[str, Any]) -> bool:
 
 def print_of(asked: Mapping[str, Any], messages: Sequence[Message], *, compacted: bool) -> dict[str, Any]:
     """What a request is known by later: digests of its options and messages, and whether these begin with a compaction."""
-    options = {reason: _digest(_at(asked, path)) for reason, path in _REASONS.items()}
+    options = {reason: short_digest(_at(asked, path)) for reason, path in _REASONS.items()}
     return {"options": options, "messages": list(map(fingerprint, messages)), "compacted": compacted}
 
 
@@ -52,9 +51,7 @@ def diagnosis(
     if before is None:
         return {"type": "comparison_response_not_found"}
     options, links = before["options"], before["messages"]
-    common = 0
-    while common < min(len(links), len(messages)) and links[common] == now["messages"][common]:
-        common += 1
+    common = in_common(links, now["messages"])
     changed = next((reason for reason in _REASONS if options.get(reason) != now["options"][reason]), None)
     if changed is None and common == len(links):
         return {"type": "cache_hit"}
@@ -79,7 +76,3 @@ def _at(asked: Mapping[str, Any], path: Sequence[str]) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def _digest(value: Any) -> str:
-    return blake2b(dumps(value), digest_size=8).hexdigest()
