@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from time import process_time
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.neutral.request import Message
-from proxy.shortening.ladder.results import NOTE, by_message, results_of, unread_from, with_texts
+from proxy.shortening.ladder.results import NOTE, by_message, note_for, results_of, unread_from, with_texts
 from tests.histories import assistant, call, tool, user
 
 TAGGED = "Look: <tool_result tool_name='read' id=\"7\">\nfirst\n</tool_result> and [TOOL_RESULT]second[/TOOL_RESULT] thanks"
@@ -162,3 +163,51 @@ def test_the_newest_results_are_unread_until_somebody_speaks() -> None:
 def test_results_of_one_message_stay_together() -> None:
     grouped = by_message(results_of([user(TAGGED), tool(1, "x")]))
     assert [(index, len(own)) for index, own in grouped.items()] == [(0, 2), (1, 1)]
+
+
+FILE = "<path>/src/a.py</path>\n<type>file</type>\n<content>\n" + "1: import os\n" * 90 + "</content>"
+
+
+def note_of(text: str) -> str:
+    (result,) = results_of([tool(1, text)])
+    return note_for(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        (FILE, "</content>"),
+        (f"<file><content lang='py'>\n{'x = 1 ' * 90}</content></file>", "</content></file>"),
+        (f"<a><b/><br><b>one</b> {'x ' * 300}</a>", "</a>"),
+        (f"{'word ' * 21}<content of='a long name'>{'x ' * 300}</content>", ""),
+        ("word " * 300, ""),
+        (f"a < b and c > d {'x ' * 300}", ""),
+        (f"[<tool_result> <tool_call> {'x ' * 300}", ""),
+    ],
+)
+def test_a_note_closes_what_the_beginning_that_it_shows_has_opened(text: str, closed: str) -> None:
+    shown = note_of(text).split("It began: ")[1]
+    before, after = shown.split(" …")
+    assert after == f" {closed} Call the tool again if you need it.]".replace("  ", " ")
+    assert before.count("<content") == after.count("</content>")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<a>", "</a>", "<b x='1'>", "</b>", "<i/>", "<", ">", "word ", "</"]), max_size=90
+    )
+)
+def test_a_note_lets_no_tag_reach_beyond_it(parts: list[str]) -> None:
+    depth: list[str] = []
+    for ends, name in re.findall(r"<(/?)([a-z])(?: x='1')?>", note_of("".join(parts))):
+        if not ends:
+            depth.append(name)
+        elif name in depth:
+            del depth[len(depth) - 1 - depth[::-1].index(name) :]
+    assert depth == []
+
+
+def test_a_note_is_a_note_however_much_it_closes() -> None:
+    (result,) = results_of([tool(1, "".join(f"<t{n}>" for n in range(999)))])
+    (masked,) = results_of([tool(1, note_for(result))])
+    assert masked.is_note
