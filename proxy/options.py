@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.history.stable import KINDS
 from proxy.shortening.budget import ContextBudget
-from proxy.shortening.policy import Policy, limits_for
+from proxy.shortening.policy import NOTHING_SET, Limit, Policy, PruneLimits, limits_for, origins_for
 
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
@@ -46,6 +46,8 @@ class Options:
     """Whether to compact between turns; auto: where a backend is near."""
     status: str = "auto"
     policy: Policy = "auto"
+    limits: Mapping[Limit, int] = field(default_factory=lambda: NOTHING_SET)
+    """Of the policy, those that were set alone."""
     answer_cap: int | None = None
     """Completion tokens asked for when the client sets no bound; 0: none; None: what the policy says."""
     tools_allowed: tuple[str, ...] = ()
@@ -72,12 +74,16 @@ class Options:
         """The options in force for one model; a later glob wins over an earlier one."""
         if not self.overrides:
             return self
+        matching = self._matching(model)
         changed = {
             name: value
-            for fields in self._matching(model)
+            for fields in matching
             for name, value in fields.items()
             if name in _OPTION_FIELDS and value is not None
         }
+        for fields in matching:
+            if (limits := fields.get("limits")) is not None:
+                changed["limits"] = {**changed.get("limits", self.limits), **limits}
         return replace(self, **changed) if changed else self
 
     @property
@@ -124,6 +130,26 @@ class Options:
         cap = _policy_cap(self.policy, window or _UNKNOWN)
         return cap if cap is None or window is None else min(cap, max(1, int(window * _CAP_SHARE)))
 
+    def limits_for(self, window: int) -> PruneLimits:
+        """What pruning may leave in a window of so many tokens."""
+        return limits_for(self.policy, window, self.limits)
+
+    def origins(self, model: str, window: int) -> dict[str, str]:
+        """Where each limit comes from that holds for a model: a setting, a policy, or the window, of which it is a share.
+
+        Of the options as they are for all models.
+        """
+        chosen = self.for_model(model)
+        told = origins_for(chosen.policy, window)
+        told |= dict.fromkeys(self.limits, "SPILLWAY_LIMITS")
+        capped = "SPILLWAY_ANSWER_CAP" if self.answer_cap is not None else _cap_origin(chosen, window)
+        for glob, fields in self.overrides:
+            if fnmatchcase(model, glob):
+                here = f"SPILLWAY_MODELS {glob}"
+                told |= dict.fromkeys(fields.get("limits") or (), here)
+                capped = here if fields.get("answer_cap") is not None else capped
+        return {**told, "answer_cap": capped}
+
     def allows_tool(self, name: str) -> bool:
         """Whether a tool of this name may be offered to the model."""
         return not self.tools_allowed or any(fnmatchcase(name, glob) for glob in self.tools_allowed)
@@ -139,6 +165,13 @@ class Options:
 
     def _matching(self, model: str) -> list[Mapping[str, Any]]:
         return [fields for glob, fields in self.overrides if fnmatchcase(model, glob)]
+
+
+def _cap_origin(options: Options, window: int) -> str:
+    cap = _policy_cap(options.policy, window)
+    if cap is None:
+        return "standard"
+    return "local" if options.answer_cap_for(window) == cap else "window"
 
 
 @lru_cache(maxsize=256)

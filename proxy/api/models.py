@@ -14,7 +14,7 @@ from proxy.net.upstream import Upstream
 from proxy.neutral.offered import Offered
 from proxy.options import Options
 from proxy.shaping.diet import diet_from
-from proxy.shortening.policy import SMALL_WINDOW, limits_for
+from proxy.shortening.policy import SMALL_WINDOW
 from proxy.stages.emulating import CallLedger
 from proxy.stages.routing import Route, Router, is_managed
 
@@ -118,17 +118,20 @@ def _effective(options: Options, upstream: Upstream, model: str, told: Mapping[s
         "policy": chosen.policy,
         "status": chosen.status,
         "summary_model": chosen.summary_model,
-        **_policy(chosen, told),
+        **_policy(options, model, told),
     }
     if told.get("window") is None:
         effective["advice"] = f'set SPILLWAY_MODELS=\'{{"{model}": {{"window": TOKENS}}}}\''
     return effective
 
 
-def _policy(chosen: Options, told: Mapping[str, Any]) -> dict[str, Any]:
-    """What the policy comes to for a model: figures in tokens, lines and characters."""
+def _policy(options: Options, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the policy comes to for a model: figures in tokens, lines and characters, and where each comes from."""
+    chosen = options.for_model(model)
     window = told["window"]["value"] if told.get("window") is not None else None
-    limits = asdict(limits_for(chosen.policy, window)) if window is not None else {}
+    limits = asdict(chosen.limits_for(window)) if window is not None else {}
+    if window is not None:
+        limits["limits_from"] = options.origins(model, window)
     descriptions = {
         "standard": "as sent",
         "local": "first sentence",

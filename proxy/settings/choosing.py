@@ -34,6 +34,7 @@ def options_of(settings: Settings) -> Options:
         ahead=settings.ahead,
         status=settings.status,
         policy=settings.policy,
+        limits=settings.limits,
         answer_cap=settings.answer_cap,
         tools_allowed=settings.tools_allowed,
         system_prompt=_prompt_in(settings.system_prompt_file),

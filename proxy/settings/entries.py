@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_settings import NoDecode
 
 from proxy.environment import host_glob, listed, origin_glob
-from proxy.shortening.policy import Policy
+from proxy.shortening.policy import Limit, Policy
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
@@ -31,6 +31,8 @@ StabiliseKind = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
 AheadMode = Literal["auto", "on", "off"]
 NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+
+SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
 
 WordList = Annotated[tuple[NonBlank, ...], NoDecode, BeforeValidator(listed)]
 Stabilise = Annotated[tuple[StabiliseKind, ...], NoDecode, BeforeValidator(listed)]
@@ -115,6 +117,7 @@ class ModelSetting(BaseModel):
     target: Fraction | None = None
     pause: Fraction | None = None
     policy: Policy | None = None
+    limits: SingleLimits | None = None
     summary_model: str | None = None
     virtual_window: int | None = Field(default=None, ge=0)
     recall: Recall | None = None

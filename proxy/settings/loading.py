@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsConfigDict, SettingsError
@@ -14,10 +14,12 @@ from proxy.environment import misspelt, without_user
 from proxy.errors import SettingError
 from proxy.settings.entries import BackendSetting, ModelSetting
 from proxy.settings.settings import Settings
+from proxy.shortening.policy import Limit
 
 _NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelSetting}
 _EXAMPLES = {
     "SPILLWAY_BACKENDS": '[{"url": "http://127.0.0.1:1234"}]',
+    "SPILLWAY_LIMITS": '{"lines": 400}',
     "SPILLWAY_MODELS": '{"qwen*": {"window": 8192}}',
 }
 
@@ -33,7 +35,7 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         SettingError: one line that names the setting, the value and what is allowed.
     """
     known = {name: _NESTED[name].model_fields if name in _NESTED else () for name in Settings.model_fields}
-    wrong = misspelt(os.environ, {**known, "config": ()})  # noqa: TID251 - the one place
+    wrong = misspelt(os.environ, {**known, "limits": get_args(Limit), "config": ()})  # noqa: TID251 - the one place
     if wrong is not None:
         raise SettingError(wrong)
     named = config or (Path(path) if (path := os.environ.get("SPILLWAY_CONFIG")) else None)  # noqa: TID251 - the one place
@@ -63,7 +65,7 @@ def _unparsed(error: SettingsError) -> str:
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"]]
+    path = [str(part) for part in first["loc"] if part != "[key]"]  # of a table, where its key is wrong
     message = first["msg"].removeprefix("Value error, ")
     if not path:
         return message

@@ -24,6 +24,7 @@ from proxy.settings.entries import (
     ModelSetting,
     OriginGlobs,
     Recall,
+    SingleLimits,
     Stabilise,
     StatusForm,
     WordList,
@@ -112,6 +113,10 @@ class Settings(BaseSettings):
         "auto", description="How users are told: auto, event, reasoning, content, comment, off."
     )
     policy: Policy = Field("auto", description="Limits for tool output: auto, standard, local.")
+    limits: SingleLimits = Field(
+        default_factory=dict,
+        description="Single limits of the policy, as `SPILLWAY_LIMITS__LINES=400`; see below.",
+    )
     answer_cap: int | None = Field(
         None,
         ge=0,

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 Policy = Literal["auto", "standard", "local"]
+Limit = Literal[
+    "protect_newest",
+    "minimum_gain",
+    "lines",
+    "line_characters",
+    "output_characters",
+    "entries",
+    "result_tokens",
+]
+"""What can be set alone, whatever the policy says."""
+
+NOTHING_SET: Mapping[Limit, int] = MappingProxyType({})
 
 SMALL_WINDOW = 16_384
 """Tokens up to which `auto` takes the local limits for pruning."""
@@ -56,6 +70,8 @@ LOCAL = PruneLimits(
     results=ResultLimits(lines=200, line_characters=500, output_characters=1_500, entries=20, tokens=2_000),
     answer_cap=1_000,
 )
+_LOCAL_PRUNING = replace(LOCAL, answer_cap=None)
+"""What `auto` takes of the local ones for a small window."""
 
 _PROTECT_SHARE = 1 / 5
 _GAIN_SHARE = 1 / 10
@@ -64,22 +80,54 @@ _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
 
 
-def limits_for(policy: Policy, window: int) -> PruneLimits:
-    """The limits in force for a window of so many tokens."""
-    if policy == "local":
-        chosen = LOCAL
-    elif policy == "auto" and window <= SMALL_WINDOW:
-        chosen = replace(LOCAL, answer_cap=None)
-    else:
-        chosen = STANDARD
-    results = chosen.results
-    if results is not None:
-        results = replace(results, tokens=min(results.tokens, int(window * _RESULT_SHARE)))
+def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHING_SET) -> PruneLimits:
+    """The limits in force for a window of so many tokens. What the user has `chosen` holds as it is."""
+    limits = _of_policy(policy, window)
+    figures = {**_figures(limits, window), **chosen}
     return replace(
-        chosen,
-        results=results,
-        protect_newest=min(chosen.protect_newest, int(window * _PROTECT_SHARE)),
+        limits,
+        protect_newest=figures["protect_newest"],
+        minimum_gain=figures["minimum_gain"],
         message=window * _MESSAGE_SHARE,
         worth=window * _WORTH_SHARE,
-        minimum_gain=min(chosen.minimum_gain, int(window * _GAIN_SHARE)),
+        results=ResultLimits(
+            lines=figures["lines"],
+            line_characters=figures["line_characters"],
+            output_characters=figures["output_characters"],
+            entries=figures["entries"],
+            tokens=figures["result_tokens"],
+        ),
     )
+
+
+def origins_for(policy: Policy, window: int) -> dict[str, str]:
+    """Where each figure comes from that the user did not choose: `standard` or `local`, or the `window` that allows no more."""
+    limits = _of_policy(policy, window)
+    named = "standard" if limits is STANDARD else "local"
+    own, capped = _figures(limits, None), _figures(limits, window)
+    return {str(name): named if own[name] == capped[name] else "window" for name in own}
+
+
+def _of_policy(policy: Policy, window: int) -> PruneLimits:
+    if policy == "local":
+        return LOCAL
+    return _LOCAL_PRUNING if policy == "auto" and window <= SMALL_WINDOW else STANDARD
+
+
+def _figures(limits: PruneLimits, window: int | None) -> dict[Limit, int]:
+    """The figures of a policy by their names, those in tokens capped by shares of a window; None: as they are."""
+    results = limits.results
+    assert results is not None  # each policy has them
+
+    def within(tokens: int, share: float) -> int:
+        return tokens if window is None else min(tokens, int(window * share))
+
+    return {
+        "protect_newest": within(limits.protect_newest, _PROTECT_SHARE),
+        "minimum_gain": within(limits.minimum_gain, _GAIN_SHARE),
+        "lines": results.lines,
+        "line_characters": results.line_characters,
+        "output_characters": results.output_characters,
+        "entries": results.entries,
+        "result_tokens": within(results.tokens, _RESULT_SHARE),
+    }

@@ -22,7 +22,6 @@ from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, compact, kind_of
 from proxy.shortening.condensing import head_end
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.policy import limits_for
 from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
@@ -253,7 +252,7 @@ class Compactor:
         history = job.prompt.history
         costs = cost(history)
         overhead = max(0.0, _of_history(job.prompt) - sum(costs))
-        limits = limits_for(job.options.policy, budget.window)
+        limits = job.options.limits_for(budget.window)
         room = max(1.0, goal - overhead)
         limits = replace(
             limits,

@@ -12,7 +12,6 @@ from proxy.history.marks import is_extract, is_summary
 from proxy.history.turns import newest_user
 from proxy.neutral.request import Message
 from proxy.recall.recalled import NOTHING
-from proxy.shortening.policy import limits_for
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
@@ -53,7 +52,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
         "target": budget.goal,
         "pause": budget.pause_point,
     }
-    told["limits"] = asdict(limits_for(job.options.policy, budget.window))
+    told["limits"] = asdict(job.options.limits_for(budget.window))
     return {**told, **(await _rehearsed(job, counting, compactor, recaller))} if job.is_due else told
 
 

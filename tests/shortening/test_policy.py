@@ -1,8 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import get_args
+
 import pytest
 
-from proxy.shortening.policy import LOCAL, SMALL_WINDOW, STANDARD, Policy, limits_for
+from proxy.shortening.policy import (
+    LOCAL,
+    SMALL_WINDOW,
+    STANDARD,
+    Limit,
+    Policy,
+    PruneLimits,
+    limits_for,
+    origins_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,3 +40,43 @@ def test_limits_are_capped_by_shares_of_the_window(
 def test_the_tables_own_figures() -> None:
     assert (STANDARD.protect_newest, STANDARD.minimum_gain, STANDARD.answer_cap) == (40_000, 20_000, None)
     assert (LOCAL.protect_newest, LOCAL.minimum_gain, LOCAL.answer_cap) == (2_000, 500, 1_000)
+
+
+NAMES = get_args(Limit)
+
+
+def figures(limits: PruneLimits) -> dict[str, int]:
+    assert limits.results is not None
+    told = asdict(limits.results)
+    return {
+        "protect_newest": limits.protect_newest,
+        "minimum_gain": limits.minimum_gain,
+        "result_tokens": told.pop("tokens"),
+        **told,
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("policy", ["auto", "standard", "local"])
+def test_each_limit_can_be_set_alone_and_holds_as_it_is(policy: Policy, name: Limit) -> None:
+    usual = figures(limits_for(policy, 8192))
+    chosen = figures(limits_for(policy, 8192, {name: 123_456}))
+    assert chosen == {**usual, name: 123_456}
+    assert set(usual) == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("policy", "window", "tokens", "lines"),
+    [
+        ("standard", 1_000_000, "standard", "standard"),
+        ("standard", 8192, "window", "standard"),
+        ("local", 1_000_000, "local", "local"),
+        ("local", 4096, "window", "local"),
+        ("auto", SMALL_WINDOW, "local", "local"),
+        ("auto", SMALL_WINDOW + 1, "window", "standard"),
+    ],
+)
+def test_where_a_figure_comes_from_is_told(policy: Policy, window: int, tokens: str, lines: str) -> None:
+    origins = origins_for(policy, window)
+    assert set(origins) == set(NAMES)
+    assert (origins["protect_newest"], origins["lines"]) == (tokens, lines)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from proxy.errors import SettingError
-from proxy.settings import ModelSetting, Settings
+from proxy.settings import ModelSetting, Settings, load_settings
 from proxy.settings.choosing import options_of
 from proxy.wire.jsontext import dumps
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, qa, summariser, walk
@@ -216,6 +217,48 @@ def test_what_holds_for_a_model_is_shown() -> None:
         assert shown["tool_descriptions"] == "first sentence"
         assert shown["protect_newest"] <= 2000
         assert shown["minimum_gain"] <= 500
+
+
+def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_from() -> None:
+    models = {
+        "*": ModelSetting(limits={"lines": 50, "entries": 7}),
+        "m": ModelSetting(limits={"entries": 9}, policy="local"),
+    }
+    settings = {"limits": {"lines": 40, "minimum_gain": 60}, "models": models}
+    with LlamaCppFake([FakeModel("m", 8192)], walk()) as fake, running_proxy(fake, **settings) as proxy:
+        shown = effective(proxy)
+        explained = proxy.client.post("/spillway/explain", json={"model": "m", "messages": HELLO}).json()
+    assert (shown["results"]["lines"], shown["results"]["entries"]) == (50, 9)
+    assert (shown["minimum_gain"], shown["protect_newest"]) == (60, 1638)
+    assert shown["limits_from"] == {
+        "protect_newest": "window",
+        "minimum_gain": "SPILLWAY_LIMITS",
+        "lines": "SPILLWAY_MODELS *",
+        "line_characters": "local",
+        "output_characters": "local",
+        "entries": "SPILLWAY_MODELS m",
+        "result_tokens": "window",
+        "answer_cap": "local",
+    }
+    assert explained["limits"]["results"] == shown["results"]
+
+
+@pytest.mark.parametrize("wrong", [{"line": 4}, {"lines": -1}, {"lines": "many"}])
+def test_a_limit_that_there_is_not_stops_the_start(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="limits"):
+        Settings.model_validate({"limits": wrong})
+
+
+def test_a_limit_is_set_in_the_environment_and_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "spillway.toml"
+    file.write_text("[limits]\nlines = 30\nentries = 4\n")
+    monkeypatch.setenv("SPILLWAY_LIMITS__LINES", "20")
+    assert load_settings(file).limits == {"lines": 20, "entries": 4}
+    monkeypatch.setenv("SPILLWAY_LIMITS__LINE", "20")
+    with pytest.raises(SettingError, match=r"SPILLWAY_LIMITS__LINE='line': .*'line_characters'"):
+        load_settings(file)
 
 
 # Repair
