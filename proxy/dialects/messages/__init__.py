@@ -8,6 +8,8 @@ from typing import Any
 from proxy.dialects.bodies import error_in
 from proxy.dialects.messages.diagnosing import FOUND, is_diagnosed
 from proxy.dialects.messages.request import read
+from proxy.dialects.messages.threads import thread_in
+from proxy.dialects.messages.tools import changed_in
 from proxy.dialects.messages.writing import MessagesWriter, told
 from proxy.errors import ClientError
 from proxy.neutral.request import Request
@@ -64,9 +66,10 @@ class Messages:
             self.answer_id(unique),
             request.model,
             edits=bool(request.form.get("context_management")),
-            compacts=request.compaction is not None,
+            tool_changes=None if request.compaction is None else changed_in(request.form),
             told=_told(request.form),
             silent=request.form.get("max_tokens") == 0,
+            gathers=bool(thread_in(request.form)),
         )
 
 

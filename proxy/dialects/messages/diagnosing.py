@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.bodies import text_in
-from proxy.neutral.kept import Keep, Keeping
 from proxy.neutral.managing import fingerprint, in_common, short_digest
 from proxy.wire.jsontext import dumps
 
@@ -35,15 +34,9 @@ def compared_with(asked: Mapping[str, Any]) -> str:
     return text_in(asked["diagnostics"], "previous_message_id") if is_diagnosed(asked) else ""
 
 
-def keeping(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> Keeping:
-    """Keep by what this request is compared later, under the id of its answer."""
-    kept: bool = yield Keep(answer["id"], print_of(asked))
-    return kept
-
-
 def print_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What a request is known by later: digests of what its prompt is made of. Marks for caches are no part of that."""
-    digests = {name: _digest(asked.get(name)) for name in (*_FRONT, *_OTHERS)}
+    digests = {name: digest_of(asked.get(name)) for name in (*_FRONT, *_OTHERS)}
     return {"digests": digests, "messages": list(map(fingerprint, _messages(asked)))}
 
 
@@ -68,10 +61,6 @@ def _messages(asked: Mapping[str, Any]) -> Sequence[Any]:
     return [_unmarked(message) for message in asked["messages"] if isinstance(message, dict)]
 
 
-def _digest(value: Any) -> str:
-    return short_digest(_unmarked(value))
-
-
 def _unmarked(value: Any, levels: int = _LEVELS) -> Any:
     """A value without the marks in it, which are moved from turn to turn."""
     if isinstance(value, list) and levels:
@@ -79,3 +68,8 @@ def _unmarked(value: Any, levels: int = _LEVELS) -> Any:
     if isinstance(value, dict) and levels:
         return {name: _unmarked(each, levels - 1) for name, each in value.items() if name != "cache_control"}
     return value
+
+
+def digest_of(value: Any) -> str:
+    """What a field of a request is known by; marks for caches are no part of that."""
+    return short_digest(_unmarked(value))

@@ -94,9 +94,10 @@ def since_compaction(messages: Sequence[Any]) -> tuple[Kept | None, list[Any]]:
 # -- what came of it
 
 
-def compaction_block(kept: Kept) -> dict[str, Any]:
-    """A compaction as a content block."""
-    return {"type": COMPACTION, "content": kept.words, "encrypted_content": kept.seal}
+def compaction_block(kept: Kept, tool_changes: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """A compaction as a content block; `tool_changes` are those of what it stands for, None: nobody looked for them."""
+    told: dict[str, Any] = {"type": COMPACTION, "content": kept.words, "encrypted_content": kept.seal}
+    return told if tool_changes is None else {**told, "tool_changes": list(tool_changes)}
 
 
 def applied(managed: Managed) -> dict[str, Any]:

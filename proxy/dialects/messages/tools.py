@@ -6,19 +6,20 @@ parameters of the tools that Anthropic defines and the client runs; others have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from proxy.dialects.bodies import text_in
+from proxy.dialects.messages.conversation import Block, blocks_in
+from proxy.dialects.messages.managing import COMPACTION
 from proxy.errors import BadRequest
-
-_Block = Mapping[str, Any]
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ANSWERED_BY_ANTHROPIC = (
     *("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_", "mcp_toolset"),
 )
 """Tools that no client runs: Anthropic's servers do, while they answer."""
+_ADDITION, _REMOVAL = "tool_addition", "tool_removal"
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
 _LINES = {"type": "array", "items": _NUMBER, "description": "First and last line, from 1."}
 _ON_FILES = ["view", "create", "str_replace", "insert"]
@@ -72,7 +73,7 @@ _DEFINED: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
 """By how their types begin: what they do, their parameters, and which of them are required."""
 
 
-def tools_in(asked: Mapping[str, Any], offered: Iterable[_Block]) -> dict[str, Any]:
+def tools_in(asked: Mapping[str, Any], offered: Iterable[Block]) -> dict[str, Any]:
     """The functions to offer, with how they may be called.
 
     Raises:
@@ -107,34 +108,73 @@ def tools_in(asked: Mapping[str, Any], offered: Iterable[_Block]) -> dict[str, A
     return made
 
 
-def offered_after(tools: Iterable[_Block], blocks: Iterable[_Block]) -> list[_Block]:
-    """The tools that are offered once a client has added and removed some in the middle of the conversation.
+def offered_in(asked: Mapping[str, Any]) -> list[Block]:
+    """The tools of a request, with those that were added in the middle of the conversation, less those that were removed.
 
     In the order in which they were first known, so that the beginning of the prompt changes as little as may be.
+
+    Raises:
+        BadRequest: `tools` is malformed.
     """
-    known = {text_in(tool, "name") or str(place): tool for place, tool in enumerate(tools)}
-    gone = set[str]()
-    for block in blocks:
-        change = block.get("tool") if text_in(block, "type") in ("tool_addition", "tool_removal") else None
-        if not isinstance(change, dict):
+    return list(_known_after(asked).values())
+
+
+def _known_after(asked: Mapping[str, Any]) -> dict[str, Block]:
+    known, gone = _named(asked), set[str]()
+    for change in _changes(asked["messages"]):
+        tool = change.get("tool")
+        if not isinstance(tool, dict):
             continue
-        definition = change.get("definition")
-        name = text_in(definition if isinstance(definition, dict) else change, "name")
-        if block["type"] == "tool_removal":
+        definition = tool.get("definition")
+        name = text_in(definition if isinstance(definition, dict) else tool, "name")
+        if change["type"] == _REMOVAL:
             gone.add(name)
             continue
         gone.discard(name)
         if isinstance(definition, dict):
             known[name] = definition
-    return [tool for name, tool in known.items() if name not in gone]
+    return {name: tool for name, tool in known.items() if name not in gone}
 
 
-def is_answered(tool: _Block) -> bool:
+def changed_in(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The changes that take a request's `tools` to those it has at its end: a compaction takes the place of what made them."""
+    before, after = _named(asked), _known_after(asked)
+    removed = [(_REMOVAL, {"type": "tool_reference", "name": name}) for name in before if name not in after]
+    added = [
+        (_ADDITION, {"type": "tool_definition", "definition": _bare(tool)})
+        for name, tool in after.items()
+        if before.get(name) != tool
+    ]
+    return [{"type": kind, "tool": tool} for kind, tool in (*removed, *added)]
+
+
+def _bare(tool: Block) -> Block:
+    return {name: said for name, said in tool.items() if name != "cache_control"}
+
+
+def _named(asked: Mapping[str, Any]) -> dict[str, Block]:
+    return {
+        text_in(tool, "name") or str(place): tool
+        for place, tool in enumerate(blocks_in(asked.get("tools"), "tools"))
+    }
+
+
+def _changes(messages: Iterable[Any]) -> Iterator[Block]:
+    """Additions and removals, oldest first, with those that a compaction remembers."""
+    contents = (message.get("content") for message in messages if isinstance(message, dict))
+    for block in (block for content in contents if isinstance(content, list) for block in content):
+        remembered = block.get("tool_changes") if text_in(block, "type") == COMPACTION else [block]
+        for change in remembered if isinstance(remembered, list) else ():
+            if isinstance(change, dict) and text_in(change, "type") in (_ADDITION, _REMOVAL):
+                yield change
+
+
+def is_answered(tool: Block) -> bool:
     """Whether Anthropic's servers would run it."""
     return text_in(tool, "type").startswith(_ANSWERED_BY_ANTHROPIC)
 
 
-def _function(tool: _Block) -> dict[str, Any]:
+def _function(tool: Block) -> dict[str, Any]:
     kind, schema, description = text_in(tool, "type"), tool.get("input_schema"), text_in(tool, "description")
     known = next((made for begin, made in _DEFINED.items() if kind.startswith(begin)), None)
     if known is not None and not isinstance(schema, dict):

@@ -5,13 +5,14 @@ Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
 from proxy.dialects.calls import Numbering, is_whole
 from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
+from proxy.dialects.messages.threads import Gathered
 from proxy.dialects.translating import Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
 
@@ -41,6 +42,8 @@ _KINDS = {
     529: "overloaded_error",
 }
 """HTTP status to what Anthropic calls such an error."""
+_OF_THREADS = "thread_"
+"""How the codes of errors begin by which clients know that they have to send a whole conversation."""
 
 
 class MessagesWriter(Translator):
@@ -57,22 +60,25 @@ class MessagesWriter(Translator):
         model: str,
         *,
         edits: bool = False,
-        compacts: bool = False,
+        tool_changes: Sequence[Mapping[str, Any]] | None = None,
         silent: bool = False,
+        gathers: bool = False,
         told: Mapping[str, Any] | None = None,
     ) -> None:
         """`model` is what the client asked for, told where no backend has named one.
 
-        `edits`: it wants its history edited, and to be told of that; `compacts`: the same of compactions; `silent`: it
-        wants its prompt to be read, and no answer. `told` are further fields of the message.
+        `edits`: it wants its history edited, and to be told of that; `tool_changes`: the same of compactions, which
+        remember these; `silent`: it wants its prompt to be read, and no answer; `gathers`: its answer is kept, so `final`
+        has the content, too. `told` are further fields of the message.
         """
         super().__init__()
         self._silent = "length" if silent else None
         self._id = answer_id
         self._model = model
         self._told = told or {}
+        self._gathered = Gathered() if gathers else None
         self._edits = edits
-        self._compacts = compacts
+        self._tool_changes = tool_changes
         self._compacted = False
         """Whether the compaction was told."""
         self._opened = False
@@ -89,8 +95,16 @@ class MessagesWriter(Translator):
         kind = "text" if name == "content" else "thinking"
         if kind != self._block:
             return None
-        before, after = self._grown(kind, _WORD).split(_WORD.encode())
-        return lambda text: before + text.encode() + after
+        before, after = self._delta_event(kind, _WORD).split(_WORD.encode())
+        gathered = self._gathered
+        if gathered is None:
+            return lambda text: before + text.encode() + after
+
+        def write(text: str) -> bytes:
+            gathered.grow(text)
+            return before + text.encode() + after
+
+        return write
 
     @override
     def _status(self, event: Mapping[str, Any]) -> bytes:
@@ -111,13 +125,14 @@ class MessagesWriter(Translator):
             **self._applied(),
         }
         out.append(named_event("message_delta", told))
-        self.final = self._message(NOBODY, self._usage)  # less its content, of which nothing is kept
+        content = [] if self._gathered is None else self._gathered.content
+        self.final = {**self._message(NOBODY, self._usage), "content": content}
         return b"".join((*out, named_event("message_stop", {})))
 
     @override
     def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
         kept = self._managed.kept
-        content: list[dict[str, Any]] = [] if kept is None else [compaction_block(kept)]
+        content: list[dict[str, Any]] = [] if kept is None else [compaction_block(kept, self._tool_changes)]
         if came.thought:
             content.append({"type": "thinking", "thinking": came.thought, "signature": ""})
         if came.text:
@@ -160,16 +175,21 @@ class MessagesWriter(Translator):
         if kept is None or self._compacted:
             return []
         self._compacted = True
-        block = compaction_block(kept)
-        opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None})
-        delta = {**block, "type": f"{COMPACTION}_delta"}
+        block = compaction_block(kept, self._tool_changes)
+        opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None}, block)
+        delta = {name: said for name, said in block.items() if name != "tool_changes"}
+        delta["type"] = f"{COMPACTION}_delta"
         grown = named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
         return [*opened, grown, self._close()]
 
     def _used(self) -> dict[str, Any]:
         """The usage of the answer."""
         usage = usage_of(self._usage)
-        return {**usage, "iterations": iterations(self._managed, usage)} if self._compacts else usage
+        return (
+            {**usage, "iterations": iterations(self._managed, usage)}
+            if self._tool_changes is not None
+            else usage
+        )
 
     def _applied(self) -> dict[str, Any]:
         return {"context_management": applied(self._managed)} if self._edits else {}
@@ -197,6 +217,11 @@ class MessagesWriter(Translator):
         return [*out, self._grown(kind, said)]
 
     def _grown(self, kind: str, said: str) -> bytes:
+        if self._gathered is not None:
+            self._gathered.grow(said)
+        return self._delta_event(kind, said)
+
+    def _delta_event(self, kind: str, said: str) -> bytes:
         delta = {"type": f"{kind}_delta", kind: said}
         return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
@@ -217,11 +242,16 @@ class MessagesWriter(Translator):
     def _arguments(self, said: str) -> bytes:
         if not said:
             return b""
+        if self._gathered is not None:
+            self._gathered.grow(said)
         delta = {"type": "input_json_delta", "partial_json": said}
         return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
-    def _begin(self, kind: str, block: dict[str, Any]) -> list[bytes]:
+    def _begin(self, kind: str, block: dict[str, Any], whole: dict[str, Any] | None = None) -> list[bytes]:
+        """Open a block; `whole` is it at its end, where that is known."""
         closed = self._close()
+        if self._gathered is not None:
+            self._gathered.begin(whole or block)
         self._block = kind
         self._blocks += 1
         return [
@@ -313,10 +343,11 @@ def told(error: Any, status: int = 0) -> dict[str, Any]:
         known = str(said.get("type"))
         kind = known if known in _KINDS.values() else "api_error"
     message = str(said.get("message") or "The backend failed.")
+    details = {"details": {"error_code": of}} if (of := str(said.get("code"))).startswith(_OF_THREADS) else {}
     tokens, window = whole_number(said.get("n_prompt_tokens")), whole_number(said.get("n_ctx"))
     if tokens and window:
         message = f"prompt is too long: {tokens} tokens > {window} maximum. {message}"
-    return {"error": {"type": kind, "message": message}}
+    return {"error": {"type": kind, "message": message, **details}}
 
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,7 +117,8 @@ MANAGED = Managed(cleared=[Cleared("thoughts", 2, 50), Cleared("results", 3, 700
 
 def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
     managed = Managed(MANAGED.cleared, Kept("seal", "In short."), spent=MANAGED.spent)
-    making = writer(managed, edits=True, compacts=True)
+    removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
+    making = writer(managed, edits=True, tool_changes=[removal])
     came = (chunk({"content": "Hi."}), chunk({}, "stop"), usage(prompt_tokens=100, completion_tokens=5))
     out = b"".join(making.relay(piece, None, role_said=True) for piece in came) + making.end()
     start, *blocks, end, stop = events(out)
@@ -127,7 +128,7 @@ def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
         "delta",
         "stop",
     ] * 2
-    assert blocks[0]["content_block"] == block(None) | {"encrypted_content": None}
+    assert blocks[0]["content_block"] == block(None) | {"encrypted_content": None, "tool_changes": [removal]}
     assert blocks[1]["delta"] == {**block("In short.", "seal"), "type": "compaction_delta"}
     assert [event["index"] for event in blocks] == [0, 0, 0, 1, 1, 1]
     assert end["context_management"]["applied_edits"] == [
@@ -142,7 +143,7 @@ def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
 
 def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
     managed = Managed()
-    making = writer(managed, compacts=True)
+    making = writer(managed, tool_changes=())
     out = making.own(Piece(role=True), NOBODY)
     managed.kept = Kept("seal", "In short.")
     out += making.relay(chunk({"content": "Hi."}), None, role_said=True) + making.end()
@@ -153,14 +154,14 @@ def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
 @pytest.mark.parametrize("compacts", [True, False])
 def test_an_answer_that_is_a_compaction(compacts: bool) -> None:
     managed = Managed(kept=Kept("seal", "In short."), ended=True, spent=(9, 4))
-    message = json.loads(writer(managed, compacts=compacts).whole(NO_ANSWER, (), None))
-    assert message["content"] == [block("In short.", "seal")]
+    message = json.loads(writer(managed, tool_changes=() if compacts else None).whole(NO_ANSWER, (), None))
+    assert message["content"] == [block("In short.", "seal") | ({"tool_changes": []} if compacts else {})]
     assert (message["stop_reason"], message["model"]) == ("compaction", "asked")
     assert "context_management" not in message
     told = message["usage"].get("iterations")
     assert (told is not None) is compacts
     if told is not None:
         assert [each["type"] for each in told] == ["compaction"]
-    making = writer(managed, compacts=compacts)
+    making = writer(managed, tool_changes=() if compacts else None)
     *_, end, _ = events(making.own(Piece(choice=True), NOBODY) + making.end())
     assert end["delta"]["stop_reason"] == "compaction"

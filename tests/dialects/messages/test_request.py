@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.messages.request import read
+from proxy.dialects.messages.tools import changed_in
 from proxy.errors import BadRequest
 from proxy.neutral.request import Request
 from proxy.neutral.thinking import Thinking
@@ -294,6 +295,32 @@ def test_tools_may_be_added_on_the_way() -> None:
     )
 
 
+def test_what_a_compaction_remembers_of_tools_brings_them_to_where_they_were() -> None:
+    tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("first", "second")]
+    late = {"name": "late", "input_schema": {"type": "object"}}
+    changes = [
+        {
+            "type": "tool_addition",
+            "tool": {"type": "tool_definition", "definition": {**late, "cache_control": {}}},
+        },
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "first"}},
+    ]
+    before: Any = {"tools": tools, "messages": [*HELLO, {"role": "system", "content": changes}]}
+    remembered = changed_in(before)
+    assert remembered == [
+        changes[1],
+        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": late}},
+    ]
+    assert changed_in({"tools": tools, "messages": HELLO}) == []
+    compaction = {"type": "compaction", "content": "In short.", "encrypted_content": "s"}
+    since = [{"role": "assistant", "content": [{**compaction, "tool_changes": remembered}]}, *HELLO]
+    offered = asked(since, tools=tools).body["tools"]
+    assert [tool["function"]["name"] for tool in offered] == ["second", "late"]
+    assert changed_in({"tools": tools, "messages": since}) == remembered, "the next one remembers them, too"
+    forgotten = asked([{"role": "assistant", "content": [compaction]}, *HELLO], tools=tools).body["tools"]
+    assert [tool["function"]["name"] for tool in forgotten] == ["first", "second"]
+
+
 def test_what_was_said_for_one_turn_only_is_not_said_in_the_next() -> None:
     passing = {"role": "system", "content": "Only now.", "clear_at": "next_user_message"}
     lasting = {"role": "system", "content": "Always.", "clear_at": "never"}
@@ -332,5 +359,3 @@ def test_what_only_anthropics_servers_do_is_left_out_and_said_or_refused() -> No
     )
     assert wanted.left_out == ("container", "fallbacks", "task_budget")
     assert asked(tools=[own]).left_out == ()
-    assert "send all of them" in refused(thread={"type": "continue", "previous_message_id": "msg_1"}).message
-    assert asked(thread={"type": "create"}).messages == HELLO
