@@ -14,7 +14,7 @@ from proxy.errors import BadRequest
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
 
-Block: TypeAlias = Mapping[str, Any]
+ContentBlock: TypeAlias = Mapping[str, Any]
 
 _NOT_SAID_AGAIN = frozenset(
     {
@@ -92,7 +92,7 @@ def _remind(made: list[Message], reminders: list[str]) -> None:
         before["content"] = _BREAK.join((before["content"], *tagged))
 
 
-def blocks_in(content: Any, where: str) -> list[Block]:
+def blocks_in(content: Any, where: str) -> list[ContentBlock]:
     """The blocks of a content, which stands `where`; none where there is no content.
 
     Raises:
@@ -108,7 +108,7 @@ def blocks_in(content: Any, where: str) -> list[Block]:
 # -- what each role says
 
 
-def _from_user(blocks: Sequence[Block], where: str) -> list[Message]:
+def _from_user(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
     """Results first, as the call before them wants it; then what the user says. A result's pictures go with that."""
     made: list[Message] = []
     parts: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def _from_user(blocks: Sequence[Block], where: str) -> list[Message]:
     return made
 
 
-def _from_assistant(blocks: Sequence[Block], where: str) -> list[Message]:
+def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
     """One message: what it thought, said and called."""
     thoughts, texts, calls = list[str](), list[str](), list[dict[str, Any]]()
     for block in blocks:
@@ -151,20 +151,20 @@ def _from_assistant(blocks: Sequence[Block], where: str) -> list[Message]:
     return [message]
 
 
-def _from_system(blocks: Sequence[Block], where: str) -> list[Message]:
+def _from_system(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
     del where
     said = filter(None, (text_in(block, "text") for block in blocks))
     return [{"role": "system", "content": _BREAK.join(said)}]
 
 
-_ROLES: dict[str, Callable[[Sequence[Block], str], list[Message]]] = {
+_ROLES: dict[str, Callable[[Sequence[ContentBlock], str], list[Message]]] = {
     "user": _from_user,
     "assistant": _from_assistant,
     "system": _from_system,
 }
 
 
-def _result(block: Block, where: str) -> tuple[Message, list[dict[str, Any]]]:
+def _result(block: ContentBlock, where: str) -> tuple[Message, list[dict[str, Any]]]:
     """A tool message, and the pictures in the result, for which tool messages have no room."""
     content = block.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else []
@@ -179,7 +179,7 @@ def _result(block: Block, where: str) -> tuple[Message, list[dict[str, Any]]]:
     return {"role": "tool", "tool_call_id": text_in(block, "tool_use_id"), "content": said}, pictures
 
 
-def _parts(block: Block, where: str) -> list[dict[str, Any]]:
+def _parts(block: ContentBlock, where: str) -> list[dict[str, Any]]:
     """A block as parts of a user's message."""
     match block.get("type"):
         case "text":
@@ -200,7 +200,7 @@ def _parts(block: Block, where: str) -> list[dict[str, Any]]:
             raise _unknown(kind, where)
 
 
-def _document(block: Block, where: str) -> list[dict[str, Any]]:
+def _document(block: ContentBlock, where: str) -> list[dict[str, Any]]:
     told = _BREAK.join(filter(None, (text_in(block, "title"), text_in(block, "context"))))
     heading = [{"type": "text", "text": told}] if told else []
     source = block.get("source")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from proxy.dialects.bodies import given, is_count, model_in, object_in, request_of, text_in
-from proxy.dialects.messages.conversation import Block, messages_of, system_of
+from proxy.dialects.messages.conversation import ContentBlock, messages_of, system_of
 from proxy.dialects.messages.diagnosing import FOUND, compared_with, diagnosis, is_diagnosed, print_of
 from proxy.dialects.messages.managing import compaction_in, edits_in, since_compaction, unknown_edits
 from proxy.dialects.messages.threads import in_full, node_of, thread_in
@@ -118,7 +118,7 @@ def _is_nothing(bound: Any) -> bool:
 # -- options
 
 
-def _left_out(asked: Mapping[str, Any], tools: Sequence[Block]) -> tuple[str, ...]:
+def _left_out(asked: Mapping[str, Any], tools: Sequence[ContentBlock]) -> tuple[str, ...]:
     """What the client asks for that nobody here does, and that it can do without."""
     kinds = [text_in(tool, "type") for tool in tools if is_answered(tool)]
     config = asked.get("output_config")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from proxy.dialects.bodies import text_in
-from proxy.dialects.messages.conversation import Block, blocks_in
+from proxy.dialects.messages.conversation import ContentBlock, blocks_in
 from proxy.dialects.messages.managing import COMPACTION
 from proxy.errors import BadRequest
 
@@ -73,7 +73,7 @@ _DEFINED: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
 """By how their types begin: what they do, their parameters, and which of them are required."""
 
 
-def tools_in(asked: Mapping[str, Any], offered: Iterable[Block]) -> dict[str, Any]:
+def tools_in(asked: Mapping[str, Any], offered: Iterable[ContentBlock]) -> dict[str, Any]:
     """The functions to offer, with how they may be called.
 
     Raises:
@@ -108,7 +108,7 @@ def tools_in(asked: Mapping[str, Any], offered: Iterable[Block]) -> dict[str, An
     return made
 
 
-def offered_in(asked: Mapping[str, Any]) -> list[Block]:
+def offered_in(asked: Mapping[str, Any]) -> list[ContentBlock]:
     """The tools of a request, with those that were added in the middle of the conversation, less those that were removed.
 
     In the order in which they were first known, so that the beginning of the prompt changes as little as may be.
@@ -119,7 +119,7 @@ def offered_in(asked: Mapping[str, Any]) -> list[Block]:
     return list(_known_after(asked).values())
 
 
-def _known_after(asked: Mapping[str, Any]) -> dict[str, Block]:
+def _known_after(asked: Mapping[str, Any]) -> dict[str, ContentBlock]:
     known, gone = _named(asked), set[str]()
     for change in _changes(asked["messages"]):
         tool = change.get("tool")
@@ -148,18 +148,18 @@ def changed_in(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"type": kind, "tool": tool} for kind, tool in (*removed, *added)]
 
 
-def _bare(tool: Block) -> Block:
+def _bare(tool: ContentBlock) -> ContentBlock:
     return {name: said for name, said in tool.items() if name != "cache_control"}
 
 
-def _named(asked: Mapping[str, Any]) -> dict[str, Block]:
+def _named(asked: Mapping[str, Any]) -> dict[str, ContentBlock]:
     return {
         text_in(tool, "name") or str(place): tool
         for place, tool in enumerate(blocks_in(asked.get("tools"), "tools"))
     }
 
 
-def _changes(messages: Iterable[Any]) -> Iterator[Block]:
+def _changes(messages: Iterable[Any]) -> Iterator[ContentBlock]:
     """Additions and removals, oldest first, with those that a compaction remembers."""
     contents = (message.get("content") for message in messages if isinstance(message, dict))
     for block in (block for content in contents if isinstance(content, list) for block in content):
@@ -169,12 +169,12 @@ def _changes(messages: Iterable[Any]) -> Iterator[Block]:
                 yield change
 
 
-def is_answered(tool: Block) -> bool:
+def is_answered(tool: ContentBlock) -> bool:
     """Whether Anthropic's servers would run it."""
     return text_in(tool, "type").startswith(_ANSWERED_BY_ANTHROPIC)
 
 
-def _function(tool: Block) -> dict[str, Any]:
+def _function(tool: ContentBlock) -> dict[str, Any]:
     kind, schema, description = text_in(tool, "type"), tool.get("input_schema"), text_in(tool, "description")
     known = next((made for begin, made in _DEFINED.items() if kind.startswith(begin)), None)
     if known is not None and not isinstance(schema, dict):
