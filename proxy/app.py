@@ -35,7 +35,7 @@ from proxy.net.upstream import Upstream
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for, wants_traces
-from proxy.settings.choosing import options_of
+from proxy.settings.choosing import helpers_of, options_of
 from proxy.settings.settings import LOOPBACK
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
@@ -184,7 +184,7 @@ def _surface(
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
-    router = Router(upstreams(settings.backends, settings, transport), helpers=options.helpers)
+    router = _router(settings, options, transport)
     meter = counting.meter
     metrics = _metrics(store)
     for listener in (metrics, RequestLog()):
@@ -220,6 +220,14 @@ def _surface(
             journals=journals,
         ),
         store=store,
+    )
+
+
+def _router(settings: Settings, options: Options, transport: httpx.AsyncBaseTransport) -> Router:
+    return Router(
+        upstreams(settings.backends, settings, transport),
+        helpers=helpers_of(settings, options),
+        default=settings.default_model,
     )
 
 

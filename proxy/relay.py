@@ -131,7 +131,7 @@ class Relay:
             request = await self.memory.read(
                 exchange, wire, lambda body, _: dialect.read_to_count(body), self.options
             )
-            route = await self.router.route(request.model)
+            request, route = await self.router.routed(request)
             body, cleared = await self.keeper.prompt(exchange.tenant, request, route)
             tokens = await self.counting.exactly(route, body)
             before = await self.counting.exactly(route, request.body) if cleared else tokens
@@ -196,7 +196,7 @@ class Relay:
         request = await self.memory.read(exchange, wire, dialect.read, self.options)
         if dialect is not CHAT:
             exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
-        route = await self.router.route(request.model)
+        request, route = await self.router.routed(request)
         if named := conversation_of(exchange, request):
             journal.tell(Named(named))
         journal.tell(Routed(route.upstream.name, route.model))

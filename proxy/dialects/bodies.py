@@ -33,16 +33,29 @@ def object_in(raw: bytes) -> dict[str, Any]:
 
 
 def model_in(body: Mapping[str, Any]) -> str:
-    """The id of the model that is asked for.
+    """The id of the model that is asked for; empty if none is named.
 
     Raises:
-        BadRequest: none is.
+        BadRequest: it is no text.
     """
     model = body.get("model")
+    if model is None:
+        return ""
     if not isinstance(model, str):
         raise BadRequest(
             "`model` must be the id of a model; GET /v1/models shows what there is.", param="model"
         )
+    return model
+
+
+def named_model_in(body: Mapping[str, Any]) -> str:
+    """The same where it has to be named.
+
+    Raises:
+        BadRequest: it is not.
+    """
+    if not (model := model_in(body)):
+        raise BadRequest("`model` is missing: GET /v1/models shows what there is.", param="model")
     return model
 
 

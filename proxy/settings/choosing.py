@@ -51,6 +51,12 @@ def options_of(settings: Settings) -> Options:
     )
 
 
+def helpers_of(settings: Settings, options: Options) -> frozenset[tuple[str, str]]:
+    """All models that the user chose by name, each with the setting that names it."""
+    default = settings.default_model
+    return options.helpers | ({("default_model", default)} if default is not None else frozenset())
+
+
 def _prompt_in(file: Path | None) -> str | None:
     """The text of a system prompt file, without white space at its ends."""
     if file is None:

@@ -22,6 +22,7 @@ from proxy.settings.entries import (
     Fraction,
     HostGlobs,
     ModelSetting,
+    NonBlank,
     OriginGlobs,
     Recall,
     SingleLimits,
@@ -53,6 +54,10 @@ class Settings(BaseSettings):
     )
     discover: WordList = Field(
         ("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
+    )
+    default_model: NonBlank | None = Field(
+        None,
+        description="Model that answers requests which name none; default: the only one, or the one that is loaded.",
     )
     api_keys: WordList = Field(
         (), repr=False, description="Keys that clients must present; empty: open, on loopback only."

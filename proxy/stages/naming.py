@@ -13,7 +13,7 @@ from proxy.net.apart import apart
 from proxy.stages.reading import LARGE
 from proxy.stages.routing import Route, Router
 from proxy.wire.fields import Field, text_field
-from proxy.wire.jsontext import BadText, dumps, loads_text
+from proxy.wire.jsontext import BadText, dumps, loads, loads_text
 
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}\{")
 _BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary="?([^\s";]{1,70})', re.IGNORECASE)
@@ -55,7 +55,7 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     packed = exchange.header(b"content-encoding")
     begun = await exchange.peek(_TELLING, lambda part: packed or _OPEN.match(part))
     if _OBJECT.match(_decoded_beginning(exchange, begun)):
-        return await address_read(exchange, router, await exchange.body(limit), limit)
+        return await address_read(exchange, router, await exchange.body(limit), limit, asks=False)
     if not begun:
         return Addressed(await router.unnamed(exchange.path), b"")
     form = _BOUNDARY.match(exchange.header(b"content-type") or "")
@@ -75,8 +75,10 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     return Addressed(route, exchange.upload())
 
 
-async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: int) -> Addressed:
-    """The same for a request whose body was read.
+async def address_read(
+    exchange: Exchange, router: Router, wire: bytes, limit: int, *, asks: bool
+) -> Addressed:
+    """The same for a request whose body was read; one that `asks` a model and names none gets the name of the one that is meant.
 
     Raises:
         BadRequest: it is JSON and holds text that is none.
@@ -89,8 +91,13 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
     names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
     large = len(body) > LARGE
     field = await apart(True, text_field, body, names) if large else _field(body, names)
-    if field is None:
-        return Addressed(await router.unnamed(exchange.path), wire)
+    if field is None or (asks and not field.value):
+        meant, _ = await router.default() if asks else ("", False)
+        route = await router.route(meant)
+        named = await apart(large, _naming, body, route.model) if meant else None
+        if named is None:
+            return Addressed(await router.unnamed(exchange.path), wire)
+        return Addressed(route, named, plain=True)
     route = await router.route(field.value)
     if route.model == field.value:
         return Addressed(route, wire)
@@ -106,6 +113,16 @@ def _field(body: bytes, names: Sequence[str]) -> Field | None:
     except ValueError:
         return None
     return text_field(body, names)
+
+
+def _naming(body: bytes, model: str) -> bytes | None:
+    """A body with the model's name in it; None if it is no JSON object without one."""
+    try:
+        parsed = loads(body)
+    except ValueError:
+        return None
+    named = isinstance(parsed, dict) and not parsed.get("model")
+    return dumps({**parsed, "model": model}) if named else None
 
 
 def _model_in(form: bytes, boundary: bytes) -> re.Match[bytes] | None:

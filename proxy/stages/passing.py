@@ -102,7 +102,7 @@ async def left_alone(
     bypassed = exchange.header(b"x-spillway-bypass") == "1"
     if not bypassed and options.manages_all and router.manages_all:
         return None
-    to = await address_read(exchange, router, wire, options.max_body)
+    to = await address_read(exchange, router, wire, options.max_body, asks=not bypassed)
     if not bypassed and is_managed(to.route, options):
         return None
     return to.route, _body(exchange, to)
@@ -134,7 +134,7 @@ async def pass_on(
         BadRequest, BodyTooLarge: see `address_read`.
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
-    to = await address_read(exchange, router, wire, limit)
+    to = await address_read(exchange, router, wire, limit, asks=True)
     if otherwise is not None and not await has_path(to.route.upstream, exchange.path):
         journal.tell(Routed(to.route.upstream.name, to.route.model))
         await exchange.reply(200, [AS_JSON], otherwise())

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import is_not
 
 from proxy.backends.base import Listed
-from proxy.backends.profile import ModelKey
+from proxy.backends.profile import ModelKey, Trust
+from proxy.errors import BadRequest
 from proxy.net.upstream import Upstream
+from proxy.neutral.request import Request
 from proxy.options import Options
 
 _log = logging.getLogger("spillway")
+
+_NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
+"""In the names of models that answer nobody; LM Studio comes with one of them, and lists it among the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,30 @@ class Route:
     def key(self) -> ModelKey:
         """Backend and model, by which things are told apart that are known of models."""
         return self.upstream.name, self.model
+
+    @property
+    def is_for_chats(self) -> bool:
+        """Whether it may be one that answers, as far as its name tells."""
+        return _NOT_FOR_CHATS.search(self.model) is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it need not be loaded first, by the list of its backend."""
+        return self.listed is not None and not self.listed.profile.provisional
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether an instance of it says how large it is, in the list of its backend: others, of a cloud, are always ready."""
+        window = self.listed.profile.window if self.listed is not None else None
+        return self.is_ready and window is not None and window.trust is Trust.LOADED
+
+
+_TELLING: tuple[Callable[[Route], bool], ...] = (
+    lambda route: route.is_loaded,
+    lambda route: route.is_ready,
+    lambda _: True,
+)
+"""What tells of several models the one that is meant, if it holds of no other; what is surest comes first."""
 
 
 def is_managed(route: Route, options: Options) -> bool:
@@ -60,10 +90,20 @@ def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list
 class Router:
     """Routes by the union of the backends' model lists; unknown models go to the first backend."""
 
-    def __init__(self, upstreams: Sequence[Upstream], *, helpers: Collection[tuple[str, str]] = ()) -> None:
-        """`upstreams` in the user's order, at least one; `helpers` are warned of if nobody lists them."""
+    def __init__(
+        self,
+        upstreams: Sequence[Upstream],
+        *,
+        helpers: Collection[tuple[str, str]] = (),
+        default: str | None = None,
+    ) -> None:
+        """`upstreams` in the user's order, at least one; `helpers` are warned of if nobody lists them.
+
+        `default` answers requests that name no model; None: the only one there is, or the one that is loaded.
+        """
         self.upstreams = tuple(upstreams)
         self.manages_all = all(upstream.managed for upstream in upstreams)
+        self._default = default
         self._unchecked = helpers
         self._lists: list[list[Listed]] = []
         self._table: dict[str, Route] = {}
@@ -77,6 +117,44 @@ class Router:
             alias = table.get(f"{model}:latest")
             found = Route(alias.upstream if alias is not None else self.upstreams[0], model)
         return found
+
+    async def routed(self, request: Request) -> tuple[Request, Route]:
+        """A request with the model that it means, and the route of that.
+
+        Where no backend lists any model, one that names none goes to the first as it came.
+
+        Raises:
+            BadRequest: it names none, and there are several to choose from.
+        """
+        if not request.model and (model := await self.chosen()):
+            request = replace(request.changed(model=model), model=model)
+        return request, await self.route(request.model)
+
+    async def chosen(self) -> str:
+        """The public id of the model that is meant where none is named; empty: no backend lists any.
+
+        Raises:
+            BadRequest: there are several to choose from.
+        """
+        model, several = await self.default()
+        if several:
+            raise BadRequest(
+                "The request names no `model`, and there are several here: name one (GET /v1/models shows them), load "
+                "only one, or have SPILLWAY_DEFAULT_MODEL say which answers then.",
+                param="model",
+            )
+        return model
+
+    async def default(self) -> tuple[str, bool]:
+        """The same; instead of an error, whether there are several to choose from."""
+        if self._default is not None:
+            return self._default, False
+        table = [(public, route) for public, route in (await self.table()).items() if route.is_for_chats]
+        for told in _TELLING:
+            meant = [(public, route.model) for public, route in table if told(route)]
+            if len({model for _, model in meant}) == 1:
+                return meant[0][0], False
+        return "", bool(table)
 
     async def unnamed(self, path: str) -> Route:
         """The route of a request that names no model: to the first backend whose own path it is, else to the first."""

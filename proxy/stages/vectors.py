@@ -26,7 +26,7 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
     """
     wire = await exchange.body(options.max_body)
     with exchange.watched():
-        to = await address_read(exchange, router, wire, options.max_body)
+        to = await address_read(exchange, router, wire, options.max_body, asks=False)
         route = to.route
         if await has_path(route.upstream, exchange.path):
             await pass_to(exchange, journal, to)

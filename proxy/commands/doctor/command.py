@@ -23,7 +23,7 @@ from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.settings import BackendSetting, Settings
-from proxy.settings.choosing import options_of
+from proxy.settings.choosing import helpers_of, options_of
 from proxy.stages.routing import Router, not_listed
 
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
@@ -57,7 +57,7 @@ async def check(settings: Settings, *, as_json: bool = False) -> int:
                 text=warning,
                 cure="name one of those that are listed, or have it loaded",
             )
-            for warning in not_listed(options_of(settings).helpers, table)
+            for warning in not_listed(helpers_of(settings, options_of(settings)), table)
         ]
     if as_json:
         _say(json.dumps(_as_json(seen, findings, answers=answers), indent=2, ensure_ascii=False))

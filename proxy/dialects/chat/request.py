@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import is_count, object_in
+from proxy.dialects.bodies import is_count, model_in, object_in
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message, Request
 from proxy.wire.jsontext import dumps
@@ -44,16 +44,16 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
     """Read a request body; `wire` is what came, if that was encoded.
 
     Raises:
-        BadRequest: not JSON, not an object, or `messages` is not a list of objects.
+        BadRequest: not JSON, not an object, `model` is no text, or `messages` is not a list of objects.
     """
     body = object_in(raw)
     _check(body.get("messages"))
-    model, choices = body.get("model"), body.get("n")
+    choices = body.get("n")
     bounds = () if body.keys().isdisjoint(_BOUNDS) else tuple(filter(body.__contains__, _BOUNDS))
     max_tokens = next((body[name] for name in bounds if is_count(body[name])), None) if bounds else None
     return Request(
         body=body,
-        model=model if isinstance(model, str) else "",
+        model=model_in(body),
         stream=body.get("stream") is True,
         max_tokens=max_tokens,
         bounds=bounds or _BOUNDS[1:],

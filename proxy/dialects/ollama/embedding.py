@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.dialects.bodies import given, model_in, object_in
+from proxy.dialects.bodies import given, named_model_in, object_in
 from proxy.errors import BadRequest, UpstreamInvalid
 from proxy.wire.jsontext import dumps, loads
 
@@ -23,7 +23,7 @@ def asked_of_backend(raw: bytes, path: str, model: str) -> bytes:
         BadRequest: it is malformed.
     """
     body = object_in(raw)
-    model_in(body)
+    named_model_in(body)
     name = "prompt" if path == OLD_PATH else "input"
     texts = body.get(name)
     listed = [texts] if isinstance(texts, str) else texts

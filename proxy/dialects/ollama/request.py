@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.bodies import given, model_in, object_in, request_of, text_in
+from proxy.dialects.bodies import given, model_in, named_model_in, object_in, request_of, text_in
 from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking, effort_in
@@ -71,7 +71,7 @@ def read_generate(raw: bytes) -> Request:
 
 def _loading(asked: Mapping[str, Any], said: Mapping[str, Any]) -> NotManaged:
     """A request that says nothing has the model loaded, or let go of: a backend that does that by itself does all that it can."""
-    kept, model = asked.get("keep_alive"), model_in(asked)
+    kept, model = asked.get("keep_alive"), named_model_in(asked)
     reason = "unload" if kept in (0, "0", "0s", "0m") and kept is not False else "load"
     return NotManaged(
         lambda created: {

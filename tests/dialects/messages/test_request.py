@@ -159,7 +159,7 @@ def test_an_answer_that_the_client_began_is_to_be_gone_on_with() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"model": None}, "`model`"),
+        ({"model": 5}, "`model`"),
         ({"max_tokens": None}, "`max_tokens`"),
         ({"messages": "hello"}, "`messages`"),
         ({"messages": [1]}, "messages[0]"),

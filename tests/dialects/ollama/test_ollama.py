@@ -114,7 +114,7 @@ def test_what_is_malformed_is_refused() -> None:
         with pytest.raises(BadRequest):
             chatting(messages)
     with pytest.raises(BadRequest):
-        chatting(model=None)
+        chatting(model=5)
 
 
 def lines(stream: bytes) -> list[dict[str, Any]]:

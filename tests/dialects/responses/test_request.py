@@ -218,7 +218,7 @@ def test_formats() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"model": None}, "`model`"),
+        ({"model": 5}, "`model`"),
         ({"input": 4}, "`input`"),
         ({"input": [{"type": "dance"}]}, "dance"),
         ({"input": [{"role": "boss", "content": "x"}]}, "role"),

@@ -1,0 +1,197 @@
+"""A request that names no model goes to the one that is meant, and is managed as if it had named it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, walk
+from tests.proxying import Proxy, running_proxy
+
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = [{"role": role, "content": f"word{n} " * 200} for n in range(12) for role in ("user", "assistant")]
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": HELLO},
+    "/v1/messages": {"max_tokens": 20, "messages": HELLO},
+    "/v1/responses": {"input": "hello"},
+    "/api/chat": {"messages": HELLO, "stream": False},
+    "/api/generate": {"prompt": "hello", "stream": False},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 20},
+}
+every = pytest.mark.parametrize("path", ASKED)
+"""Every way to ask a model."""
+
+
+@contextmanager
+def serving(*models: FakeModel, **settings: Any) -> Iterator[tuple[Proxy, FakeBackend]]:
+    with VllmFake(models, walk(last=8)) as fake, running_proxy(fake, **settings) as proxy:
+        yield proxy, fake
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[tuple[Proxy, FakeBackend]]:
+    """A backend with one model, of a small window."""
+    with serving(FakeModel("only", 2048)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[tuple[Proxy, FakeBackend]]:
+    """One with two, and nobody said which of them is meant."""
+    with serving(FakeModel("one"), FakeModel("two")) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def chosen() -> Iterator[tuple[Proxy, FakeBackend]]:
+    """One with two, of which the second, whose tokens are shorter, is meant."""
+    with serving(FakeModel("one"), FakeModel("two", letters=1), default_model="two") as served:
+        yield served
+
+
+def asked_for(fake: FakeBackend) -> list[Any]:
+    """The models that it was asked to answer with."""
+    paths = ("/v1/chat/completions", "/v1/completions")
+    return [each.json.get("model") for each in fake.requests if each.path in paths]
+
+
+@every
+@pytest.mark.parametrize("unnamed", [{}, {"model": None}, {"model": ""}], ids=["none", "null", "empty"])
+def test_the_only_model_answers(one: tuple[Proxy, FakeBackend], path: str, unnamed: dict[str, Any]) -> None:
+    proxy, fake = one
+    told = proxy.client.post(path, json={**ASKED[path], **unnamed})
+    assert told.status_code == 200, told.text
+    assert asked_for(fake)[-1] == "only"
+    assert told.json()["model"] == "only"
+
+
+@every
+def test_the_one_that_was_chosen_answers(chosen: tuple[Proxy, FakeBackend], path: str) -> None:
+    proxy, fake = chosen
+    assert proxy.client.post(path, json=ASKED[path]).status_code == 200
+    assert asked_for(fake)[-1] == "two"
+
+
+@every
+def test_where_several_might_be_meant_the_client_is_told_what_to_do(
+    several: tuple[Proxy, FakeBackend], path: str
+) -> None:
+    proxy, fake = several
+    before = len(asked_for(fake))
+    told = proxy.client.post(path, json=ASKED[path])
+    assert told.status_code == 400
+    assert "SPILLWAY_DEFAULT_MODEL" in told.text
+    assert "/v1/models" in told.text
+    assert len(asked_for(fake)) == before
+
+
+def test_that_error_is_openais(several: tuple[Proxy, FakeBackend]) -> None:
+    error = several[0].chat({"messages": HELLO}).json()["error"]
+    assert error.keys() == {"message", "type", "code", "param"}
+    assert (error["type"], error["param"]) == ("invalid_request_error", "model")
+
+
+@every
+def test_its_prompt_is_managed(one: tuple[Proxy, FakeBackend], path: str) -> None:
+    """It is far too long for the window, and in no other test."""
+    proxy, fake = one
+    long = [{**message, "content": f"{path} {message['content']}"} for message in LONG]
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/responses": {"input": [*long, *HELLO]},
+        "/v1/completions": {"prompt": "word " * 6000},
+        "/api/generate": {"prompt": "word " * 6000},
+    }
+    body = {**ASKED[path], **asked.get(path, {"messages": [*long, *HELLO]})}
+    told = proxy.client.post(path, json=body)
+    assert told.status_code == 200, told.text
+    assert told.headers["x-spillway-action"] in {"compacted", "trimmed"}
+    assert told.headers["x-spillway-window"] == "2048"
+    assert fake.overflows == 0
+
+
+def test_a_prompt_is_counted_for_it(chosen: tuple[Proxy, FakeBackend]) -> None:
+    proxy, _ = chosen
+    counted = [
+        proxy.client.post("/v1/messages/count_tokens", json={"messages": HELLO, **named}).json()
+        for named in ({}, {"model": "two"}, {"model": "one"})
+    ]
+    assert counted[0] == counted[1] != counted[2]
+
+
+def test_what_only_the_backend_can_answer_names_it_too(chosen: tuple[Proxy, FakeBackend]) -> None:
+    proxy, fake = chosen
+    asked = {"prompt": ["a", "b"], "max_tokens": 3}
+    proxy.client.post("/v1/completions", json=asked)
+    assert fake.requests[-1].json == {**asked, "model": "two"}
+
+
+def test_a_client_that_wants_nothing_done_gets_nothing_done(chosen: tuple[Proxy, FakeBackend]) -> None:
+    proxy, fake = chosen
+    proxy.chat({"messages": HELLO}, **{"x-spillway-bypass": "1"})
+    assert fake.requests[-1].json == {"messages": HELLO}
+
+
+def test_one_that_is_not_managed_gets_the_request_with_its_name() -> None:
+    models = {"two": {"managed": False}}
+    with serving(FakeModel("one"), FakeModel("two"), default_model="two", models=models) as (proxy, fake):
+        told = proxy.chat({"messages": HELLO})
+        assert told.status_code == 200
+        assert "x-spillway-action" not in told.headers
+        assert fake.requests[-1].json == {"messages": HELLO, "model": "two"}
+
+
+@pytest.mark.parametrize("path", [path for path in ASKED if path != "/v1/completions"])
+def test_a_model_that_is_no_text_is_refused(one: tuple[Proxy, FakeBackend], path: str) -> None:
+    proxy, fake = one
+    before = len(asked_for(fake))
+    told = proxy.client.post(path, json={**ASKED[path], "model": 5})
+    assert told.status_code == 400
+    assert "`model`" in told.text
+    assert len(asked_for(fake)) == before
+
+
+# Which one is meant
+
+
+@pytest.mark.parametrize("kind", [LmStudioFake, OllamaFake, LlamaCppFake])
+def test_the_one_that_is_loaded_answers(kind: type[LmStudioFake | OllamaFake | LlamaCppFake]) -> None:
+    models = [FakeModel("away:1", loaded=False), FakeModel("here:1"), FakeModel("too:1", loaded=False)]
+    router = {"router": True} if kind is LlamaCppFake else {}
+    with kind(models, walk(last=8), **router) as fake, running_proxy(fake) as proxy:
+        assert proxy.chat({"messages": HELLO}).status_code == 200
+        assert asked_for(fake) == ["here:1"]
+
+
+def test_a_model_that_only_makes_vectors_is_not_meant() -> None:
+    models = [FakeModel("chatty"), FakeModel("text-embedding-nomic-embed-text-v1.5")]
+    with LmStudioFake(models, walk(last=8)) as fake, running_proxy(fake) as proxy:
+        assert proxy.chat({"messages": HELLO}).status_code == 200
+        assert asked_for(fake) == ["chatty"]
+
+
+def test_the_loaded_one_is_found_among_several_backends_that_have_it() -> None:
+    with (
+        LmStudioFake([FakeModel("shared:1", loaded=False)], walk(last=8)) as first,
+        OllamaFake([FakeModel("shared:1")], walk(last=8)) as second,
+        running_proxy(first, second) as proxy,
+    ):
+        assert proxy.chat({"messages": HELLO}).status_code == 200
+        assert (asked_for(first), asked_for(second)) == ([], ["shared:1"])
+
+
+def test_a_backend_that_lists_nothing_is_asked_as_it_was() -> None:
+    with VllmFake(brain=walk(last=8)) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(404, {"detail": "Not Found"}, path="/v1/models", times=9)
+        proxy.chat({"messages": HELLO})
+        assert asked_for(fake) == [None]
+
+
+def test_a_default_that_nobody_lists_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(FakeModel("small"), default_model="Smal") as (proxy, _):
+        proxy.client.get("/v1/models")
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert told == ["SPILLWAY_DEFAULT_MODEL=Smal: no backend lists this model; the nearest are small"]
