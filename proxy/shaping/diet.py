@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from proxy.shortening.policy import BYTES_PER_TOKEN
+
 SHARE = 1 / 4
 """Fraction of the window from which tool definitions are too large."""
-BYTES_PER_TOKEN = 4
-"""Of JSON schemas, about: the same for every turn, unlike an estimate that learns."""
 DEEPEST = 64
 """Levels of a schema that are looked at; what lies below stays as it is."""
 

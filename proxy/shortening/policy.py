@@ -22,6 +22,8 @@ Limit = Literal[
 
 NOTHING_SET: Mapping[Limit, int] = MappingProxyType({})
 
+BYTES_PER_TOKEN = 4
+"""About, of JSON schemas and of what tools print: the same for every turn, unlike an estimate that learns."""
 SMALL_WINDOW = 16_384
 """Tokens up to which `auto` takes the local limits for pruning."""
 
@@ -53,6 +55,8 @@ class PruneLimits:
     """Tokens from which a part of the history is worth asking a model for a summary; less is put in short by code."""
     results: ResultLimits | None = None
     """What a tool result is capped to; None: results are not capped."""
+    from_the_first: bool = False
+    """Whether each result is capped as it comes in, be there ever so much room, and not only when a compaction is due."""
     answer_cap: int | None = None
     """Completion tokens asked for when the client sets no bound."""
 
@@ -68,9 +72,10 @@ LOCAL = PruneLimits(
     protect_newest=2_000,
     minimum_gain=500,
     results=ResultLimits(lines=200, line_characters=500, output_characters=1_500, entries=20, tokens=2_000),
+    from_the_first=True,
     answer_cap=1_000,
 )
-_LOCAL_PRUNING = replace(LOCAL, answer_cap=None)
+_LOCAL_PRUNING = replace(LOCAL, from_the_first=False, answer_cap=None)
 """What `auto` takes of the local ones for a small window."""
 
 _PROTECT_SHARE = 1 / 5

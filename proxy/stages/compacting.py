@@ -337,7 +337,7 @@ class Compactor:
         """What another replica stored, as if it had been done here."""
         old = job.prompt.checkpoint
         shift = old.covered - len(old.replacement) if old is not None else 0
-        messages = [*stored.replacement, *job.prompt.sent[stored.covered :]]
+        messages = [*stored.replacement, *job.prompt.shown[stored.covered :]]
         return Compaction(
             messages=messages,
             covered=stored.covered - shift,

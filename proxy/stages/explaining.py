@@ -38,6 +38,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
         "fill": None if budget is None else round(budget.fill(job.prompt.estimate.tokens), 4),
         "parts": _parts(job, costs),
         "tools": _tools(job, counting),
+        "shaped": dict(job.prompt.shaped),
         "checkpoint": _checkpoint(job),
         "recalled": _recalled(job),
         "left_out": _left_out(job, await cut_from_newest(job, job.prompt.history, counting.meter)),

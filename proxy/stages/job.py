@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,8 @@ class Prompt:
     system: Sequence[Message]
     sent: Sequence[Message]
     links: Sequence[bytes]
+    shown: Sequence[Message]
+    """The same as the model is shown it where nothing covers it: without what the client wishes out, its results within limits."""
     history: Sequence[Message]
     checkpoint: Checkpoint | None
     search: str = ""
@@ -55,6 +57,8 @@ class Prompt:
     estimate: Estimate
     untouched: bool
     """Whether the body can go upstream byte for byte."""
+    shaped: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that the policy saved on parts of the prompt, see `Shaped`."""
     kept_back: frozenset[str] = frozenset()
     """Kinds of what has changed in the client's system prompt without meaning, so that an earlier one of it is sent."""
     saved: int
@@ -322,6 +326,9 @@ class Job:
             headers.append((b"x-spillway-tools", b"emulated"))
         if recalled := self.journal.outcome.recalled:
             headers.append((b"x-spillway-recalled", str(recalled).encode()))
+        if shaped := self.journal.outcome.shaped:
+            told = ", ".join([f"{kind}={tokens}" for kind, tokens in shaped.items()])
+            headers.append((b"x-spillway-shaped", told.encode()))
         if left_out := self.journal.outcome.left_out:
             headers.append((b"x-spillway-left-out", str(left_out).encode()))
         if cache := self._cache():

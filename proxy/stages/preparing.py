@@ -32,6 +32,7 @@ from proxy.stages.managing import Keeper
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
+from proxy.stages.shaping import limited, tell_shaped
 from proxy.stages.thinking import with_thinking
 from proxy.telemetry.events import Mended, Stabilised
 from proxy.telemetry.journal import Journal
@@ -134,7 +135,8 @@ class Preparer:
         known_by = [] if job.hands_over else links[-2::-1]
         checkpoint = await self._store.find(job.scope, known_by) if known_by else None
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
-        history = wished if checkpoint is None else [*checkpoint.replacement, *wished[checkpoint.covered :]]
+        shown = await limited(job, wished)
+        history = shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
         fields = narrowing(job, request, form.offer, sent, checkpoint)
         body = {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
@@ -144,18 +146,20 @@ class Preparer:
             system=system,
             sent=sent,
             links=links,
+            shown=shown,
             history=history,
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
             estimate=await self._counting.measure(job.route, job.profile, body),
             untouched=checkpoint is None
             and messages is request.messages
-            and wished is sent
+            and shown is sent
             and stable.same
             and not job.restored,
             kept_back=stable.kinds,
             fields=fields,
         )
+        tell_shaped(job, self._counting, wished)
         job.measured()
         if checkpoint is not None:
             await self._recaller.recall(job)

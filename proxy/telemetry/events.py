@@ -69,6 +69,13 @@ class Stabilised:
 
 
 @record(frozen=True, slots=True)
+class Shaped:
+    """The policy had parts of the prompt shorter than the client sent them: each kind (`results`), and the tokens it saved."""
+
+    saved: tuple[tuple[str, int], ...]
+
+
+@record(frozen=True, slots=True)
 class Measured:
     """The prompt as it stands has so many tokens, in a window of so many; None: nobody tells the window."""
 
@@ -304,6 +311,7 @@ Event: TypeAlias = (
     | Mended
     | LeftOut
     | Stabilised
+    | Shaped
     | Measured
     | Compacting
     | Summarising

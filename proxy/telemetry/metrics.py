@@ -46,6 +46,9 @@ class Metrics:
         self._stabilised = self._counter(
             "stabilised", "Prompts whose front was kept as it was, by what had changed in it.", "kind"
         )
+        self._shaped = self._counter(
+            "shaped_tokens", "Tokens that the policy saved, by kind of part.", "kind"
+        )
         self._caches = self._cache_counters()
         self._calls = self._counter(
             "emulated_tool_calls", "Tool calls read from text, by form and outcome.", "form", "outcome"
@@ -109,6 +112,8 @@ class Metrics:
         self._pending[self._requests, (*where, outcome.action, str(outcome.status))] += 1
         if outcome.recalled:
             self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
+        for kind, tokens in outcome.shaped.items():
+            self._inc(self._shaped, outcome, kind, by=tokens)
         if outcome.repeated is not None:
             self._cache(outcome, where)
         if (fill := outcome.fill) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.telemetry import events as e
@@ -47,6 +47,8 @@ class Outcome:
     """Of the newest reduction that its history went through; empty: none."""
     tools: str = ""
     """`emulated`, or nothing."""
+    shaped: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that the policy saved on parts of the prompt as it was read, see `Shaped`."""
     window: int | None = None
     tokens_before: int | None = None
     """Prompt tokens as they were when the request had been read, by the best estimate."""
@@ -131,6 +133,10 @@ def _measured(outcome: Outcome, event: e.Measured, _: float) -> None:
         outcome.tokens_before, outcome.action = event.tokens, FORWARDED
 
 
+def _shaped(outcome: Outcome, event: e.Shaped, _: float) -> None:
+    outcome.shaped = dict(event.saved)
+
+
 def _compacting(outcome: Outcome, _: e.Compacting, __: float) -> None:
     outcome.action = COMPACTING
 
@@ -211,6 +217,7 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.Named: _named,
     e.Routed: _routed,
     e.Measured: _measured,
+    e.Shaped: _shaped,
     e.Compacting: _compacting,
     e.Compacted: _compacted,
     e.Recalled: _recalled,

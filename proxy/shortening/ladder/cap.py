@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from proxy.history.turns import newest_user
+from proxy.history.turns import is_result, newest_user
+from proxy.neutral.request import Message
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.ladder.results import Result, by_message, results_of, unread_from, with_texts
-from proxy.shortening.policy import ResultLimits
+from proxy.shortening.policy import BYTES_PER_TOKEN, ResultLimits
 
 _LEAST = 400
 """Characters that are left of a result at least: below that the marks would take more than they save."""
@@ -81,6 +82,34 @@ def cap_unread(reduction: Reduction) -> Reduction:
         )
     capped = reduction.with_messages(messages)
     return capped if capped.total < reduction.total else reduction
+
+
+def within_limits(messages: Sequence[Message], limits: ResultLimits) -> Sequence[Message]:
+    """The history with each tool result within the limits, however much room there is; the same object if all are.
+
+    What becomes of a result depends on it and its call alone, so it is the same on every turn. A message with words of the
+    user stays as it is.
+    """
+    changed: dict[int, Message] = {}
+    for index, results in by_message(results_of(messages)).items():
+        short = {r: text for r in results if (text := _limited(r, limits)) is not r.text}
+        if short and is_result(messages[index]):
+            changed[index] = with_texts(messages[index], short)
+    return [changed.get(index, each) for index, each in enumerate(messages)] if changed else messages
+
+
+def _limited(result: Result, limits: ResultLimits) -> str:
+    text = result.text
+    if len(text) <= _LEAST or result.is_note:
+        return text
+    bounds, room = _bounds(result, limits), limits.tokens * BYTES_PER_TOKEN
+    for _ in range(_TRIES):
+        size = len(text.encode(errors="surrogatepass"))
+        within = bounds if size <= room else bounds.within(max(_LEAST, len(text) * room // size))
+        if (short := shortened(text, within)) == text:
+            break
+        text = short
+    return text
 
 
 def water_level(sizes: Sequence[float], room: float) -> float:

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.history.turns import newest_user
+from proxy.history.turns import is_result, newest_user
 from proxy.neutral.request import Message
 from proxy.shortening.asking import Summariser
 from proxy.shortening.compaction import compact
 from proxy.shortening.ladder import RUNGS, Reduction, Rung
+from proxy.shortening.ladder.cap import within_limits
 from proxy.shortening.ladder.results import results_of, with_texts
 from proxy.shortening.policy import ResultLimits
 from tests.histories import (
@@ -201,3 +202,17 @@ def test_a_compaction_names_the_rungs_that_it_took() -> None:
             next(flow)
         assert stopped.value.value.rungs == rungs
         assert stopped.value.value.kind == "pruned"
+
+
+@given(tool_histories(), results_limits)
+def test_results_within_limits_are_the_same_on_every_turn(
+    history: list[Message], limits: ResultLimits
+) -> None:
+    before = deepcopy(history)
+    within = within_limits(history, limits)
+    assert history == before
+    assert flaws(within) == flaws(history)
+    assert [m for m in within if not is_result(m)] == [m for m in history if not is_result(m)]
+    for end in range(len(history)):
+        assert list(within_limits(history[:end], limits)) == list(within[:end])
+    assert list(within_limits(within, limits)) == list(within)

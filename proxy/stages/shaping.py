@@ -1,0 +1,37 @@
+"""What the policy makes of a prompt, done where it blocks nobody, and told in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.net.apart import apart
+from proxy.neutral.request import Message
+from proxy.neutral.weight import HEAVY, is_heavy
+from proxy.shortening.ladder.cap import within_limits
+from proxy.stages.counting import Counting
+from proxy.stages.job import Job
+from proxy.telemetry.events import Shaped
+
+
+async def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
+    """A history with its results within the limits, where they hold from the first request on; else as it is."""
+    window = job.profile.window
+    limits = None if window is None else job.options.limits_for(window.value)
+    if limits is None or not limits.from_the_first or limits.results is None:
+        return messages
+    return await apart(is_heavy(messages, HEAVY), within_limits, messages, limits.results)
+
+
+def tell_shaped(job: Job, counting: Counting, wished: Sequence[Message]) -> None:
+    """Note what was saved, and tell it. `wished`: the history before its results were brought within the limits."""
+    saved: dict[str, int] = {}
+    shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
+    begins = 0 if checkpoint is None else checkpoint.covered
+    changed = [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]
+    if changed:
+        costs = counting.meter.costs
+        before = sum(costs(job.key, [wished[at] for at in changed]))
+        saved["results"] = round(before - sum(costs(job.key, [shown[at] for at in changed])))
+    if saved:
+        job.prompt.shaped = saved
+        job.journal.tell(Shaped(tuple(saved.items())))
