@@ -102,6 +102,48 @@ def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_looks_for_tools_when_the_model_asks_for_them(streamed: bool) -> None:
+    """As OpenAI's guide to tool search has it, where the client runs it."""
+    schema = {"type": "object", "properties": {"goal": {"type": "string"}}, "required": ["goal"]}
+    tools: Any = [{"type": "tool_search", "execution": "client", "parameters": schema}]
+    calls = [ToolCall("tool_search", '{"goal": "weather"}'), ToolCall("sky__look", '{"city": "x"}')]
+    with (
+        LlamaCppFake(brain=scripted([*(Reply(tool_calls=[call]) for call in calls), "Sunny."])) as fake,
+        running_proxy(fake) as proxy,
+    ):
+        client = sdk(proxy)
+        given: list[Any] = [{"role": "user", "content": "go"}]
+        (searching,) = answer(client, streamed=streamed, input=given, tools=tools).output
+        assert searching.type == "tool_search_call"
+        assert (searching.execution, searching.arguments) == ("client", {"goal": "weather"})
+        found = {
+            "type": "namespace",
+            "name": "sky",
+            "description": "",
+            "tools": [{**WEATHER, "name": "look"}],
+        }
+        given += [
+            searching.model_dump(exclude_none=True),
+            {
+                "type": "tool_search_output",
+                "call_id": searching.call_id,
+                "execution": "client",
+                "status": "completed",
+                "tools": [found],
+            },
+        ]
+        (looking,) = answer(client, streamed=streamed, input=given, tools=tools).output
+        assert looking.type == "function_call"
+        assert (looking.namespace, looking.name) == ("sky", "look")
+        given.append(looking.model_dump(exclude_none=True))
+        given.append({"type": "function_call_output", "call_id": looking.call_id, "output": "sun"})
+        assert answer(client, streamed=streamed, input=given, tools=tools).output_text == "Sunny."
+        offered = [[tool["function"]["name"] for tool in chat.json["tools"]] for chat in fake.chats()]
+        assert offered == [["tool_search"], ["tool_search", "sky__look"], ["tool_search", "sky__look"]]
+        assert fake.invalid_histories == []
+
+
+@pytest.mark.parametrize("streamed", [True, False])
 def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
     """A free text (`apply_patch`), a function in a namespace, a shell; the nameless search is left out."""
     tools: Any = [

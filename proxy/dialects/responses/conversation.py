@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from proxy.dialects.bodies import ONLY_SHOWN, joined, text_in, told_and_shown
-from proxy.dialects.responses.tools import function_name, written_freely
+from proxy.dialects.responses.tools import (
+    SEARCH,
+    function_name,
+    functions_offered,
+    is_run_by_client,
+    written_freely,
+)
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message
 from proxy.wire.jsontext import dumps
@@ -28,11 +34,13 @@ _FORGOTTEN = frozenset(
             "image_generation_call",
         ),
         *("computer_call", "computer_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
-        *("mcp_approval_response", "tool_search_call", "tool_search_output", "configuration_update"),
+        *("mcp_approval_response", "configuration_update"),
         *("program", "program_output", "additional_tools"),
     }
 )
 """Items that tell of something on OpenAI's servers."""
+_SEARCHES = (f"{SEARCH}_call", f"{SEARCH}_output")
+"""The same, but where the client looks for tools."""
 
 
 def items_in(said: Any) -> list[Item]:
@@ -59,7 +67,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
     made = _Conversation()
     for index, item in enumerate(items):
         kind = text_in(item, "type") or "message"
-        if kind in _FORGOTTEN:
+        if kind in _FORGOTTEN or (kind in _SEARCHES and not is_run_by_client(item)):
             continue
         take = _TAKES.get(kind)
         if take is None:
@@ -111,6 +119,9 @@ class _Conversation:
                 arguments = text_in(item, "arguments")
             case "custom_tool_call":
                 arguments = dumps(written_freely(text_in(item, "input"))).decode()
+            case "tool_search_call":
+                said = item.get("arguments")
+                arguments = dumps(said if isinstance(said, dict) else {}).decode()
             case _:
                 said = item.get("operation" if kind == "apply_patch_call" else "action")
                 arguments = dumps(said if isinstance(said, dict) else {}).decode()
@@ -132,6 +143,13 @@ class _Conversation:
             said = said or ONLY_SHOWN
         call_id = text_in(item, "call_id") or text_in(item, "id")
         self._add({"role": "tool", "tool_call_id": call_id, "content": said})
+
+    def found(self, item: Item, where: str) -> None:
+        """What a search for tools gave; they are offered like all others (`tools_added`)."""
+        names = ", ".join(functions_offered(parts_of(item.get("tools"))))
+        self.result(
+            {**item, "output": f"Can be called now: {names}." if names else "No tool was found."}, where
+        )
 
     def show_pictures(self) -> None:
         """Those of the results before."""
@@ -161,8 +179,12 @@ class _Conversation:
 _TAKES: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
     "message": _Conversation.message,
     "reasoning": _Conversation.thought,
+    f"{SEARCH}_output": _Conversation.found,
     **dict.fromkeys(
-        ("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"),
+        (
+            *("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"),
+            f"{SEARCH}_call",
+        ),
         _Conversation.call,
     ),
     **dict.fromkeys(

@@ -49,6 +49,8 @@ _BUILT_IN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "apply_patch": ("Create, change or delete a file.", _APPLY_PATCH),
 }
 """Tools that the client runs and whose parameters OpenAI's models know unasked: description and schema."""
+SEARCH = "tool_search"
+"""The tool by which a model looks for further tools; OpenAI's servers run it, or with `execution: "client"` the client."""
 _SEPARATOR = "__"
 _INPUT = "input"
 
@@ -79,6 +81,8 @@ class ToolName:
                 item["action"] = {"type": "exec", "command": [], "env": {}, **arguments_of(arguments)}
             case "shell":
                 item["action"] = {"commands": [], **arguments_of(arguments)}
+            case _ if self.kind == SEARCH:
+                item |= {"execution": "client", "arguments": arguments_of(arguments)}
             case _:
                 item["operation"] = arguments_of(arguments)
         return {**item, "namespace": self.namespace} if self.namespace else item
@@ -91,6 +95,11 @@ def functions_offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any],
         name = function_name(named.name, named.namespace)
         found[name] = (_function(tool, name), named)
     return found
+
+
+def is_run_by_client(searching: _Tool) -> bool:
+    """Whether a search for tools (the tool, its call or its output) is the client's."""
+    return text_in(searching, "execution") == "client"
 
 
 def left_to_openai(tools: Iterable[_Tool]) -> tuple[str, ...]:
@@ -147,7 +156,7 @@ def _each(tools: Iterable[_Tool], namespace: str) -> Iterator[tuple[_Tool, ToolN
             yield from _each(listed, text_in(tool, "name"))
         elif kind in ("function", "custom") and (name := text_in(tool, "name")):
             yield tool, ToolName(kind, name, namespace)
-        elif kind in _BUILT_IN:
+        elif kind in _BUILT_IN or (kind == SEARCH and is_run_by_client(tool)):
             yield tool, ToolName(kind, kind, namespace)
 
 
@@ -164,6 +173,8 @@ def _function(tool: _Tool, name: str) -> dict[str, Any]:
             "description": f"Follows this grammar:\n{grammar}" if grammar else "A text.",
         }
         schema = {"type": "object", "properties": {_INPUT: told}, "required": [_INPUT]}
+    elif kind == SEARCH:
+        description = description or "Look for further tools."
     function: dict[str, Any] = {"name": name}
     if description:
         function["description"] = description

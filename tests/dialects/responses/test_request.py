@@ -98,7 +98,7 @@ def test_tools_that_are_made_available_on_the_way_are_offered() -> None:
     items: list[dict[str, Any]] = [
         {"type": "additional_tools", "role": "developer", "tools": [late, {"type": "web_search"}]},
         {"role": "user", "content": "go"},
-        {"type": "tool_search_call", "arguments": {}, "execution": "client"},
+        {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "mail"}, "execution": "client"},
         {
             "type": "tool_search_output",
             "call_id": "c",
@@ -111,8 +111,28 @@ def test_tools_that_are_made_available_on_the_way_are_offered() -> None:
     names = [tool["function"]["name"] for tool in request.body["tools"]]
     assert names == ["patch", "late", "mail__send"]
     assert request.left_out == ("web_search",)
-    assert request.messages == [{"role": "user", "content": "go"}]
+    assert request.messages == [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [call("tool_search", '{"query":"mail"}', "c")]},
+        {"role": "tool", "tool_call_id": "c", "content": "Can be called now: mail__send."},
+    ]
+    nothing = asked([*items[:3], {**items[3], "tools": []}])
+    assert nothing.messages[-1]["content"] == "No tool was found."
+    of_openai = [items[1], *({**item, "execution": "server"} for item in items[2:])]
+    assert asked(of_openai).messages == [{"role": "user", "content": "go"}]
     assert "tools" not in asked([{**items[0], "tools": [{"type": "web_search"}]}, items[1]]).body
+
+
+def test_a_search_for_tools_is_offered_where_the_client_runs_it() -> None:
+    schema = {"type": "object", "properties": {"goal": {"type": "string"}}}
+    own = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": schema}
+    request = asked(tools=[own], tool_choice={"type": "tool_search"})
+    (tool,) = request.body["tools"]
+    assert tool["function"] == {"name": "tool_search", "description": "Finds tools.", "parameters": schema}
+    assert request.body["tool_choice"] == {"type": "function", "function": {"name": "tool_search"}}
+    bare = asked(tools=[{"type": "tool_search", "execution": "client"}]).body["tools"][0]["function"]
+    assert bare["description"]
+    assert asked(tools=[FUNCTION, {"type": "tool_search"}]).left_out == ("tool_search",)
 
 
 def test_a_conversation_may_change_its_configuration() -> None:

@@ -20,7 +20,7 @@ from proxy.neutral.thinking import Thinking
 
 IDENTITY = Identity("chatcmpl-1", 1_700_000_000, "m")
 WORDS = st.text(min_size=1, max_size=30)
-NAMES = st.sampled_from(["look", "agents__spawn", "patch", "local_shell"])
+NAMES = st.sampled_from(["look", "agents__spawn", "patch", "local_shell", "tool_search"])
 ARGUMENTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(-9, 9), max_size=3)
 ANSWERS = st.fixed_dictionaries(
     {
@@ -34,6 +34,7 @@ TOOLS: list[Any] = [
     {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}]},
     {"type": "custom", "name": "patch"},
     {"type": "local_shell"},
+    {"type": "tool_search", "execution": "client"},
 ]
 
 
