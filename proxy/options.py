@@ -16,7 +16,7 @@ from proxy.shortening.policy import NOTHING_SET, Limit, Policy, PruneLimits, lim
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
     *("recall", "recall_share", "recall_model", "virtual_window", "ahead"),
-    *("answer_cap", "tools_allowed", "system_prompt", "managed"),
+    *("answer_cap", "tools_allowed", "system_prompt", "guide", "managed"),
 )
 _HELPERS = ("summary_model", "recall_model")
 _CAP_SHARE = 1 / 4
@@ -54,6 +54,8 @@ class Options:
     """Globs on names of tools; empty: all."""
     system_prompt: str | None = None
     """Stands for the client's under policy `local`."""
+    guide: str | None = None
+    """Stands for the guide files that clients paste into their prompts, under policy `local`."""
     managed: bool | None = None
     """Whether requests are managed at all, where the user said so of a model; None: as the backend has it."""
     emulate_tools: bool = True
@@ -158,6 +160,11 @@ class Options:
     def own_system_prompt(self) -> str | None:
         """What stands for the client's system prompt, if anything does: only where `local` was chosen."""
         return self.system_prompt if self.policy == "local" else None
+
+    @property
+    def own_guide(self) -> str | None:
+        """What stands for a project's guide files, if anything does: only where `local` was chosen."""
+        return self.guide if self.policy == "local" else None
 
     def budget(self, window: int, fixed: int = 0) -> ContextBudget:
         """The budget for a window of so many tokens, of which what can't be shortened takes `fixed`."""

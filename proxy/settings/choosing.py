@@ -6,6 +6,7 @@ from pathlib import Path
 
 from proxy.errors import SettingError
 from proxy.options import Options
+from proxy.settings.entries import ModelSetting
 from proxy.settings.settings import Settings
 
 
@@ -13,12 +14,12 @@ def options_of(settings: Settings) -> Options:
     """The part of the settings that the stages see.
 
     Raises:
-        SettingError: a system prompt file can't be read.
+        SettingError: a file that stands for a part of prompts can't be read.
     """
     overrides = tuple(
-        (glob, {**model.model_dump(), "system_prompt": _prompt_in(model.system_prompt_file)})
-        for glob, model in settings.models.items()
+        (glob, {**model.model_dump(), **_texts(model)}) for glob, model in settings.models.items()
     )
+    texts = _texts(settings)
     return Options(
         trigger=settings.trigger,
         target=settings.target,
@@ -37,7 +38,8 @@ def options_of(settings: Settings) -> Options:
         limits=settings.limits,
         answer_cap=settings.answer_cap,
         tools_allowed=settings.tools_allowed,
-        system_prompt=_prompt_in(settings.system_prompt_file),
+        system_prompt=texts["system_prompt"],
+        guide=texts["guide"],
         emulate_tools=settings.emulate_tools,
         ask_usage=settings.ask_usage,
         max_body=settings.max_body,
@@ -57,12 +59,18 @@ def helpers_of(settings: Settings, options: Options) -> frozenset[tuple[str, str
     return options.helpers | ({("default_model", default)} if default is not None else frozenset())
 
 
-def _prompt_in(file: Path | None) -> str | None:
-    """The text of a system prompt file, without white space at its ends."""
+def _texts(said: Settings | ModelSetting) -> dict[str, str | None]:
+    """What stands in the files that are named."""
+    return {"system_prompt": _text_in(said, "system_prompt_file"), "guide": _text_in(said, "guide_file")}
+
+
+def _text_in(said: Settings | ModelSetting, name: str) -> str | None:
+    """The text of a file, without white space at its ends."""
+    file: Path | None = getattr(said, name)
     if file is None:
         return None
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise SettingError(f"SPILLWAY_SYSTEM_PROMPT_FILE={str(file)!r}: cannot be read: {reason}") from None
+        raise SettingError(f"SPILLWAY_{name.upper()}={str(file)!r}: cannot be read: {reason}") from None

@@ -127,3 +127,4 @@ class ModelSetting(BaseModel):
     answer_cap: int | None = Field(default=None, ge=0)
     tools_allowed: tuple[str, ...] | None = None
     system_prompt_file: Path | None = None
+    guide_file: Path | None = None

@@ -133,6 +133,10 @@ class Settings(BaseSettings):
     system_prompt_file: Path | None = Field(
         None, description="File whose text stands for the client's system prompt under local."
     )
+    guide_file: Path | None = Field(
+        None,
+        description="File whose text stands for the guide files (`AGENTS.md`) that clients paste into prompts, under local.",
+    )
     emulate_tools: bool = Field(
         True, description="Give models without tools of their own the tools as text, and read their calls."
     )

@@ -1,19 +1,21 @@
 """What the policy makes of a request before anything else looks at it.
 
-Fewer and shorter tools, a cap on the answer, another system prompt: decided by the request and the window alone,
+Fewer and shorter tools, a cap on the answer, another system prompt, a shorter guide: decided by the request and the window alone,
 so that the prompt begins the same on every turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from proxy.history.turns import calls_of
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.options import Options
 from proxy.shaping.diet import diet, diet_from, named_only
+from proxy.shaping.guide import guided
 from proxy.wire.jsontext import dumps, loads
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
@@ -29,15 +31,67 @@ def shape(request: Request, options: Options, window: int | None) -> Request:
 
     `window` in tokens, None if it is not known.
     """
-    fields = _tools(request.body, options, window)
-    text = options.own_system_prompt
-    if text is not None and (lead := leading_system(request.messages)):
-        # A request without a system prompt gets none: it may be a chore of the client's own.
-        system = {"role": request.messages[0]["role"], "content": text}
-        fields["messages"] = [system, *request.messages[lead:]]
-    request = request.changed(**fields) if fields else request
+    return shaped(request, options, window)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedPart:
+    """One part of the prompt that the policy shortened: the request before and after it."""
+
+    kind: Literal["guide", "system", "tools"]
+    before: Request
+    after: Request
+
+    @property
+    def left_out(self) -> list[Message]:
+        """What the request said before and does not say after it; tools as a message."""
+        return _unlike(self.before, self.after)
+
+    @property
+    def put_in(self) -> list[Message]:
+        """What it says instead."""
+        return _unlike(self.after, self.before)
+
+
+def shaped(request: Request, options: Options, window: int | None) -> tuple[Request, Sequence[ShapedPart]]:
+    """The same as `shape`, with the steps that were taken."""
+    made = list(steps(request, options, window))
+    request = made[-1].after if made else request
     cap = None if request.capped else options.answer_cap_for(window)
-    return request if cap is None else request.bounded(cap)
+    return (request if cap is None else request.bounded(cap)), made
+
+
+def steps(request: Request, options: Options, window: int | None) -> Iterator[ShapedPart]:
+    """What the policy makes of a prompt, part by part; nothing where it leaves that alone."""
+    begun = request
+    if (request := _guided(begun, options, window)) is not begun:
+        yield ShapedPart("guide", begun, request)
+    if (prompted := _prompted(request, options)) is not request:
+        yield ShapedPart("system", request, prompted)
+    if fields := _tools(prompted.body, options, window):
+        yield ShapedPart("tools", prompted, prompted.changed(**fields))
+
+
+def _unlike(request: Request, other: Request) -> list[Message]:
+    known = set(map(id, other.messages))
+    told = [message for message in request.messages if id(message) not in known]
+    tools = [request.body.get(form) for form, _ in _FORMS if request.body.get(form) != other.body.get(form)]
+    return [*told, *({"role": "system", "content": dumps(each).decode()} for each in tools if each)]
+
+
+def _guided(request: Request, options: Options, window: int | None) -> Request:
+    tokens = options.limits_for(window).guide if window is not None else None
+    messages = guided(request.messages, tokens, options.own_guide)
+    return request if messages is request.messages else request.changed(messages=messages)
+
+
+def _prompted(request: Request, options: Options) -> Request:
+    text = options.own_system_prompt
+    if text is None or not (lead := leading_system(request.messages)):
+        # A request without a system prompt gets none: it may be a chore of the client's own.
+        return request
+    system = {"role": request.messages[0]["role"], "content": text}
+    return request.changed(messages=[system, *request.messages[lead:]])
 
 
 def narrowed(request: Request, covered: Sequence[Message], options: Options, window: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ Limit = Literal[
     "output_characters",
     "entries",
     "result_tokens",
+    "guide",
 ]
 """What can be set alone, whatever the policy says."""
 
@@ -57,6 +58,8 @@ class PruneLimits:
     """What a tool result is capped to; None: results are not capped."""
     from_the_first: bool = False
     """Whether each result is capped as it comes in, be there ever so much room, and not only when a compaction is due."""
+    guide: int | None = None
+    """Tokens of the guide files that a client pastes into its prompt, together; None: as many as they have."""
     answer_cap: int | None = None
     """Completion tokens asked for when the client sets no bound."""
 
@@ -73,14 +76,16 @@ LOCAL = PruneLimits(
     minimum_gain=500,
     results=ResultLimits(lines=200, line_characters=500, output_characters=1_500, entries=20, tokens=2_000),
     from_the_first=True,
+    guide=600,
     answer_cap=1_000,
 )
-_LOCAL_PRUNING = replace(LOCAL, from_the_first=False, answer_cap=None)
+_LOCAL_PRUNING = replace(LOCAL, from_the_first=False, guide=None, answer_cap=None)
 """What `auto` takes of the local ones for a small window."""
 
 _PROTECT_SHARE = 1 / 5
 _GAIN_SHARE = 1 / 10
 _RESULT_SHARE = 1 / 5
+_GUIDE_SHARE = 1 / 20
 _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
 
@@ -93,6 +98,7 @@ def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHIN
         limits,
         protect_newest=figures["protect_newest"],
         minimum_gain=figures["minimum_gain"],
+        guide=chosen.get("guide", _guide(limits, window)),
         message=window * _MESSAGE_SHARE,
         worth=window * _WORTH_SHARE,
         results=ResultLimits(
@@ -110,13 +116,18 @@ def origins_for(policy: Policy, window: int) -> dict[str, str]:
     limits = _of_policy(policy, window)
     named = "standard" if limits is STANDARD else "local"
     own, capped = _figures(limits, None), _figures(limits, window)
-    return {str(name): named if own[name] == capped[name] else "window" for name in own}
+    told = {str(name): named if own[name] == capped[name] else "window" for name in own}
+    return {**told, "guide": named if limits.guide == _guide(limits, window) else "window"}
 
 
 def _of_policy(policy: Policy, window: int) -> PruneLimits:
     if policy == "local":
         return LOCAL
     return _LOCAL_PRUNING if policy == "auto" and window <= SMALL_WINDOW else STANDARD
+
+
+def _guide(limits: PruneLimits, window: int) -> int | None:
+    return None if limits.guide is None else min(limits.guide, int(window * _GUIDE_SHARE))
 
 
 def _figures(limits: PruneLimits, window: int | None) -> dict[Limit, int]:

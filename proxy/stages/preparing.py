@@ -21,7 +21,7 @@ from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.options import Options
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.search import with_search
-from proxy.shaping.shape import shape
+from proxy.shaping.shape import ShapedPart, shaped
 from proxy.shaping.stabilise import stabilised
 from proxy.shaping.tidy import Tidier, tidied
 from proxy.shortening.continuation import asked_to_go_on
@@ -47,12 +47,13 @@ HEAVY_TEXT = 8 * HEAVY
 
 
 class _Form(NamedTuple):
-    """A request as the policy has it, what it offers as text, its messages as backends take them, and the search."""
+    """A request as the policy has it, what it offers as text, its messages as backends take them, the search, and what was shaped."""
 
     request: Request
     offer: Offer | None
     messages: Sequence[Message]
     search: str
+    steps: Sequence[ShapedPart]
 
 
 class Preparer:
@@ -159,7 +160,7 @@ class Preparer:
             kept_back=stable.kinds,
             fields=fields,
         )
-        tell_shaped(job, self._counting, wished)
+        tell_shaped(job, self._counting, wished, form.steps)
         job.measured()
         if checkpoint is not None:
             await self._recaller.recall(job)
@@ -172,7 +173,7 @@ class Preparer:
         small = _is_small(job.asked)
         heavy = not small and is_heavy(tools, HEAVY_TOOLS)
         asked, options = job.asked, job.options
-        request = await apart(True, shape, asked, options, window) if heavy else shape(asked, options, window)
+        request, made = await apart(heavy, shaped, asked, options, window)
         search = ""
         if not job.is_task:
             request, search = with_search(request, options, profile, alone=not emulate)
@@ -188,11 +189,11 @@ class Preparer:
             messages, kinds = await self._tidied(request.messages, own, small=small)
         _tell(job.journal, kinds)
         if offer is None:
-            return _Form(request, None, messages, search)
+            return _Form(request, None, messages, search, made)
         heavy = heavy or (not small and is_heavy(messages, HEAVY_TEXT))
         request, messages, kinds = await apart(heavy, _as_text, request, offer, messages, rules)
         _tell(job.journal, kinds)
-        return _Form(request, offer, messages, search)
+        return _Form(request, offer, messages, search, made)
 
     async def _tidied(
         self, messages: list[Message], rules: RepairRules, *, small: bool

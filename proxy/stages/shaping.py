@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from proxy.net.apart import apart
 from proxy.neutral.request import Message
 from proxy.neutral.weight import HEAVY, is_heavy
+from proxy.shaping.shape import ShapedPart
 from proxy.shortening.ladder.cap import within_limits
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
@@ -22,16 +23,21 @@ async def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
     return await apart(is_heavy(messages, HEAVY), within_limits, messages, limits.results)
 
 
-def tell_shaped(job: Job, counting: Counting, wished: Sequence[Message]) -> None:
-    """Note what was saved, and tell it. `wished`: the history before its results were brought within the limits."""
-    saved: dict[str, int] = {}
+def tell_shaped(job: Job, counting: Counting, wished: Sequence[Message], made: Sequence[ShapedPart]) -> None:
+    """Note what was saved, and tell it.
+
+    `wished`: the history before its results were brought within the limits; `made`: what became of the parts in front of it.
+    """
+
+    def tokens(messages: Sequence[Message]) -> float:
+        return sum(counting.meter.costs(job.key, messages))
+
+    saved: dict[str, int] = {step.kind: round(tokens(step.left_out) - tokens(step.put_in)) for step in made}
     shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
     begins = 0 if checkpoint is None else checkpoint.covered
-    changed = [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]
-    if changed:
-        costs = counting.meter.costs
-        before = sum(costs(job.key, [wished[at] for at in changed]))
-        saved["results"] = round(before - sum(costs(job.key, [shown[at] for at in changed])))
+    if changed := [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]:
+        whole = tokens([wished[at] for at in changed])
+        saved["results"] = round(whole - tokens([shown[at] for at in changed]))
     if saved:
         job.prompt.shaped = saved
         job.journal.tell(Shaped(tuple(saved.items())))

@@ -45,13 +45,14 @@ def test_the_tables_own_figures() -> None:
 NAMES = get_args(Limit)
 
 
-def figures(limits: PruneLimits) -> dict[str, int]:
+def figures(limits: PruneLimits) -> dict[str, int | None]:
     assert limits.results is not None
     told = asdict(limits.results)
     return {
         "protect_newest": limits.protect_newest,
         "minimum_gain": limits.minimum_gain,
         "result_tokens": told.pop("tokens"),
+        "guide": limits.guide,
         **told,
     }
 

@@ -238,6 +238,7 @@ def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_fr
         "output_characters": "local",
         "entries": "SPILLWAY_MODELS m",
         "result_tokens": "window",
+        "guide": "window",
         "answer_cap": "local",
     }
     assert explained["limits"]["results"] == shown["results"]
