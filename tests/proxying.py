@@ -13,8 +13,9 @@ from typing import Any
 
 import httpx
 import uvloop
-from fastapi import FastAPI
 
+import proxy.api.own  # noqa: F401 - what else the first request of a test would wait for
+from proxy.api.routes import Application
 from proxy.app import create_app
 from proxy.commands.serve import limits_of
 from proxy.exchange import Intake
@@ -30,7 +31,7 @@ class Proxy:
 
     url: str
     client: httpx.Client
-    app: FastAPI
+    app: Application
     loop: asyncio.AbstractEventLoop
     """In which it runs, in another thread."""
     intake: Intake

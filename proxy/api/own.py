@@ -6,17 +6,19 @@ that only `/openapi.json` is of use. The chat route and pass-through are none of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
+from proxy import __version__
 from proxy.api import ollama
 from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint, Handler
@@ -60,7 +62,37 @@ _CHAT_BODY = {
 }
 
 
-def own_routers(surface: Surface) -> tuple[APIRouter, ...]:
+_DESCRIPTION = """\
+Spillway's own endpoints. `POST /v1/chat/completions` is managed and every other path is passed to a backend: they are
+OpenAI's and the backends' interfaces, and not described here."""
+
+
+def own_application(surface: Surface, page: Sequence[Route], passed: ASGIApp) -> FastAPI:
+    """Spillway's own endpoints, the routes of the page, and what takes everything else."""
+    app = FastAPI(
+        title="Spillway",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # ours ask for a key where there is one
+        redoc_url=None,
+        openapi_url=None,
+    )
+    for router in _own_routers(surface):
+        app.include_router(router)
+    app.router.routes += page
+    app.router.routes.append(Route("/{path:path}", passed, methods=None, include_in_schema=False))
+    app.router.redirect_slashes = False
+    # A path with a line break in it matches no route.
+    unknown = app.router.default
+
+    async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
+        await (passed if scope["type"] == "http" else unknown)(scope, receive, send)
+
+    app.router.default = unmatched
+    return app
+
+
+def _own_routers(surface: Surface) -> tuple[APIRouter, ...]:
     """All of them; those for orchestrators need no key, and tell only those all who have one."""
     looked_at = live_router(
         surface, _route_class(surface.door, keyless=True, watched=False), _Handed, _EXCHANGE

@@ -6,82 +6,103 @@ that is passed on while it arrives gains nothing from a response class; both wou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-from fastapi import FastAPI
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
-from typing_extensions import override
 
 from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint
 from proxy.api.live.files import PREFIX, PageFiles, wants_page
-from proxy.api.own import own_routers
 from proxy.api.paths import SPELLED, canonical
 from proxy.api.surface import Surface
 from proxy.dialects import DIALECTS, EMBEDDING
 from proxy.dialects.completions import PATH
 
+Lifespan = Callable[["Application"], AbstractAsyncContextManager[None]]
 
-class Application(FastAPI):
-    """FastAPI, with the managed routes, one for each dialect, in front of all that it does.
 
-    It has nothing to do for those, and costs a fifth of a short request's CPU.
+class Application:
+    """The managed routes, one for each dialect, and FastAPI behind them for all else.
+
+    FastAPI has nothing to do for those, and would cost a fifth of a short request's CPU. It is imported, and Spillway's own
+    routes are made, when the first request comes that is none of them: that takes as long as the rest of the start.
     """
 
-    spelled: Mapping[tuple[str, str], tuple[str, bytes, ASGIApp]]
-    """By method and path as they were spelled: the path that is meant, and what serves it."""
+    def __init__(self, surface: Surface, lifespan: Lifespan) -> None:
+        """Make it.
 
-    @override
+        Args:
+            surface: what the routes stand on.
+            lifespan: what is open while it serves.
+        """
+        self.surface = surface
+        self.lifespan = lifespan
+        self._life = Router(lifespan=lifespan)
+        self._rest: ASGIApp | None = None
+        self._making: asyncio.Future[ASGIApp] | None = None
+        managed = _managed(surface)
+        self._spelled = {
+            spelled: (path, path.encode(), managed.get(path, self._otherwise))
+            for spelled, path in canonical(managed).items()
+        }
+        """By method and path as they were spelled: the path that is meant, and what serves it."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        meant = self.spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self._life.lifespan(scope, receive, send)
+            return
+        meant = self._spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if meant is None:
-            await super().__call__(scope, receive, send)
+            await self._otherwise(scope, receive, send)
             return
         # From here on nobody need know how it was spelled, least of all the backend.
         scope[SPELLED] = scope["path"]
         scope["path"], scope["raw_path"], app = meant
         await app(scope, receive, send)
 
-    def serve(self, surface: Surface) -> None:
-        """Install all routes; the last takes everything else."""
-        relay, door = surface.relay, surface.door
-        managed: dict[str, ASGIApp] = {
-            path: Endpoint(
-                partial(relay.answer, dialect=dialect),
-                door,
-                refusal=dialect.refusal,
-                turned_away=relay.turned_away,
-            )
-            for path, dialect in DIALECTS.items()
-        }
-        managed |= {
-            path: Endpoint(partial(relay.count, dialect=dialect), door, refusal=dialect.refusal)
-            for dialect in set(DIALECTS.values())
-            for path in dialect.counts
-        }
-        refusal = DIALECTS["/api/chat"].refusal
-        managed |= {path: Endpoint(relay.embed, door, refusal=refusal) for path in EMBEDDING}
-        otherwise = super().__call__
-        managed[PATH] = Endpoint(relay.complete, door, turned_away=relay.turned_away)
-        self.spelled = {
-            spelled: (path, path.encode(), managed.get(path, otherwise))
-            for spelled, path in canonical(managed).items()
-        }
-        for router in own_routers(surface):
-            self.include_router(router)
+    async def _otherwise(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._rest is None:
+            if self._making is None:
+                # In a thread: nobody else need wait for it.
+                self._making = asyncio.get_running_loop().run_in_executor(None, self._make)
+            # Those who wait for it may leave.
+            self._rest = await asyncio.shield(self._making)
+        await self._rest(scope, receive, send)
+
+    def _make(self) -> ASGIApp:
+        from proxy.api.own import own_application  # noqa: PLC0415 - FastAPI: see above
+
+        door, relay = self.surface.door, self.surface.relay
         passed = Endpoint(relay.passthrough, door, turned_away=relay.turned_away)
-        self.router.routes += _page(door, passed)
-        self.router.routes.append(Route("/{path:path}", passed, methods=None, include_in_schema=False))
-        self.router.redirect_slashes = False
-        # A path with a line break in it matches no route.
-        unknown = self.router.default
+        return own_application(self.surface, _page(door, passed), passed)
 
-        async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
-            await (passed if scope["type"] == "http" else unknown)(scope, receive, send)
 
-        self.router.default = unmatched
+def _managed(surface: Surface) -> Mapping[str, ASGIApp]:
+    """By their paths."""
+    relay, door = surface.relay, surface.door
+    managed: dict[str, ASGIApp] = {
+        path: Endpoint(
+            partial(relay.answer, dialect=dialect),
+            door,
+            refusal=dialect.refusal,
+            turned_away=relay.turned_away,
+        )
+        for path, dialect in DIALECTS.items()
+    }
+    managed |= {
+        path: Endpoint(partial(relay.count, dialect=dialect), door, refusal=dialect.refusal)
+        for dialect in set(DIALECTS.values())
+        for path in dialect.counts
+    }
+    refusal = DIALECTS["/api/chat"].refusal
+    managed |= {path: Endpoint(relay.embed, door, refusal=refusal) for path in EMBEDDING}
+    managed[PATH] = Endpoint(relay.complete, door, turned_away=relay.turned_away)
+    return managed
 
 
 def _page(door: Door, passed: ASGIApp) -> list[Route]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from proxy.wire import jsontext
+from proxy.wire.lazy import lazy
 
 EXAMINED = 64 * 1024
 """Bytes of a body that are looked at; error texts are far shorter."""
@@ -22,8 +23,8 @@ _FIELDS = 256
 _MOST_TOKENS = 10**9
 
 _NEVER = frozenset({401, 402, 403, 429})
-_OTHER_CAUSE = re.compile(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
-_BUSY = re.compile(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
+_OTHER_CAUSE = lazy(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
+_BUSY = lazy(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
 _HINTS = (b"context", b"token", b"exceed", b"too long", b"too_long", b"too_large", b"n_ctx", b"input length")
 """One of these is in every text that a fingerprint matches."""
 
@@ -34,7 +35,7 @@ W = r"(?P<window>\d[\d,]{0,14})"
 
 
 def _rules(*rules: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((origin, re.compile(text, re.IGNORECASE | re.DOTALL)) for origin, text in rules)
+    return tuple((origin, lazy(text, re.IGNORECASE | re.DOTALL)) for origin, text in rules)
 
 
 _FINGERPRINTS = _rules(
@@ -89,12 +90,10 @@ _PROMPTS = _rules(
     ("Moonshot", rf"token limit: \d+ \(requested: {N}\)"),
 )
 # OpenRouter's total counts the answer that was asked for as well.
-_TOTAL_AND_ANSWER = re.compile(
-    rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE
-)
+_TOTAL_AND_ANSWER = lazy(rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE)
 
 _ECHOES = frozenset({"input", "messages", "prompt", "body", "request"})
-_ECHO = re.compile(r"""['"]input['"]: ?[\[{]""")
+_ECHO = lazy(r"""['"]input['"]: ?[\[{]""")
 
 _Object: TypeAlias = Mapping[str, Any]
 

@@ -6,6 +6,9 @@ import httpx
 
 from proxy.settings import Settings
 
+LISTENING = "Spillway listening on "
+"""How the line begins that tells where; who starts one waits for it."""
+
 
 def url_of(settings: Settings) -> str:
     """Where it is, by these settings, without `/v1`."""

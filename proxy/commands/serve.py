@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from contextlib import AsyncExitStack
 
 from proxy.app import create_app
-from proxy.demo import serve_demo
+from proxy.commands.running import LISTENING
 from proxy.errors import SettingError
 from proxy.net.discovery import Discovered, discover_all
 from proxy.net.transport import open_transport
@@ -16,8 +17,6 @@ from proxy.server import Limits, Server, within_files
 from proxy.settings import BackendSetting, Settings
 from proxy.telemetry.log import FORMAT, OneLine
 
-LISTENING = "Spillway listening on "
-"""How the line begins that tells where; who starts one waits for it."""
 _NOTHING_FOUND = (
     "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
     "vLLM 8000); start one, or name one with --backend URL or SPILLWAY_BACKENDS"
@@ -56,7 +55,7 @@ async def _serve(settings: Settings) -> int:
             port=settings.port,
             limits=within_files(limits_of(settings)),
             graceful=settings.graceful_timeout,
-            started=lambda port: _greet(settings.host, port, note),
+            started=lambda port: _ready(settings.host, port, note),
         )
         await server.serve()
         return 0 if server.started else 1
@@ -77,6 +76,8 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
         return settings.model_copy(update={"backends": tuple(map(_backend, found))}), note
     if not settings.demo:
         raise SettingError(_NOTHING_FOUND)
+    from proxy.demo import serve_demo  # noqa: PLC0415 - only who has no backend needs it
+
     url = await stack.enter_async_context(serve_demo())
     note = (
         "No backend answers on the usual ports, so the built-in DEMO model is served (4k window, scripted answers).\n"
@@ -100,6 +101,13 @@ def limits_of(settings: Settings) -> Limits:
         connections=settings.max_connections,
         per_address=settings.max_connections_per_address,
     )
+
+
+def _ready(host: str, port: int, note: str) -> None:
+    """Have the collector look for what becomes free from here on: it need not look through what was made at the start."""
+    gc.freeze()
+    gc.enable()
+    _greet(host, port, note)
 
 
 def _greet(host: str, port: int, note: str) -> None:

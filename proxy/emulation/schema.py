@@ -10,16 +10,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend, validator_for
-from referencing import Registry
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from proxy.emulation.tolerant import Unreadable, parse
 from proxy.wire.jsontext import dumps
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.protocols import Validator
 
 _REFERENCES = 10_000
 """References followed for one call: they can multiply like rabbits."""
@@ -37,7 +35,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
 _BOOLEANS = {"true": True, "false": False}
 _UNCHECKED = ("pattern", "patternProperties", "unevaluatedProperties")
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
-_Keyword: TypeAlias = Callable[..., Iterator[ValidationError] | None]
+_Keyword: TypeAlias = "Callable[..., Iterator[ValidationError] | None]"
 _Guard: TypeAlias = Callable[[Any, Any], bool]
 """Whether a keyword is to be checked, given the instance and the schema that it stands in."""
 _GUARDS: dict[str, _Guard] = {
@@ -105,6 +103,11 @@ class Checker:
     def _build(self) -> Validator | None:
         if not isinstance(self._schema, Mapping):
             return None
+        # Only models without tools of their own need these.
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 - 35 ms and 3 MB
+        from jsonschema.validators import extend, validator_for  # noqa: PLC0415 - as above
+        from referencing import Registry  # noqa: PLC0415 - as above
+
         base = validator_for(self._schema, default=Draft202012Validator)
         base.check_schema(dict(self._schema))
         keywords: dict[str, Any] = dict.fromkeys(_UNCHECKED)

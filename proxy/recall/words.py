@@ -5,25 +5,24 @@ Stems are Snowball's (the package snowballstemmer); the language is the one whos
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Iterator
-from functools import lru_cache
-
-import snowballstemmer
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
+from typing import Any
 
 from proxy.recall.function_words import ALL_FUNCTION_WORDS, FUNCTION_WORDS
+from proxy.wire.lazy import lazy
 
 # Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
-_TOKEN = re.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
-_PART = re.compile(r"[^\W_]+")
+_TOKEN = lazy(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
+_PART = lazy(r"[^\W_]+")
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Chinese characters, as a range for a pattern."""
 UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0e7f"
 """The same for all that is written without spaces: kana, Chinese characters, Thai; and Korean syllables, whose endings change."""
-_RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
-_IS_UNSPACED = re.compile(f"[{UNSPACED}]")
-_APOSTROPHE = re.compile("['\u2019]")
+_RUN = lazy(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+_IS_UNSPACED = lazy(f"[{UNSPACED}]")
+_APOSTROPHE = lazy("['\u2019]")
 _DEFAULT = "english"
 _LEAST_VOTES = 2
 
@@ -62,11 +61,20 @@ def _terms_of(token: str, language: str) -> tuple[str, ...]:
     return (*whole, *(term for part in parts for term in _of_part(part, language)))
 
 
+@cache
+def _stemmer() -> Callable[[str], Any]:
+    """What makes the stemmer of a language."""
+    from snowballstemmer import stemmer  # noqa: PLC0415 - thirty languages, 3 MB, when the first words are looked for
+
+    made: Callable[[str], Any] = stemmer
+    return made
+
+
 def _of_part(part: str, language: str) -> Iterator[str]:
     if not _IS_UNSPACED.search(part):
         if part not in FUNCTION_WORDS[language]:
             # One that is used by two threads at a time mixes up their words; a new one costs half a microsecond.
-            yield snowballstemmer.stemmer(language).stemWord(part)
+            yield _stemmer()(language).stemWord(part)
         return
     for run in _RUN.findall(part):
         if not _IS_UNSPACED.match(run) or len(run) == 1:

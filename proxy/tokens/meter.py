@@ -50,13 +50,11 @@ class Meter:
         self._models = Models(texts, library or Library())
 
     async def warm(self, key: ModelKey | None = None) -> None:
-        """Load the general vocabulary, and that of `key` if it has one: 0.25 s each, while all else waits.
+        """Load the vocabulary of `key`, or the general one, which else the first that needs it waits for: 0.3 s.
 
-        To be called before serving; without it the first requests are measured coarsely.
+        For half of that time all else waits too.
         """
-        await self._models.warm()
-        if key is not None:
-            await self._models.vectorizer(self._models.get(key))
+        await self._models.warm(key)
 
     async def measure(self, key: ModelKey, body: Mapping[str, Any]) -> Estimate:
         """Estimate the prompt tokens of a chat completion body.

@@ -167,18 +167,21 @@ class Models:
         problem = self._library.failures.get(described["family"] or GENERAL)
         return {**described, "problem": problem} if problem else described
 
-    async def warm(self) -> None:
-        """Load the general vocabulary."""
-        await self._library.load(GENERAL, load_general)
+    async def warm(self, key: ModelKey | None) -> None:
+        """Load the vocabulary of a model, or the general one."""
+        if key is None:
+            await self._library.load(GENERAL, load_general)
+        else:
+            await self.vectorizer(self.get(key))
 
     async def vectorizer(self, model: Model) -> Vectorizer:
-        """The vectorizer of a model. Waits for its own vocabulary, but not for the general one."""
-        if self._library.get(GENERAL) is None and GENERAL not in self._library.failures:
-            self._library.begin(GENERAL, load_general)
+        """The vectorizer of a model, for which its vocabulary is loaded; the general one where it has none of its own."""
         family = model.resolution.family
         load = family.load if family is not None and model.counter.exact else None
         if family is not None and load is not None and await self._library.load(family.id, load) is None:
             model.counter = begin(model.resolution, contradicted=True)
+        if not model.counter.exact:
+            await self._library.load(GENERAL, load_general)
         return self.vectorizer_now(model)
 
     def vectorizer_now(self, model: Model) -> Vectorizer:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-import tiktoken
-
 from proxy.counting.chunks import chunks
-from proxy.tokens.vocabulary import clean
+from proxy.tokens.vocabulary import clean, encoder
 
 SPACE = "\u2581"
 _WORDS = r" *[^ ]+| +"
@@ -39,8 +37,7 @@ class SentencePieceVocabulary:
         tokens = [piece.replace(SPACE, " ") for piece in pieces]
         ranks, self._extra = _ranks(tokens)
         pattern = _pattern(ranks, {token for token in tokens if _TAG.fullmatch(token)})
-        encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-        self._encode = encoding.encode_ordinary
+        self._encode = encoder(name, pattern, ranks)
 
     def count(self, text: str) -> int:
         """Tokens of `text`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -74,7 +75,9 @@ async def proxy(backend: Backend) -> AsyncIterator[ASGIApp]:
         "backends": (BackendSetting(name="b", url="http://127.0.0.1:9"),),
     }
     app = create_app(Settings(**chosen), transport=backend)
-    async with app.router.lifespan_context(app):
+    async with app.lifespan(app):
+        gc.collect()
+        gc.freeze()  # as the command does: what other tests have left is not to be looked through here
         yield app
 
 

@@ -288,6 +288,15 @@ async def test_tools_schemas_and_images_count(meter: Meter) -> None:
     assert 900 < seen.tokens - plain.tokens < 1100
 
 
+async def test_a_vocabulary_is_loaded_when_a_model_needs_it_and_no_other() -> None:
+    library = Library()
+    meter = Meter(library=library)
+    own = await meter.measure(QWEN, body(user(WORDS)))
+    assert (own.source, library.get("qwen") is None, library.get("o200k")) == ("exact", False, None)
+    other = await meter.measure(KEY, body(user(WORDS)))
+    assert (other.source, library.get("o200k") is None) == ("calibrated", False)
+
+
 async def test_completion_text(meter: Meter, shipped: Shipped) -> None:
     await meter.warm(QWEN)
     text = WORDS * 5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.counting.chunks import CHUNK
 from proxy.counting.features import byte_classes
 from proxy.tokens.families import FAMILIES
-from proxy.tokens.vocabulary import CoarseVocabulary, clean, text_vector
+from proxy.tokens.vocabulary import BpeVocabulary, CoarseVocabulary, clean, text_vector
 from tests.tokens.conftest import Shipped, loaded
 from tests.tokens.probe import sections
 
@@ -35,6 +35,13 @@ def seconds(count: Callable[[str], int], text: str) -> float:
     begun = time.thread_time()
     assert count(text) > 0
     return time.thread_time() - begun
+
+
+def test_the_names_of_tokens_are_not_kept_next_to_the_engine() -> None:
+    ranks = {bytes((byte,)): byte for byte in range(256)} | {b"ab": 256}
+    vocabulary = BpeVocabulary("small", r"\w+|\W+", ranks)
+    assert not ranks
+    assert (vocabulary.count("abab"), vocabulary.count("aabb")) == (2, 3)
 
 
 @pytest.mark.parametrize("name", NAMES)

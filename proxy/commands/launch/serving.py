@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 
 import proxy
-from proxy.commands.running import listens, url_of
-from proxy.commands.serve import LISTENING
+from proxy.commands.running import LISTENING, listens, url_of
 from proxy.dialects.responses.catalog import VERSION
 from proxy.settings import Settings, environment, state_folder
 

@@ -1,0 +1,104 @@
+"""Running a program through Spillway."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from proxy.commands.launch.choosing import choose_model
+from proxy.commands.launch.programs import PROGRAMS, Place, Program, Start
+from proxy.commands.launch.serving import NoServer, models_of, spillway
+from proxy.settings import Settings, environment
+
+NOT_INSTALLED = 127
+"""As shells have it."""
+_SIGNALLED = 128
+"""The same: the number of the signal that ended a program is added."""
+
+
+def launch(
+    settings: Settings, name: str, *, model: str | None, serving: Sequence[str], arguments: Sequence[str]
+) -> int:
+    """Run a program with the user's `arguments`, and return its exit status.
+
+    Args:
+        settings: where Spillway is, and its keys.
+        name: of the program, one of `PROGRAMS`.
+        model: id of the model that it is given; None: the one that suits it best.
+        serving: arguments of `spillway serve`, for one that has to be started.
+        arguments: the program's own.
+    """
+    program = PROGRAMS[name]
+    path = shutil.which(program.name)
+    if path is None:
+        _say(f"{program.name} is not installed; this brings it: {program.install}")
+        return NOT_INSTALLED
+    key = settings.api_keys[0] if settings.api_keys else None
+    try:
+        with (
+            spillway(settings, serving) as url,
+            tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder,
+        ):
+            place = _place(url, key, model, Path(folder))
+            start = program.start(place)
+            _say(_told(program, place))
+            return _run([path, *start.arguments, *arguments], start)
+    except (NoServer, LookupError) as error:
+        _say(str(error.args[0]))
+        return 1
+
+
+def _place(url: str, key: str | None, model: str | None, folder: Path) -> Place:
+    """Where it is, and which model.
+
+    Raises:
+        NoServer: the models are not to be had.
+        LookupError: there is no such model.
+    """
+    listed = models_of(url, key)
+    chosen = choose_model(listed["data"], model)
+    return Place(
+        url=url,
+        key=key,
+        model=chosen["id"],
+        window=chosen["spillway"]["window"],
+        told=chosen["context_length"],
+        catalog={"models": listed["models"]},
+        folder=folder,
+    )
+
+
+def _run(command: Sequence[str], start: Start) -> int:
+    """Run to its end whatever the keyboard says, which says it to the program too; one who stops us stops it."""
+    inherited = {name: value for name, value in environment().items() if name not in start.without}
+    with subprocess.Popen(command, env={**inherited, **start.environment}) as process:  # noqa: S603 - the user's own program
+
+        def pass_on(number: int, _: FrameType | None) -> None:
+            process.send_signal(number)
+
+        before = signal.signal(signal.SIGTERM, pass_on)
+        try:
+            while True:
+                try:
+                    status = process.wait()
+                    break
+                except KeyboardInterrupt:
+                    continue
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return status if status >= 0 else _SIGNALLED - status
+
+
+def _told(program: Program, place: Place) -> str:
+    window = "unknown" if place.window is None else f"{place.window:,} tokens"
+    return f"{program.name} works with {place.model} (window: {window}) through {place.url}"
+
+
+def _say(text: str) -> None:
+    print(f"spillway: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a command line tool prints
