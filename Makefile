@@ -19,6 +19,8 @@ EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_seam.py tests/s
 WORKERS ?= 2
 # Of tests that wait for servers and clocks most of the time.
 WAITING ?= 4
+# Dozens of interpreters are started by the tests: without what was compiled before, each of them compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
 OLDEST := .venv-oldest
 # Not those that look at the documents and the code, or start other programs.
 OLDEST_TESTS := $(filter-out $(addprefix tests/,agents e2e engine benchmarks openwebui fakes test_docker.py test_docs.py test_architecture.py), \
