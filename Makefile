@@ -53,7 +53,7 @@ test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint,
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m mypy
+	$(PY) -m mypy -n $(WORKERS)
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/.dev ## rewrite the code in the project's format

@@ -18,7 +18,7 @@ from typing_extensions import override
 from proxy.settings import BackendSetting
 from proxy.wire.jsontext import dumps, loads
 
-DEADLINE = 10.0
+DEADLINE = 20.0
 """Seconds after which a wait of a test has failed."""
 READ = 64 * 2**20
 """Bytes of a body that are read before a script runs; of a larger one it gets what has come."""

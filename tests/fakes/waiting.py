@@ -7,31 +7,37 @@ import threading
 import time
 from collections.abc import Callable
 
-POLL = 0.002
-"""Seconds between two looks at a condition."""
+PATIENCE = 20.0
+"""Seconds until what does not become true is a failure: far more than any of it takes, on a busy machine too."""
+
+_POLL = 0.002
+_POLL_MOST = 0.05
+"""Seconds between the first two looks at a condition, and between the last: a look may cost what it waits for."""
 
 HEADERS = -1
 """Chunk index that stands for the status line: a gate there holds back the whole response."""
 
 
-def wait_until(predicate: Callable[[], object], timeout: float = 5.0) -> None:
+def wait_until(predicate: Callable[[], object], timeout: float = PATIENCE) -> None:
     """Block until the predicate holds; for tests that have no event loop of their own.
 
     Raises:
         AssertionError: it did not hold within `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
+    deadline, pause = time.monotonic() + timeout, _POLL
     while not predicate():
         assert time.monotonic() < deadline, f"not true within {timeout} s"
-        time.sleep(POLL)
+        time.sleep(pause)
+        pause = min(_POLL_MOST, 1.2 * pause)
 
 
-async def await_until(predicate: Callable[[], object], within: float = 5.0) -> None:
+async def await_until(predicate: Callable[[], object], within: float = PATIENCE) -> None:
     """Same as `wait_until`, for async tests; `within` is in seconds."""
-    deadline = time.monotonic() + within
+    deadline, pause = time.monotonic() + within, _POLL
     while not predicate():
         assert time.monotonic() < deadline, f"not true within {within} s"
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(pause)
+        pause = min(_POLL_MOST, 1.2 * pause)
 
 
 class Gate:
@@ -56,7 +62,7 @@ class Gate:
         """Whether a stream stands at the gate now."""
         return self.waiting > 0
 
-    def wait_reached(self, timeout: float = 5.0) -> None:
+    def wait_reached(self, timeout: float = PATIENCE) -> None:
         """Block until a stream stands at the gate."""
         wait_until(lambda: self.reached, timeout)
 

@@ -14,7 +14,7 @@ import httpx
 
 from proxy.net.transport import HttpTransport, build_request, open_transport
 
-DEADLINE = 5.0
+DEADLINE = 20.0
 """Seconds after which a wait of a test has failed."""
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

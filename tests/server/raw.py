@@ -91,11 +91,17 @@ def connected(url: str, *, window: int = 0) -> Iterator[Raw]:
         raw.close()
 
 
-def chat(*, stream: bool = False, text: str = "hello", version: str = "1.1", headers: str = "") -> bytes:
-    """A whole request for a chat completion; packed, where its headers say so."""
-    body = json.dumps(
-        {"model": "fake-model", "messages": [{"role": "user", "content": text}], "stream": stream}
-    ).encode()
+def chat(
+    *,
+    stream: bool = False,
+    text: str = "hello",
+    version: str = "1.1",
+    headers: str = "",
+    tokens: int | None = 20,
+) -> bytes:
+    """A whole request for a chat completion of so many tokens, or of as many as come; packed, where its headers say so."""
+    asked = {"model": "fake-model", "messages": [{"role": "user", "content": text}], "stream": stream}
+    body = json.dumps(asked if tokens is None else {**asked, "max_tokens": tokens}).encode()
     if "content-encoding: gzip" in headers:
         body = gzip.compress(body)
     head = (

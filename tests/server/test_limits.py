@@ -19,7 +19,8 @@ MIB = 2**20
 
 
 def works(proxy: Proxy) -> bool:
-    told = proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": "hello"}]})
+    asked = {"model": "fake-model", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
+    told = proxy.chat(asked)
     return told.status_code == 200
 
 
@@ -215,6 +216,7 @@ def large(proxy: Proxy) -> int:
         "model": "fake-model",
         "messages": [{"role": "user", "content": "hi"}],
         "metadata": {"x": "y" * MIB},
+        "max_tokens": 5,
     }
     return proxy.chat(body).status_code
 
@@ -226,6 +228,7 @@ def test_bodies_that_unfold_are_counted_as_what_they_become() -> None:
         "model": "fake-model",
         "messages": [{"role": "user", "content": "hi"}],
         "metadata": {"x": "y" * MIB},
+        "max_tokens": 5,
     }
     packed = gzip.compress(json.dumps(body).encode())
     with GenericFake() as fake, running_proxy(fake, max_body=2 * MIB, max_bodies=2 * MIB) as proxy:
@@ -277,7 +280,7 @@ def test_a_client_that_does_not_read_is_given_up_and_its_backend_let_go() -> Non
         running_proxy(fake, client_timeout=0.5) as proxy,
         connected(proxy.url, window=4096) as client,
     ):
-        client.send(chat(stream=True))
+        client.send(chat(stream=True, tokens=None))
         wait_until(lambda: fake.active == 1)
         wait_until(lambda: fake.cancelled == 1, 20)
         wait_until(lambda: fake.active == 0)
@@ -299,10 +302,10 @@ def test_a_client_that_does_not_read_lets_the_others_have_the_shared_memory() ->
             == 200
         )
         fake.fail_next(500, full)
-        holder.send(chat(stream=True))
+        holder.send(chat(stream=True, tokens=None))
         wait_until(lambda: fake.active == 1 and not fake._canned)
         fake.fail_next(500, full)
-        next_one.send(chat(text="and I?", headers="x-note: 2\r\n"))
+        next_one.send(chat(text="and I?", headers="x-note: 2\r\n", tokens=None))
         wait_until(lambda: not fake._canned)
         assert fake.active == 1
         wait_until(lambda: fake.cancelled == 1, 20)

@@ -53,14 +53,14 @@ def test_clients_that_do_not_read_are_bounded_and_what_they_held_is_given_back(t
         spillway_server([fake.url], log=tmp_path / "log", client_timeout=5) as proxy,
     ):
         with connected(proxy.url) as client:
-            client.send(chat(stream=True))
+            client.send(chat(stream=True, tokens=None))
             for _ in range(50):
                 assert client.sock.recv(65536)
         wait_until(lambda: fake.active == 0)
         before = in_use(proxy.pid)
         clients = [Raw(proxy.url, window=4096) for _ in range(20)]
         for number, client in enumerate(clients):
-            client.send(chat(stream=True, text=f"go {number}"))
+            client.send(chat(stream=True, text=f"go {number}", tokens=None))
         wait_until(lambda: fake.cancelled >= len(clients), 100)
         assert in_use(proxy.pid) - before < 4 * len(clients)
         for client in clients:

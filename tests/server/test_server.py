@@ -141,7 +141,7 @@ def test_a_client_that_does_not_read_does_not_keep_it_from_ending(tmp_path: Path
         stopping(tmp_path / "log", fake, 0.2) as (proxy, status),
         connected(proxy.url, window=4096) as client,
     ):
-        client.send(chat(stream=True))
+        client.send(chat(stream=True, tokens=None))
         wait_until(lambda: fake.active == 1)
         stop(proxy)
         assert status() == 0

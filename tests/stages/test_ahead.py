@@ -42,7 +42,7 @@ from tests.stages.talk import (
 )
 
 ON: dict[str, Any] = {"ahead": "on"}
-LATER = 8.0
+LATER = 20.0
 """Seconds that something may take which is only a matter of time."""
 pytestmark = pytest.mark.slow
 

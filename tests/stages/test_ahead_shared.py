@@ -13,7 +13,7 @@ from tests.store.support import own_redis as doomed
 __all__ = ["doomed", "redis_server"]
 
 pytestmark = pytest.mark.slow
-LATER = 15.0
+LATER = 20.0
 
 
 def test_what_one_replica_did_ahead_another_finds(redis_server: RedisServer) -> None:

@@ -33,11 +33,11 @@ def written() -> Iterator[io.StringIO]:
 def test_no_name_of_a_model_forges_a_line(written: io.StringIO, end: str) -> None:
     model = f"m{end}{FORGED}"
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        proxy.chat({"model": model, "messages": [USER]})
+        proxy.chat({"model": model, "messages": [USER], "max_tokens": 5})
         proxy.chat({"model": model, "messages": "junk"})
         proxy.client.post("/v1/embeddings", json={"model": model, "input": "x"})
         fake.stop()
-        proxy.chat({"model": model, "messages": [USER]})
+        proxy.chat({"model": model, "messages": [USER], "max_tokens": 5})
     lines = written.getvalue().splitlines()
     assert any(FORGED in line for line in lines)
     assert FORGED not in lines
@@ -61,7 +61,10 @@ def test_what_is_left_out_is_said_once_for_each_kind(written: io.StringIO) -> No
         for _ in range(2):
             assert proxy.client.post("/v1/messages", json=asked).status_code == 200
         tools = [{"type": "function", "name": "own", "parameters": {}}, {"type": "web_search"}]
-        proxy.client.post("/v1/responses", json={"model": "fake-model", "input": "hi", "tools": tools})
+        proxy.client.post(
+            "/v1/responses",
+            json={"model": "fake-model", "input": "hi", "tools": tools, "max_output_tokens": 16},
+        )
     told = [line for line in written.getvalue().splitlines() if "left out" in line]
     assert len(told) == 2
     assert "a client asks for web_search_20260209, which is left out" in told[0]
