@@ -1,55 +1,32 @@
 """Listens to what requests tell, and keeps the last of them, so that they can be looked at.
 
-With nobody looking a request costs it some dozen of assignments, and a chunk of an answer nothing: how far an answer has come
-is read off the answer itself, by whoever looks.
+With nobody looking a request costs it a few assignments when it comes, is read and has ended, and a chunk of an answer nothing:
+what happened is kept by the request's own outcome, and how far an answer has come is read off the answer itself, by whoever looks.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Protocol
 
 from proxy.answer.answer import Answer
 from proxy.exchange import unique
 from proxy.history.checkpoint import Checkpoint
-from proxy.live.record import (
-    BASE,
-    HEADS,
-    MOST_EVENTS,
-    PARSED,
-    PER_EVENT,
-    Activity,
-    Bodies,
-    Note,
-    Record,
-    Talk,
-    Way,
-)
+from proxy.live.record import BASE, HEADS, MOST_EVENTS, PER_EVENT, Note, Record, Talk, Way
 from proxy.live.savings import Accounts
 from proxy.neutral.request import Request, text_of
 from proxy.stages.job import Job
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import Journals, Told
+from proxy.telemetry.journal import UNKEPT, Journals, Told
 
 MOST = 1000
 """Requests that are kept, whatever their size."""
-TITLE, CLIENT = 80, 40
-"""Characters of a conversation's title and of a client's name."""
+TITLE = 80
+"""Characters of a conversation's title."""
 
-_STATES: dict[type, Activity] = {
-    e.Compacting: "compacting",
-    e.Compacted: "waiting",
-    e.Sent: "waiting",
-    e.FirstByte: "answering",
-    e.Paused: "paused",
-    e.Resumed: "answering",
-}
 _ASIDE = ("ahead", "rewrite")
 """How the names of journals begin that are kept beside a request's own; then comes its job's."""
-_HELD = frozenset({e.Taken, e.Answering})
-"""Events with something in them that is looked at while the request runs."""
 _ENDS = frozenset({e.Finished, e.Failed})
 _LEARNED: dict[type, str] = {
     e.WindowLearned: "window_learned",
@@ -85,27 +62,40 @@ class Book:
         """Listen from now on.
 
         Args:
-            limit: bytes that all of it may take, about; 0: nothing is kept.
+            limit: bytes that all of it may take, about, without those that are being served; 0: nothing is kept.
             clock: seconds since the epoch.
             journals: who tells.
         """
-        self.watching: set[Watching] = set()
+        self.watching: dict[Watching, None] = {}
         self.accounts = Accounts()
         self.since = clock()
         self.clock, self.now = clock, journals.clock
+        self._journals = journals
+        self._stop: Callable[[], None] | None = None
+        """Stops hearing what only those who look have to know."""
         self._limit = limit
         self._size = self._bodies = 0
         self._number = 0
         self._running: dict[int, Record] = {}
         """By the identity of their outcomes."""
-        self._records: deque[Record] = deque()
+        self._ended: deque[Record] = deque()
+        """As they ended."""
         self._stripped = 0
-        """Of them so many of the oldest have no bodies any more."""
+        """Of these so many of the oldest have no bodies any more."""
         self._talks: OrderedDict[str, Talk] = OrderedDict()
         """By id, the one that something happened in last at the end."""
         self._heads: dict[tuple[str, bytes], Talk] = {}
         if limit:
-            journals.listen(self._told)
+            journals.keeping = MOST_EVENTS
+            for listener, kinds in (
+                (self._begin, (e.Received,)),
+                (self._taken, (e.Taken,)),
+                (self._answering, (e.Answering,)),
+                (self._end, tuple(_ENDS)),
+                (self._noted, (e.Kept, e.Summarised, e.Paused)),
+            ):
+                journals.listen(listener, *kinds)
+            journals.listen_aside(self._told_aside)
 
     # -- looking
 
@@ -117,13 +107,13 @@ class Book:
         """The conversation of this id."""
         return self._talks.get(name)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> list[Record]:
         """All requests, newest first."""
-        return reversed(self._records)
+        return sorted([*self._ended, *self._running.values()], key=lambda each: -each.number)
 
     def named(self, name: str) -> Iterator[Record]:
         """Requests of this id, newest first: clients choose it, so there may be several."""
-        return (record for record in self.records() if record.id == name)
+        return (record for record in self.records() if record.outcome.id == name)
 
     def answering(self) -> list[Talk]:
         """Conversations in which an answer is being made."""
@@ -132,69 +122,57 @@ class Book:
 
     @property
     def size(self) -> int:
-        """Bytes that all of it takes, about."""
+        """Bytes that all of it takes, about, without those that are being served."""
         return self._size
+
+    def watch(self, who: Watching) -> None:
+        """Tell them what happens, until they `leave`."""
+        self.watching[who] = None
+        if self._stop is None and self._limit:
+            self._stop = self._journals.listen(self._seen)
+
+    def leave(self, who: Watching) -> None:
+        """Tell them no more."""
+        self.watching.pop(who, None)
+        if self._stop is not None and not self.watching:
+            self._stop()
+            self._stop = None
 
     # -- listening
 
-    def _told(self, told: Told) -> None:
-        event = told.event
-        kind = type(event)
-        if kind is e.Received:
-            self._begin(told)
-            return
-        record = self._running.get(id(told.outcome))
-        if record is None:
-            self._told_aside(told)
-            return
-        if kind in _HELD:
-            self._taken(record, event)
-        else:
-            self._note(record, told)
-            if kind in _ENDS:
-                self._end(record)
-                return
-        if self.watching and record.talk is not None:
-            for each in self.watching:
-                each.changed(record.talk)
-
     def _begin(self, told: Told) -> None:
         self._number += 1
-        record = Record(id=told.id, outcome=told.outcome, number=self._number, at=self.clock(), since=told.at)
-        self._running[id(told.outcome)] = record
-        self._records.append(record)
-        self._size += BASE
-        self._bound()
+        self._running[id(told.outcome)] = Record(told.outcome, self._number, self.clock(), told.at)
 
-    def _note(self, record: Record, told: Told) -> None:
-        event, kind = told.event, type(told.event)
-        if kind in _STATES:
-            record.state = _STATES[kind]
-            event = self._moved(record, told)
-        elif isinstance(event, e.Summarised) and record.talk is not None:
-            record.talk.verdicts.appendleft((self.clock(), event.verdict))
-        if self.watching:
-            self._learned(told)
-        if len(record.events) < MOST_EVENTS:
-            record.events.append((told.at - record.since, event))
-            self._size += PER_EVENT
+    def _seen(self, told: Told) -> None:
+        """Tell those who look; after this book's own taking down, and of an end when that is done."""
+        record = self._running.get(id(told.outcome))
+        if record is None or type(told.event) in _ENDS:
+            return
+        self._learned(told)
+        if record.talk is not None:
+            self._changed(record.talk)
 
-    def _moved(self, record: Record, told: Told) -> e.Event:
-        """It does something else now; the event as it is kept, without what was said."""
-        event = told.event
-        if isinstance(event, e.Sent):
-            self._forwarded(record, event.body)
-            return e.Sent(event.why, event.stream)
-        if isinstance(event, e.Compacted):
-            if isinstance(event.checkpoint, Checkpoint) and record.talk is not None:
-                self.noted(record.talk, Note.of(event.checkpoint))
-            return replace(event, checkpoint=None)
-        if isinstance(event, e.FirstByte):
-            record.began = record.began or told.at
-        elif isinstance(event, e.Paused):
-            record.sample()
-            record.pauses.append((record.prompt or 0) + record.said)
-        return event
+    def _changed(self, talk: Talk) -> None:
+        for each in self.watching:
+            each.changed(talk)
+
+    def _noted(self, told: Told) -> None:
+        """Something happened of which the outcome does not keep all that is told."""
+        record = self._running.get(id(told.outcome))
+        if record is not None:
+            self._note(record, told.event)
+
+    def _note(self, record: Record, event: e.Event) -> None:
+        talk = record.talk
+        if isinstance(event, e.Paused):
+            record.paused()
+        elif talk is None:
+            return
+        elif isinstance(event, e.Summarised):
+            talk.verdicts.appendleft((self.clock(), event.verdict))
+        elif isinstance(event, e.Kept) and isinstance(event.checkpoint, Checkpoint):
+            self.noted(talk, Note.of(event.checkpoint))
 
     def _told_aside(self, told: Told) -> None:
         """What is done for a conversation that no client waits for, or of one that came before this began."""
@@ -208,29 +186,30 @@ class Book:
             self.accounts.of(told.outcome).ahead += event.seconds
         if record is None or record.talk is None:
             return
-        self._note(record, told)
-        if not record.running:
-            record.state = "idle"
-        for each in self.watching:
-            each.changed(record.talk)
+        self._note(record, event)
+        self._learned(told)
+        story = record.outcome.story
+        if len(story) < MOST_EVENTS and type(event) not in UNKEPT:
+            story.append((told.at - record.since, event))
+            self._size += 0 if record.running else PER_EVENT
+        self._changed(record.talk)
 
-    def _taken(self, record: Record, event: e.Event) -> None:
-        """It is known what it asks, and so whose conversation it goes on with; or there is an answer to be watched."""
-        if isinstance(event, e.Answering):
-            record.answer = event.answer if isinstance(event.answer, Answer) else None
+    def _answering(self, told: Told) -> None:
+        """There is an answer to be watched."""
+        record, event = self._running.get(id(told.outcome)), told.event
+        if record is not None and isinstance(event, e.Answering) and isinstance(event.answer, Answer):
+            record.answer = event.answer
+
+    def _taken(self, told: Told) -> None:
+        """It is known what it asks, and so whose conversation it goes on with."""
+        record, event = self._running.get(id(told.outcome)), told.event
+        if record is None:
             return
         assert isinstance(event, e.Taken)
         job, request = event.job, event.request
         assert isinstance(job, Job)
         assert isinstance(request, Request)
-        record.job, record.messages, record.unique = job, len(request.messages), job.unique
-        record.streamed, record.background = job.prompt.request.stream, job.background
-        record.client = _client(job.exchange.header(b"user-agent"))
-        if request.raw is None:
-            record.bodies = Bodies(request, PARSED * event.size)
-        else:
-            record.bodies = Bodies(request.raw, event.size)
-        self._grown(record.bodies.size)
+        record.taken(job, request, event.size)
         talk = record.talk = self._talk_of(record, job)
         if talk.records:
             talk.records[-1].links = ()
@@ -242,7 +221,6 @@ class Book:
             record.sample()
             assert record.note is not None
             self.noted(talk, record.note)
-        self._bound()
 
     def noted(self, talk: Talk, note: Note) -> None:
         """A conversation has this checkpoint."""
@@ -251,14 +229,6 @@ class Book:
         while len(talk.notes) > HEADS:
             talk.notes.pop(next(iter(talk.notes)))
 
-    def _forwarded(self, record: Record, body: bytes) -> None:
-        if record.bodies is not None and body:
-            before = record.bodies.size
-            record.bodies.forwarded = body
-            record.posted += 1
-            self._grown(record.bodies.size - before)
-            self._bound()
-
     def _learned(self, told: Told) -> None:
         event = told.event
         what = event.what if isinstance(event, e.Refused) else _LEARNED.get(type(event))
@@ -266,8 +236,10 @@ class Book:
             for each in self.watching:
                 each.learned(told.outcome.backend, told.outcome.model, what)
 
-    def _end(self, record: Record) -> None:
-        del self._running[id(record.outcome)]
+    def _end(self, told: Told) -> None:
+        record = self._running.pop(id(told.outcome), None)
+        if record is None:  # it was not let in, or came before this began
+            return
         record.end()
         outcome, talk = record.outcome, record.talk
         not_sent = self.accounts.of(outcome).add(record)
@@ -275,9 +247,10 @@ class Book:
             talk.compactions += outcome.compactions
             talk.sent += record.asked
             talk.not_sent += not_sent
-            if talk.newest is not record:
+            if talk.records[-1] is not record:
                 record.links = ()
             self._talks.move_to_end(talk.id)
+        self._keep(record)
         for each in self.watching:
             each.ended(record)
             if talk is not None:
@@ -331,33 +304,27 @@ class Book:
 
     # -- bounds
 
-    def _bound(self) -> None:
-        """Let go of the oldest: of requests where they alone take half of the room, and then of bodies."""
-        for _ in range(len(self._records)):
-            if len(self._records) <= MOST and self._size - self._bodies <= self._limit // 2:
-                break
-            oldest = self._records.popleft()
-            self._stripped = max(0, self._stripped - 1)
-            if oldest.running:
-                self._records.append(oldest)
-            else:
-                self._forget(oldest)
-        while self._size > self._limit and self._stripped < len(self._records):
-            self._strip(self._records[self._stripped])
+    def _keep(self, record: Record) -> None:
+        """Keep what has ended, and let go of the oldest: of requests where they alone take half of the room, and then of bodies."""
+        self._ended.append(record)
+        bodies = 0 if record.bodies is None else record.bodies.size
+        self._bodies += bodies
+        self._size += BASE + PER_EVENT * len(record.outcome.story) + bodies
+        while len(self._ended) > MOST or self._size - self._bodies > self._limit // 2:
+            self._forget(self._ended.popleft())
+        while self._size > self._limit and self._stripped < len(self._ended):
+            self._strip(self._ended[self._stripped])
             self._stripped += 1
 
     def _strip(self, record: Record) -> None:
         """Let go of a request's bodies."""
         if record.bodies is not None:
-            self._grown(-record.bodies.size)
-            record.bodies = None
-
-    def _grown(self, size: int) -> None:
-        """Bodies take so many bytes more."""
-        self._bodies += size
-        self._size += size
+            size, record.bodies = record.bodies.size, None
+            self._bodies -= size
+            self._size -= size
 
     def _forget(self, record: Record) -> None:
+        self._stripped = max(0, self._stripped - 1)
         self._strip(record)
         self._size -= record.size
         talk = record.talk
@@ -371,12 +338,6 @@ class Book:
             self._drop_head(talk, key)
         for each in self.watching:
             each.gone(talk)
-
-
-def _client(agent: str | None) -> str:
-    """The program that a User-Agent names."""
-    name = (agent or "").split(" ", maxsplit=1)[0].split("/", maxsplit=1)[0][:CLIENT]
-    return name if name.isprintable() else ""
 
 
 def _title(job: Job) -> str:

@@ -87,12 +87,12 @@ class Looker:
 
     async def _parts(self, record: Record) -> Parts | None:
         """What the prompt of a request holds; found out once for each body."""
+        record.sample()
         if (
             record.bodies is not None
             and record.bodies.forwarded
             and (record.parts or (0,))[0] != record.posted
         ):
-            record.sample()
             posted, outcome = record.posted, record.outcome
             key = (outcome.backend, outcome.model)
             parts = await parts_in(self._meter, key, record.bodies.forwarded, record.prompt or 0)
@@ -165,6 +165,7 @@ class Looker:
         Raises:
             Conflict: its bodies are not kept any more, or never were.
         """
+        record.sample()
         bodies = record.bodies
         if bodies is None or not bodies.forwarded:
             raise Conflict("The bodies of this request are not kept (any more).", code="not_kept")
@@ -178,7 +179,7 @@ class Looker:
         lines, rows = await apart(True, _compared, before, after, costs, full)
         offered = [_tools(body) for body in (asked, forwarded)]
         return {
-            "request": record.id,
+            "request": record.outcome.id,
             "same": bodies.forwarded is bodies.asked,
             "tokens": {"sent": tokens, "forwarded": record.prompt or record.outcome.tokens_after or 0},
             "counts": {what: sum(line.what == what for line in lines) for what in get_args(What)},

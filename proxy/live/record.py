@@ -13,12 +13,11 @@ from proxy.history.marks import is_extract, is_summary
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Request
+from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
-from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.outcome import Activity, Outcome
 
-Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 By: TypeAlias = Literal["written", "extract", "edited"]
 
 BASE, PER_EVENT = 3000, 300
@@ -27,6 +26,8 @@ PARSED = 4
 """Times the bytes of a body that it takes as the objects made of it, about."""
 MOST_EVENTS = 300
 """Of one request: a very long answer is paused again and again."""
+CLIENT = 40
+"""Characters of a client's name."""
 HEADS = 64
 """Ends of histories by which a conversation is found again."""
 EDITED = "edited"
@@ -89,82 +90,109 @@ class Bodies:
         return self.own + (0 if self.forwarded is self.asked else len(self.forwarded))
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Record:
-    """One request."""
+    """One request. What is not known of it yet stands in the class: each request makes one."""
 
-    id: str
-    outcome: Outcome
-    number: int
-    """Of requests since the start: later ones have higher ones."""
-    at: float
-    """Seconds since the epoch when it came."""
-    since: float
-    """The same on the clock of the journals."""
     talk: Talk | None = None
-    state: Activity = "reading"
-    running: bool = True
-    events: list[tuple[float, Event]] = field(default_factory=list)
-    """Each with the seconds since it came."""
-    unique: str = ""
+    running = True
+    unique = ""
     """Of its job: what is done for it in the background has it in its name."""
     job: Job | None = None
     answer: Answer | None = None
     """Both only while it runs."""
     bodies: Bodies | None = None
-    client: str = ""
-    streamed: bool = False
-    background: bool = False
+    agent: str | None = None
+    """What the client calls itself."""
+    streamed = False
+    background = False
     messages: int | None = None
-    points: tuple[int, int, int] | None = None
-    """Trigger, target and pause point in tokens."""
+    budget: ContextBudget | None = None
     note: Note | None = None
     """The checkpoint that it was sent with, which itself is known only while it runs."""
     checkpoint: Checkpoint | None = None
-    scope: str = ""
+    scope = ""
     links: Sequence[bytes] = ()
     """Of the client's history as it was sent; kept for the newest request of a conversation only."""
     prompt: int | None = None
     """Tokens of the prompt of the newest attempt, and of what was said in it."""
-    said: int = 0
-    asked: int = 0
+    said = 0
+    asked = 0
     """Tokens of the prompts of all attempts."""
-    saved: int = 0
+    saved = 0
     """Tokens by which the prompt was shorter than it would have been."""
-    spent: int = 0
+    spent = 0
     """Tokens that summaries for it took."""
-    pauses: list[int] = field(default_factory=list)
+    pauses: Sequence[int] = ()
     """Tokens that the window held when it was paused."""
     speed: float | None = None
     """Tokens a second of the whole answer."""
-    began: float | None = None
-    """Seconds on the journals' clock at the first byte."""
-    posted: int = 0
+    posted = 0
     """Bodies that were sent for it."""
     parts: tuple[int, Parts] | None = None
     """What the body of that number holds, once somebody asked."""
+
+    def __init__(self, outcome: Outcome, number: int, at: float, since: float) -> None:
+        """Make it.
+
+        Args:
+            outcome: its own.
+            number: of requests since the start: later ones have higher ones.
+            at: seconds since the epoch when it came.
+            since: the same on the clock of the journals.
+        """
+        self.outcome = outcome
+        self.number = number
+        self.at = at
+        self.since = since
 
     @property
     def size(self) -> int:
         """Bytes that it takes, about."""
         bodies = 0 if self.bodies is None else self.bodies.size
-        return BASE + PER_EVENT * len(self.events) + bodies
+        return BASE + PER_EVENT * len(self.outcome.story) + bodies
 
     @property
     def tenant(self) -> str:
         """A digest of whose it is."""
         return self.outcome.credential
 
+    @property
+    def state(self) -> Activity:
+        """What is being done."""
+        return self.outcome.doing if self.running else "idle"
+
+    @property
+    def client(self) -> str:
+        """The program that its User-Agent names."""
+        name = (self.agent or "").split(" ", maxsplit=1)[0].split("/", maxsplit=1)[0][:CLIENT]
+        return name if name.isprintable() else ""
+
+    @property
+    def points(self) -> tuple[int, int, int] | None:
+        """Trigger, target and pause point in tokens."""
+        budget = self.budget
+        return None if budget is None else (budget.brim, budget.goal, budget.pause_point)
+
+    def taken(self, job: Job, request: Request, size: int) -> None:
+        """It was read, and is this job; `request`: as it came, in so many bytes."""
+        self.job, self.messages, self.unique = job, len(request.messages), job.unique
+        self.streamed, self.background = job.prompt.request.stream, job.background
+        self.agent = job.exchange.header(b"user-agent")
+        raw = request.raw
+        self.bodies = Bodies(request, PARSED * size) if raw is None else Bodies(raw, size)
+
     def sample(self) -> None:
         """Look how things stand."""
         if (job := self.job) is not None:
-            if (checkpoint := job.prompt.checkpoint) is not self.checkpoint:
-                self.checkpoint = checkpoint
-                self.note = None if checkpoint is None else Note.of(checkpoint)
-            budget = job.budget
-            self.points = None if budget is None else (budget.brim, budget.goal, budget.pause_point)
-            self.saved, self.prompt = job.prompt.saved, job.prompt.estimate.tokens
-            self.spent = sum(job.managed.spent)
+            prompt = job.prompt
+            if prompt.checkpoint is not self.checkpoint:
+                self.checkpoint = prompt.checkpoint
+                self.note = None if prompt.checkpoint is None else Note.of(prompt.checkpoint)
+            self.budget, self.spent = job.budget, sum(job.managed.spent)
+            self.saved, self.prompt = prompt.saved, prompt.estimate.tokens
+            self.posted = job.posts
+            if self.bodies is not None:
+                self.bodies.forwarded = job.posted
         self.follow()
         if self.answer is not None:
             self.asked = sum(each.prompt_tokens for each in self.answer.attempts)
@@ -177,6 +205,11 @@ class Record:
             attempt = self.answer.attempts[-1]
             self.prompt, self.said = attempt.prompt_tokens, attempt.completion_tokens
 
+    def paused(self) -> None:
+        """It is paused: take down what the window holds."""
+        self.sample()
+        self.pauses = (*self.pauses, (self.prompt or 0) + self.said)
+
     def tokens_said(self) -> int:
         """Of the whole answer so far."""
         return 0 if self.answer is None else self.answer.completion_tokens
@@ -186,14 +219,15 @@ class Record:
         self.sample()
         outcome, job = self.outcome, self.job
         usage = outcome.usage
-        said = whole_number((usage or {}).get("completion_tokens")) or self.tokens_said()
+        said = whole_number(usage.get("completion_tokens")) if usage else 0
+        said = said or self.tokens_said()
         if self.answer is None:
             self.said = said
         if outcome.first_byte is not None and said and outcome.seconds > outcome.first_byte and self.streamed:
             self.speed = said / (outcome.seconds - outcome.first_byte)
         if job is not None:
             self.links, self.scope = job.prompt.links, job.scope
-        self.running, self.state = False, "idle"
+        self.running = False
         self.job = self.answer = self.checkpoint = None
 
 

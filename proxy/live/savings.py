@@ -66,7 +66,7 @@ class Account:
         self.waited += outcome.compaction_seconds
         self.prompts += window is not None and full > window
         self.answers += outcome.resumes > 0
-        if outcome.reused and any(isinstance(event, e.Stabilised) for _, event in record.events):
+        if outcome.reused and any(isinstance(event, e.Stabilised) for _, event in outcome.story):
             self.avoided += outcome.reused
         if outcome.unlike == "shortened" and outcome.repeated is not None:
             self.caused += max(0, outcome.tokens_after - outcome.repeated)

@@ -13,6 +13,7 @@ from proxy.live.record import Note, Parts, Record, Talk
 from proxy.live.viewer import Viewer
 from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
+from proxy.telemetry.journal import UNKEPT
 
 _COPIED = (
     *("dialect", "backend", "model", "status", "error", "action", "kind", "tools", "window"),
@@ -20,11 +21,9 @@ _COPIED = (
     *("summary", "recalled", "recalled_tokens", "left_out", "left_out_of", "searches", "refusals"),
     *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
 )
-_LEFT_OUT = frozenset({"checkpoint", "body", "credential"})
 NAMES = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(e.Event)}
 _FIELDS = {
-    kind: tuple(field.name for field in fields(kind) if field.name not in _LEFT_OUT)
-    for kind in get_args(e.Event)
+    kind: tuple(field.name for field in fields(kind)) for kind in get_args(e.Event) if kind not in UNKEPT
 }
 
 
@@ -38,7 +37,7 @@ def outcome_of(record: Record, now: float) -> dict[str, Any]:
     """One request; `now` is on the clock of the journals."""
     outcome, usage = record.outcome, record.outcome.usage or {}
     told: dict[str, Any] = {
-        "id": record.id,
+        "id": outcome.id,
         "conversation": None if record.talk is None else record.talk.id,
         "owner": owner(record.tenant),
         "at": record.at,
@@ -64,7 +63,7 @@ def turn_of(record: Record, now: float) -> dict[str, Any]:
         **outcome_of(record, now),
         "messages": record.messages,
         "checkpoint": note_of(record.note),
-        "events": [{"at": round(at, 4), **event_of(event)} for at, event in record.events],
+        "events": [{"at": round(at, 4), **event_of(event)} for at, event in record.outcome.story],
     }
 
 
@@ -108,7 +107,7 @@ def row_of(talk: Talk, viewer: Viewer, now: float, parts: Parts | None) -> dict[
         **dict(zip(("trigger", "target", "pause"), points, strict=True)),
         "prompt": record.prompt,
         "bar": _bar(record, parts),
-        "pauses": record.pauses,
+        "pauses": list(record.pauses),
         "compactions": talk.compactions + (outcome.compactions if record.running else 0),
         "checkpoint": note_of(_newest_note(talk, record)),
         "sent_tokens": talk.sent,
@@ -122,13 +121,13 @@ def progress_of(talk: Talk, now: float) -> dict[str, Any]:
     """How far the answer that is being made has come."""
     record = talk.shown
     record.follow()
-    return {"id": talk.id, "request": record.id, "state": record.state, **_progress(record, now)}
+    return {"id": talk.id, "request": record.outcome.id, "state": record.state, **_progress(record, now)}
 
 
 def _state(talk: Talk, record: Record) -> dict[str, Any]:
     return {
         "state": "compacting" if talk.rewriting and not record.running else record.state,
-        "request": record.id,
+        "request": record.outcome.id,
         "stoppable": record.running and record.job is not None,
         "streamed": record.streamed,
     }
@@ -144,9 +143,10 @@ def _progress(record: Record, now: float) -> dict[str, Any]:
 
 
 def _speed(record: Record, now: float) -> float | None:
-    if not record.running or record.began is None:
+    first = record.outcome.first_byte
+    if not record.running or first is None:
         return None if record.speed is None else round(record.speed, 1)
-    said, since = record.tokens_said(), now - record.began
+    said, since = record.tokens_said(), now - record.since - first
     return round(said / since, 1) if said and since > 0 else None
 
 

@@ -259,7 +259,8 @@ class Attempts:
         # A stream is watched as it comes; no local backend compresses one.
         headers = uncompressed(job.exchange.headers) if stream else decodable(job.exchange.headers)
         drop: frozenset[bytes] = frozenset() if encoded else _ENCODING
-        job.journal.tell(Sent(why, stream, body))
+        job.posted, job.posts = body, job.posts + 1
+        job.journal.tell(Sent(why, stream))
         carried = job.journal.carried(headers)
         try:
             return await job.route.upstream.send("POST", _target(job), carried, body, drop=drop)

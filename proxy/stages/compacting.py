@@ -30,7 +30,7 @@ from proxy.stages.recalling import Recaller
 from proxy.stages.room import cut_from_newest, for_results, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
-from proxy.telemetry.events import Compacted, Compacting
+from proxy.telemetry.events import Compacted, Compacting, Kept
 
 UNREAD = 0.4
 """Share of the window up to which results that the model has not read yet stay whole."""
@@ -136,9 +136,10 @@ class Compactor:
         done, made = await self._shared(job, budget, goal, limit)
         seconds = job.journal.clock() - since
         figures = (round(done.before), round(done.after), seconds)
-        job.journal.tell(Compacted(done.kind, *figures, done.summary, done.rungs, made))
+        job.journal.tell(Compacted(done.kind, *figures, done.summary, done.rungs))
         if made is None:
             return None
+        job.journal.tell(Kept(made))
         job.prompt.checkpoint = made
         job.prompt.history = done.messages
         prompt = job.prompt

@@ -135,6 +135,9 @@ class Job:
     """Tells the whole answer, once it has ended in good order."""
     expected: Expected | None = None
     """Set where it is done ahead of time, in the background."""
+    posted: bytes = b""
+    """What was sent for it last, and how often something was."""
+    posts: int = 0
     progress: Progress = field(default_factory=Progress)
     """Of its summary, or of the one that it waits for."""
     alone: asyncio.Lock | None = None

@@ -39,7 +39,8 @@ class Routed:
 class Taken:
     """It was read and prepared. `job` is it as the stages know it; `request` is it as it came, in so many bytes.
 
-    What was said is in there: it is for those who show it to whom it belongs (`proxy.live`), and for nobody else.
+    What was said is in there: it is for those who show it to whom it belongs (`proxy.live`), and for nobody else, and is
+    never kept with what happened.
     """
 
     job: object = field(repr=False, compare=False)
@@ -117,7 +118,7 @@ class Compacted:
     """The history was shortened, or could not be: then `after` equals `before`.
 
     `summary`: what stands for what was taken out: `written` by a model, an `extract` made by code, or empty for neither.
-    `rungs`: of the ladder, those that took something out. `checkpoint`: what was kept of it, as in `Taken`.
+    `rungs`: of the ladder, those that took something out.
     """
 
     kind: str
@@ -126,12 +127,18 @@ class Compacted:
     seconds: float
     summary: str = ""
     rungs: tuple[str, ...] = ()
-    checkpoint: object = field(default=None, repr=False, compare=False)
 
     @property
     def gained(self) -> bool:
         """Whether it helped."""
         return self.after < self.before
+
+
+@record(frozen=True, slots=True)
+class Kept:
+    """What was done to the history is kept as this `checkpoint`. As in `Taken`."""
+
+    checkpoint: object = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +184,10 @@ class HandedOver:
 
 @record(frozen=True, slots=True)
 class Sent:
-    """A request went to the backend: the first, or another one for this reason.
-
-    `stream`: its answer is to be one. `body`: what was said to it, as in `Taken`.
-    """
+    """A request went to the backend: the first, or another one for this reason; `stream`: its answer is to be one."""
 
     why: str
     stream: bool = False
-    body: bytes = field(default=b"", repr=False, compare=False)
 
 
 @record(frozen=True, slots=True)
@@ -317,6 +320,7 @@ Event: TypeAlias = (
     | Summarising
     | Summarised
     | Compacted
+    | Kept
     | Recalled
     | MessageCut
     | CompactedAhead

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 from proxy.neutral.record import record
-from proxy.telemetry.events import Event, Failed, Finished
+from proxy.telemetry.events import Answering, Event, Failed, Finished, Kept, Received, Taken
 from proxy.telemetry.outcome import NOTED, Outcome
 from proxy.wire.headers import Headers
 
@@ -27,6 +27,8 @@ class Told:
 
 ALL: frozenset[type] = frozenset(get_args(Event))
 """Every type of event."""
+UNKEPT: frozenset[type] = frozenset({Received, Taken, Answering, Kept})
+"""Those that are no part of what happened, or in which there is what was said."""
 Listener: TypeAlias = Callable[[Told], None]
 """Called at once, in order. It must be quick, and must not raise."""
 Carrier: TypeAlias = Callable[[Outcome, Headers], Headers]
@@ -39,14 +41,24 @@ class Journals:
     def __init__(self, *, clock: Callable[[], float]) -> None:
         """`clock` gives seconds that never go back."""
         self.clock = self._clock = clock
-        self._listeners: list[tuple[Listener, frozenset[type]]] = []
+        self._listeners: list[tuple[Listener, frozenset[type], bool]] = []
         self._by_type: dict[type, tuple[Listener, ...]] = {}
+        self._aside: dict[type, tuple[Listener, ...]] = {}
+        self.keeping = 0
+        """Events of each request that are kept with its outcome: as many as somebody would show."""
         self.carrier: Carrier | None = None
         """Whoever has requests to backends say which trace they belong to; None: the client's own headers go on as they came."""
 
     def listen(self, listener: Listener, *types: type) -> Callable[[], None]:
         """Tell it all events, or those of these types, from now on; call what is returned to stop that."""
-        entry = (listener, frozenset(types) or ALL)
+        return self._listen(listener, frozenset(types) or ALL, aside=False)
+
+    def listen_aside(self, listener: Listener) -> Callable[[], None]:
+        """Tell it all events of background work, and of nothing else; see `listen`."""
+        return self._listen(listener, ALL, aside=True)
+
+    def _listen(self, listener: Listener, types: frozenset[type], *, aside: bool) -> Callable[[], None]:
+        entry = (listener, types, aside)
         self._listeners.append(entry)
         self._sort()
 
@@ -57,18 +69,21 @@ class Journals:
         return stop
 
     def _sort(self) -> None:
-        self._by_type.clear()
-        for kind in ALL:
-            if found := tuple(listener for listener, kinds in self._listeners if kind in kinds):
-                self._by_type[kind] = found
+        for by_type, aside in ((self._by_type, False), (self._aside, True)):
+            by_type.clear()
+            for kind in ALL:
+                if found := tuple(
+                    each for each, kinds, only in self._listeners if kind in kinds and only <= aside
+                ):
+                    by_type[kind] = found
 
     def open(self, request_id: str) -> Journal:
         """The journal of a request that has just come."""
-        return Journal(request_id, self._by_type, self._clock, self.carrier)
+        return Journal(request_id, self._by_type, self._clock, self.carrier, self.keeping)
 
     def aside(self, request_id: str, of: Outcome) -> Journal:
         """The journal of background work after a request; it is no request, so it is never closed, and counts as none."""
-        journal = Journal(request_id, self._by_type, self._clock, self.carrier)
+        journal = Journal(request_id, self._aside, self._clock, self.carrier)
         journal.outcome.backend, journal.outcome.model = of.backend, of.model
         journal.outcome.credential, journal.outcome.ahead = of.credential, True
         return journal
@@ -87,12 +102,14 @@ class Journal:
         listeners: Mapping[type, Sequence[Listener]],
         clock: Callable[[], float],
         carrier: Carrier | None = None,
+        keeping: int = 0,
     ) -> None:
-        """`listeners` are those of each type of event; who comes or goes is looked up anew each time."""
+        """`listeners` are those of each type of event; who comes or goes is looked up anew each time. `keeping`: see `Journals`."""
         self.outcome = Outcome(id=request_id)
         self.clock = clock
         self._listeners = listeners
         self._carrier = carrier
+        self._keeping = keeping
         self._since = clock()
         self._closed = False
         self.delivered = False
@@ -107,11 +124,13 @@ class Journal:
         """Something happened. What comes after the end is no part of the request any more, and told nobody."""
         if self._closed:
             return
-        now = self.clock()
-        if noted := NOTED.get(type(event)):
-            noted(self.outcome, event, now - self._since)
-        if listeners := self._listeners.get(type(event)):
-            told = Told(self.outcome.id, now, event, self.outcome)
+        now, kind, outcome = self.clock(), type(event), self.outcome
+        if (noted := NOTED.get(kind)) is not None:
+            noted(outcome, event, now - self._since)
+        if len(outcome.story) < self._keeping and kind not in UNKEPT:
+            outcome.story.append((now - self._since, event))
+        if (listeners := self._listeners.get(kind)) is not None:
+            told = Told(outcome.id, now, event, outcome)
             for listener in listeners:
                 listener(told)
 

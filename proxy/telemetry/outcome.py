@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from proxy.telemetry import events as e
 
+Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 CLIENT_LEFT = 499
 """Status of a request whose client left before it was answered (nginx's word for it)."""
 FORWARDED = "forwarded"
@@ -42,6 +43,8 @@ class Outcome:
     conversation: str = ""
     """A digest of what the client names it by; empty: it does not."""
     status: int = 0
+    doing: Activity = "reading"
+    """What is being done, while it runs."""
     action: str = PASSED
     kind: str = ""
     """Of the newest reduction that its history went through; empty: none."""
@@ -94,6 +97,8 @@ class Outcome:
     """Tokens of the whole answer, as the client was or would have been told."""
     error: str | None = None
     """Code of the error that the client got; None: none."""
+    story: list[tuple[float, e.Event]] = field(default_factory=list, repr=False, compare=False)
+    """What happened, with the seconds since it was received, as far as that is kept (`Journals.keeping`)."""
 
     @property
     def fill(self) -> float | None:
@@ -138,7 +143,7 @@ def _shaped(outcome: Outcome, event: e.Shaped, _: float) -> None:
 
 
 def _compacting(outcome: Outcome, _: e.Compacting, __: float) -> None:
-    outcome.action = COMPACTING
+    outcome.action, outcome.doing = COMPACTING, "compacting"
 
 
 def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
@@ -148,7 +153,7 @@ def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
         outcome.extracts += event.summary == "extract"
         outcome.compactions += 1
         outcome.rungs = tuple(dict.fromkeys((*outcome.rungs, *event.rungs)))
-    outcome.action = outcome.kind or FORWARDED
+    outcome.action, outcome.doing = outcome.kind or FORWARDED, "waiting"
     outcome.compaction_seconds += event.seconds
 
 
@@ -177,12 +182,14 @@ def _stopped(outcome: Outcome, _: e.Stopped, __: float) -> None:
 
 
 def _first_byte(outcome: Outcome, _: e.FirstByte, elapsed: float) -> None:
+    outcome.doing = "answering"
     if outcome.first_byte is None:
         outcome.first_byte = elapsed
 
 
 def _sent(outcome: Outcome, _: e.Sent, __: float) -> None:
     outcome.attempts += 1
+    outcome.doing = "waiting"
 
 
 def _repeated(outcome: Outcome, event: e.Repeated, _: float) -> None:
@@ -206,10 +213,12 @@ def _refused(outcome: Outcome, _: e.Refused, __: float) -> None:
 
 def _paused(outcome: Outcome, _: e.Paused, __: float) -> None:
     outcome.pauses += 1
+    outcome.doing = "paused"
 
 
 def _resumed(outcome: Outcome, _: e.Resumed, __: float) -> None:
     outcome.resumes += 1
+    outcome.doing = "answering"
 
 
 NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {

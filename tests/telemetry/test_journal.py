@@ -118,3 +118,36 @@ def test_background_work_counts_as_no_request_and_is_told_in_a_line_of_its_own()
     outcome = journal.outcome
     assert ahead_line(outcome, done) == "ahead_1 b/m: compacted ahead: done, 900 to 400 tokens in 2.0 s"
     assert ahead_line(outcome, e.CompactedAhead("useless")) == "ahead_1 b/m: compacted ahead: useless"
+
+
+def test_what_happened_is_kept_as_far_as_somebody_would_show_it_and_nothing_that_was_said() -> None:
+    journals = Journals(clock=Clock())
+    before = journals.open("r-1")
+    journals.keeping = 3
+    journal = journals.open("r-2")
+    for each in (before, journal):
+        each.tell(e.Received("chat", "digest"))
+        each.tell(e.Taken("secret", "secret", 6))
+        for number in range(5):
+            each.tell(e.Measured(number, 1000))
+        each.close(200)
+    assert before.outcome.story == []
+    assert [event for _, event in journal.outcome.story] == [e.Measured(at, 1000) for at in range(3)]
+    assert [at for at, _ in journal.outcome.story] == sorted(at for at, _ in journal.outcome.story)
+
+
+def test_who_listens_to_background_work_hears_all_of_it_and_no_request() -> None:
+    journals = Journals(clock=Clock())
+    heard: list[Told] = []
+    stop = journals.listen_aside(heard.append)
+    journal = journals.open("r")
+    aside = journals.aside("ahead_1", journal.outcome)
+    for each in (journal, aside):
+        each.tell(e.Compacting(900))
+        each.tell(e.Measured(400, 1000))
+    stop()
+    aside.tell(e.Compacting(900))
+    assert [(told.id, type(told.event)) for told in heard] == [
+        ("ahead_1", e.Compacting),
+        ("ahead_1", e.Measured),
+    ]

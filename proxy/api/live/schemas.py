@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.live.diff import What
-from proxy.live.record import Activity
+from proxy.telemetry.outcome import Activity
 
 
 class _Told(BaseModel):

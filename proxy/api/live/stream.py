@@ -46,7 +46,7 @@ class LiveFeed:
             raise Overloaded(f"{MOST_VIEWERS} viewers are looking already, which is all that may.")
         feed, book = Feed(self._looker.book, viewer, only), self._looker.book
         self._viewers += 1
-        book.watching.add(feed)
+        book.watch(feed)
         try:
             with exchange.watched():
                 await exchange.start(200, _HEADERS)
@@ -54,7 +54,7 @@ class LiveFeed:
                 await self._go_on(exchange, feed, session)
                 await exchange.end()
         finally:
-            book.watching.discard(feed)
+            book.leave(feed)
             self._viewers -= 1
 
     async def _go_on(self, exchange: Exchange, feed: Feed, session: Mapping[str, Any]) -> None:
