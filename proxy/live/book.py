@@ -92,7 +92,7 @@ class Book:
                 (self._taken, (e.Taken,)),
                 (self._answering, (e.Answering,)),
                 (self._end, tuple(_ENDS)),
-                (self._noted, (e.Kept, e.Summarised, e.Paused)),
+                (self._noted, (e.CheckpointKept, e.Summarised, e.Paused)),
             ):
                 journals.listen(listener, *kinds)
             journals.listen_aside(self._told_aside)
@@ -171,7 +171,7 @@ class Book:
             return
         elif isinstance(event, e.Summarised):
             talk.verdicts.appendleft((self.clock(), event.verdict))
-        elif isinstance(event, e.Kept) and isinstance(event.checkpoint, Checkpoint):
+        elif isinstance(event, e.CheckpointKept) and isinstance(event.checkpoint, Checkpoint):
             self.noted(talk, Note.of(event.checkpoint))
 
     def _told_aside(self, told: Told) -> None:

@@ -30,7 +30,7 @@ from proxy.stages.recalling import Recaller
 from proxy.stages.room import cut_from_newest, for_results, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
-from proxy.telemetry.events import Compacted, Compacting, Kept
+from proxy.telemetry.events import CheckpointKept, Compacted, Compacting
 
 UNREAD = 0.4
 """Share of the window up to which results that the model has not read yet stay whole."""
@@ -139,7 +139,7 @@ class Compactor:
         job.journal.tell(Compacted(done.kind, *figures, done.summary, done.rungs))
         if made is None:
             return None
-        job.journal.tell(Kept(made))
+        job.journal.tell(CheckpointKept(made))
         job.prompt.checkpoint = made
         job.prompt.history = done.messages
         prompt = job.prompt

@@ -135,7 +135,7 @@ class Compacted:
 
 
 @record(frozen=True, slots=True)
-class Kept:
+class CheckpointKept:
     """What was done to the history is kept as this `checkpoint`. As in `Taken`."""
 
     checkpoint: object = field(repr=False, compare=False)
@@ -320,7 +320,7 @@ Event: TypeAlias = (
     | Summarising
     | Summarised
     | Compacted
-    | Kept
+    | CheckpointKept
     | Recalled
     | MessageCut
     | CompactedAhead

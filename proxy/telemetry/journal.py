@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 from proxy.neutral.record import record
-from proxy.telemetry.events import Answering, Event, Failed, Finished, Kept, Received, Taken
+from proxy.telemetry.events import Answering, CheckpointKept, Event, Failed, Finished, Received, Taken
 from proxy.telemetry.outcome import NOTED, Outcome
 from proxy.wire.headers import Headers
 
@@ -27,7 +27,7 @@ class Told:
 
 ALL: frozenset[type] = frozenset(get_args(Event))
 """Every type of event."""
-UNKEPT: frozenset[type] = frozenset({Received, Taken, Answering, Kept})
+UNKEPT: frozenset[type] = frozenset({Received, Taken, Answering, CheckpointKept})
 """Those that are no part of what happened, or in which there is what was said."""
 Listener: TypeAlias = Callable[[Told], None]
 """Called at once, in order. It must be quick, and must not raise."""

@@ -62,7 +62,7 @@ def test_every_event_of_a_timeline_is_in_the_document() -> None:
 
 def test_what_was_said_goes_to_nobody_who_writes_events_down() -> None:
     saying = {kind for kind in get_args(e.Event) if not all(field.repr for field in fields(kind))}
-    assert saying == {e.Taken, e.Kept, e.Answering}
+    assert saying == {e.Taken, e.CheckpointKept, e.Answering}
     assert saying < UNKEPT
     assert saying.isdisjoint(tracing._NOTED)
     assert saying.isdisjoint(RequestLog.types)
