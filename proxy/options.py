@@ -16,12 +16,17 @@ from proxy.shortening.policy import NOTHING_SET, Limit, Policy, PruneLimits, lim
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
     *("recall", "recall_share", "recall_model", "virtual_window", "ahead"),
-    *("answer_cap", "tools_allowed", "system_prompt", "guide", "managed"),
+    *("answer_cap", "tools_allowed", "tools_first", "system_prompt", "agent_prompt", "guide", "managed"),
 )
 _HELPERS = ("summary_model", "recall_model")
 _CAP_SHARE = 1 / 4
 """Fraction of the window that the answer cap of the policy may take."""
 
+TOOLS_FIRST = (
+    *("*bash*", "*shell*", "exec*", "*run*command*", "read*", "edit*", "*replace*", "apply_patch", "write*"),
+    *("*grep*", "*search*", "glob*", "list*", "ls"),
+)
+"""What coding agents live by, in the order in which they use it."""
 _UNKNOWN = 2**31
 """Stands for a window that nobody tells: nothing is small for its sake."""
 
@@ -52,8 +57,12 @@ class Options:
     """Completion tokens asked for when the client sets no bound; 0: none; None: what the policy says."""
     tools_allowed: tuple[str, ...] = ()
     """Globs on names of tools; empty: all."""
+    tools_first: tuple[str, ...] = TOOLS_FIRST
+    """Globs on names of tools in small letters: those that tell what they do where not all have room, the first one first."""
     system_prompt: str | None = None
     """Stands for the client's under policy `local`."""
+    agent_prompt: bool = True
+    """Whether a short prompt stands for a coding agent's long one, under policy `local`."""
     guide: str | None = None
     """Stands for the guide files that clients paste into their prompts, under policy `local`."""
     managed: bool | None = None
@@ -160,6 +169,11 @@ class Options:
     def own_system_prompt(self) -> str | None:
         """What stands for the client's system prompt, if anything does: only where `local` was chosen."""
         return self.system_prompt if self.policy == "local" else None
+
+    @property
+    def shortens_agents(self) -> bool:
+        """Whether a short prompt stands for a coding agent's long one: only where `local` was chosen."""
+        return self.agent_prompt and self.policy == "local"
 
     @property
     def own_guide(self) -> str | None:

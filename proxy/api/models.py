@@ -142,8 +142,15 @@ def _policy(options: Options, model: str, told: Mapping[str, Any]) -> dict[str, 
         "answer_cap": chosen.answer_cap_for(window),
         "tools_allowed": list(chosen.tools_allowed) or "all",
         "tool_descriptions": descriptions[chosen.policy],
-        "system_prompt": "as sent" if chosen.own_system_prompt is None else "replaced",
+        "system_prompt": _system_prompt(chosen),
+        "guide_file": "as sent" if chosen.own_guide is None else "replaced",
     }
+
+
+def _system_prompt(chosen: Options) -> str:
+    if chosen.own_system_prompt is not None:
+        return "replaced"
+    return "short, of coding agents" if chosen.shortens_agents else "as sent"
 
 
 def _object(public: str, route: Route, known: Mapping[str, Listed], options: Options) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def options_of(settings: Settings) -> Options:
         limits=settings.limits,
         answer_cap=settings.answer_cap,
         tools_allowed=settings.tools_allowed,
+        tools_first=settings.tools_first,
+        agent_prompt=settings.agent_prompt,
         system_prompt=texts["system_prompt"],
         guide=texts["guide"],
         emulate_tools=settings.emulate_tools,

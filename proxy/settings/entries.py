@@ -126,5 +126,7 @@ class ModelSetting(BaseModel):
     ahead: AheadMode | None = None
     answer_cap: int | None = Field(default=None, ge=0)
     tools_allowed: tuple[str, ...] | None = None
+    tools_first: tuple[str, ...] | None = None
+    agent_prompt: bool | None = None
     system_prompt_file: Path | None = None
     guide_file: Path | None = None

@@ -16,6 +16,7 @@ from pydantic_settings import (
 from typing_extensions import override
 
 from proxy.environment import is_injected, numbered
+from proxy.options import TOOLS_FIRST
 from proxy.settings.entries import (
     AheadMode,
     BackendSetting,
@@ -132,6 +133,13 @@ class Settings(BaseSettings):
     )
     system_prompt_file: Path | None = Field(
         None, description="File whose text stands for the client's system prompt under local."
+    )
+    tools_first: WordList = Field(
+        TOOLS_FIRST,
+        description="Globs on names of tools, in small letters: which say what they do where not all have room, under local.",
+    )
+    agent_prompt: bool = Field(
+        True, description="Put a short system prompt in place of a coding agent's long one, under local."
     )
     guide_file: Path | None = Field(
         None,

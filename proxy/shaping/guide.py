@@ -38,7 +38,7 @@ _FORMS: tuple[tuple[re.Pattern[str], re.Pattern[str], bool], ...] = (
     ),
     (
         re.compile(r"^--- Context from: (?P<path>[^\n]{1,400}?) ---\n", re.MULTILINE),
-        re.compile(r"\n--- End of Context from: "),
+        re.compile(r"\n--- End of Context from: [^\n]{0,400}"),
         False,
     ),
 )
@@ -63,6 +63,8 @@ class Guide:
     start: int
     begins: int
     ends: int
+    over: int
+    """Where what closes it ends."""
     path: str
 
 
@@ -80,8 +82,9 @@ def guides_in(text: str) -> list[Guide]:
             continue  # a guide may quote another one's opening
         closed = closing.search(text, opening.end())
         if closed is not None or loose:
-            ends = len(text) if closed is None else closed.start()
-            found.append(Guide(opening.start(), opening.end(), max(ends, opening.end()), opening["path"]))
+            ends, over = (len(text),) * 2 if closed is None else closed.span()
+            path = opening["path"] + "/AGENTS.md" * opening.group().startswith(_CODEX)
+            found.append(Guide(opening.start(), opening.end(), max(ends, opening.end()), over, path))
     return found
 
 

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from proxy.history.turns import calls_of
-from proxy.neutral.request import Message, Request, leading_system
+from proxy.history.turns import calls_of, newest_user
+from proxy.neutral.request import Message, Request, leading_system, text_of
 from proxy.options import Options
+from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.diet import diet, diet_from, named_only
 from proxy.shaping.guide import guided
+from proxy.shaping.toolset import tool_set
+from proxy.shortening.policy import BYTES_PER_TOKEN
 from proxy.wire.jsontext import dumps, loads
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
@@ -66,9 +69,9 @@ def steps(request: Request, options: Options, window: int | None) -> Iterator[Sh
     begun = request
     if (request := _guided(begun, options, window)) is not begun:
         yield ShapedPart("guide", begun, request)
-    if (prompted := _prompted(request, options)) is not request:
+    if (prompted := _prompted(request, options, window)) is not request:
         yield ShapedPart("system", request, prompted)
-    if fields := _tools(prompted.body, options, window):
+    if fields := _tools(prompted, options, window):
         yield ShapedPart("tools", prompted, prompted.changed(**fields))
 
 
@@ -85,13 +88,27 @@ def _guided(request: Request, options: Options, window: int | None) -> Request:
     return request if messages is request.messages else request.changed(messages=messages)
 
 
-def _prompted(request: Request, options: Options) -> Request:
-    text = options.own_system_prompt
-    if text is None or not (lead := leading_system(request.messages)):
+def _prompted(request: Request, options: Options, window: int | None) -> Request:
+    text, lead = options.own_system_prompt, leading_system(request.messages)
+    if text is None and lead and window is not None and options.shortens_agents:
+        text = _of_agent(request, lead, options, window)
+    if text is None or not lead:
         # A request without a system prompt gets none: it may be a chore of the client's own.
         return request
     system = {"role": request.messages[0]["role"], "content": text}
     return request.changed(messages=[system, *request.messages[lead:]])
+
+
+def _of_agent(request: Request, lead: int, options: Options, window: int) -> str | None:
+    """A short prompt for a coding agent whose own, with its tools, takes too much of the window; None: it stays."""
+    text = "\n\n".join(map(text_of, request.messages[:lead]))
+    tools = request.body.get("tools")
+    if not isinstance(tools, list) or len(text) + len(dumps(tools)) <= diet_from(window):
+        return None
+    names = tuple(name for name in map(tool_name, tools) if name)
+    if not is_agent(text, names):
+        return None
+    return shortened_prompt(text, tuple(filter(options.allows_tool, names)), window)
 
 
 def narrowed(request: Request, covered: Sequence[Message], options: Options, window: int) -> dict[str, Any]:
@@ -119,14 +136,18 @@ def tool_name(tool: Any) -> str:
     return str(named.get("name") or tool.get("type") or "")
 
 
-def _tools(body: Mapping[str, Any], options: Options, window: int | None) -> dict[str, Any]:
+def _tools(request: Request, options: Options, window: int | None) -> dict[str, Any]:
     fields: dict[str, Any] = {}
+    body = request.body
     for form, choice in _FORMS:
         tools = body.get(form)
         if not isinstance(tools, list) or not tools:
             continue
         allowed = [tool for tool in tools if options.allows_tool(tool_name(tool))]
         slim = _slim(allowed, options, window)
+        tokens = None if window is None else options.limits_for(window).tools
+        if tokens is not None:
+            slim = tool_set(slim, _called(request), options.tools_first, tokens * BYTES_PER_TOKEN)
         if not allowed:
             fields |= {name: None for name in (form, choice, "parallel_tool_calls") if name in body}
         elif slim is not allowed or len(allowed) < len(tools):
@@ -134,6 +155,12 @@ def _tools(body: Mapping[str, Any], options: Options, window: int | None) -> dic
         if allowed and not _chosen(body.get(choice), options):
             fields[choice] = "auto"
     return fields
+
+
+def _called(request: Request) -> set[str]:
+    """Tools that were called in earlier turns: within a turn the prompt stays as it began."""
+    earlier = request.messages[: newest_user(request.messages) or 0]
+    return {tool_name(call) for message in earlier for call in calls_of(message)}
 
 
 def _chosen(choice: Any, options: Options) -> bool:

@@ -18,6 +18,7 @@ Limit = Literal[
     "entries",
     "result_tokens",
     "guide",
+    "tools",
 ]
 """What can be set alone, whatever the policy says."""
 
@@ -60,6 +61,8 @@ class PruneLimits:
     """Whether each result is capped as it comes in, be there ever so much room, and not only when a compaction is due."""
     guide: int | None = None
     """Tokens of the guide files that a client pastes into its prompt, together; None: as many as they have."""
+    tools: int | None = None
+    """Tokens of tool definitions up to which tools say more than how they are called; None: all do."""
     answer_cap: int | None = None
     """Completion tokens asked for when the client sets no bound."""
 
@@ -77,15 +80,16 @@ LOCAL = PruneLimits(
     results=ResultLimits(lines=200, line_characters=500, output_characters=1_500, entries=20, tokens=2_000),
     from_the_first=True,
     guide=600,
+    tools=800,
     answer_cap=1_000,
 )
-_LOCAL_PRUNING = replace(LOCAL, from_the_first=False, guide=None, answer_cap=None)
+_LOCAL_PRUNING = replace(LOCAL, from_the_first=False, guide=None, tools=None, answer_cap=None)
 """What `auto` takes of the local ones for a small window."""
 
 _PROTECT_SHARE = 1 / 5
 _GAIN_SHARE = 1 / 10
 _RESULT_SHARE = 1 / 5
-_GUIDE_SHARE = 1 / 20
+_LAYER_SHARE = 1 / 20
 _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
 
@@ -98,7 +102,8 @@ def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHIN
         limits,
         protect_newest=figures["protect_newest"],
         minimum_gain=figures["minimum_gain"],
-        guide=chosen.get("guide", _guide(limits, window)),
+        guide=chosen.get("guide", _layer(limits.guide, window)),
+        tools=chosen.get("tools", _layer(limits.tools, window)),
         message=window * _MESSAGE_SHARE,
         worth=window * _WORTH_SHARE,
         results=ResultLimits(
@@ -117,7 +122,10 @@ def origins_for(policy: Policy, window: int) -> dict[str, str]:
     named = "standard" if limits is STANDARD else "local"
     own, capped = _figures(limits, None), _figures(limits, window)
     told = {str(name): named if own[name] == capped[name] else "window" for name in own}
-    return {**told, "guide": named if limits.guide == _guide(limits, window) else "window"}
+    layers = {"guide": limits.guide, "tools": limits.tools}
+    return told | {
+        name: named if tokens == _layer(tokens, window) else "window" for name, tokens in layers.items()
+    }
 
 
 def _of_policy(policy: Policy, window: int) -> PruneLimits:
@@ -126,8 +134,9 @@ def _of_policy(policy: Policy, window: int) -> PruneLimits:
     return _LOCAL_PRUNING if policy == "auto" and window <= SMALL_WINDOW else STANDARD
 
 
-def _guide(limits: PruneLimits, window: int) -> int | None:
-    return None if limits.guide is None else min(limits.guide, int(window * _GUIDE_SHARE))
+def _layer(tokens: int | None, window: int) -> int | None:
+    """What a layer in front of the conversation may have; None: it is as it comes."""
+    return None if tokens is None else min(tokens, int(window * _LAYER_SHARE))
 
 
 def _figures(limits: PruneLimits, window: int | None) -> dict[Limit, int]:

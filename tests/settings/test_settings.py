@@ -211,7 +211,7 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     assert "spillway.toml" in broken
     assert "line 1" in broken
     assert (
-        "SPILLWAY_NOSUCH: no such setting; allowed are admin_keys, ahead, allow_admin, allow_open"
+        "SPILLWAY_NOSUCH: no such setting; allowed are admin_keys, agent_prompt, ahead, allow_admin, allow_open"
         in refusal(toml(tmp_path, "nosuch = 1"))
     )
 

@@ -81,7 +81,10 @@ def test_a_tool_that_is_not_offered_is_not_demanded(tools: str, choice: str) -> 
 def test_tools_are_described_in_a_sentence_under_local_or_where_they_fill_the_window(copies: int) -> None:
     tools = [tool(f"read{number}", LONG) for number in range(copies)]
     asked = request(tools=tools)
-    for options, window in ((Options(policy="local", answer_cap=0), 10**7), (Options(), 512)):
+    for options, window in (
+        (Options(policy="local", answer_cap=0, limits={"tools": 10**6}), 10**7),
+        (Options(), 512),
+    ):
         made = sent(shape(asked, options, window))["tools"]
         assert {each["function"]["description"] for each in made} == {"Reads a file."}
         assert [tool_name(each) for each in made] == [tool_name(each) for each in tools]

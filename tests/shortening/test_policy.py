@@ -53,6 +53,7 @@ def figures(limits: PruneLimits) -> dict[str, int | None]:
         "minimum_gain": limits.minimum_gain,
         "result_tokens": told.pop("tokens"),
         "guide": limits.guide,
+        "tools": limits.tools,
         **told,
     }
 

@@ -12,7 +12,11 @@ import pytest
 
 from proxy.neutral.request import text_of
 from proxy.settings import ModelSetting
-from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, qa, summariser
+from proxy.wire.jsontext import dumps
+from tests.agent_prompts import ENVIRONMENT, PROMPT, TOOLS
+from tests.agent_prompts import RULES as RULES_OF_AGENT
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser
+from tests.fakes.tokens import FakeTokenizer
 from tests.proxying import Proxy, running_proxy
 from tests.shaping.test_guide import ASK, FORMS, GUIDE, RULES, claude, opencode, text
 
@@ -83,3 +87,186 @@ def test_a_limit_for_guides_holds_whatever_the_policy() -> None:
     with staged(policy="standard", limits={"guide": 300}) as (fake, proxy):
         ask(proxy, claude(GUIDE))
         assert len(text(fake.chats()[-1].json["messages"])) < 2000 < len(GUIDE)
+
+
+# The prompt and the tools of a coding agent
+
+
+TASK = {"role": "user", "content": "Mend the parser."}
+AGENT: list[dict[str, Any]] = [{"role": "system", "content": PROMPT}, TASK]
+
+
+def fixed(body: dict[str, Any]) -> int:
+    """Tokens of what stands in front of the conversation."""
+    return FakeTokenizer().count(text(body["messages"][:1]) + dumps(body["tools"]).decode())
+
+
+def by_name(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {tool["function"]["name"]: tool["function"] for tool in body["tools"]}
+
+
+def caller(name: str, *, native: bool, **arguments: str) -> Any:
+    """Calls a tool once, and then says that it is done."""
+    made = dumps(arguments).decode()
+    written = f'<tool_call>{{"name": "{name}", "arguments": {made}}}</tool_call>'
+
+    def brain(question: Question) -> Reply:
+        if len(question.messages) > 2:
+            return Reply(text="Done.")
+        return Reply(tool_calls=(ToolCall(name, made),)) if native else Reply(text=written)
+
+    return brain
+
+
+def test_one_switch_takes_four_fifths_off_what_an_agent_sends_in_front_of_every_prompt() -> None:
+    given = {"messages": AGENT, "tools": TOOLS}
+    with staged() as (fake, proxy):
+        told = proxy.client.post("/spillway/explain", json={"model": "m", **given}).json()["shaped"]
+        answer = ask(proxy, AGENT, tools=TOOLS)
+        sent = fake.chats()[-1].json
+    assert fixed(given) > 5000
+    assert fixed(sent) < fixed(given) / 5
+    shaped = dict(part.split("=") for part in answer.headers["x-spillway-shaped"].split(", "))
+    assert {kind: str(tokens) for kind, tokens in told.items()} == shaped
+    assert set(shaped) == {"system", "tools"}
+    assert sum(map(int, shaped.values())) == pytest.approx(fixed(given) - fixed(sent), rel=0.3)
+
+
+def test_rules_environment_names_and_guides_are_kept_word_for_word() -> None:
+    prompt = f"{PROMPT}\nInstructions from: /home/me/work/AGENTS.md\nUse tabs."
+    with staged() as (fake, proxy):
+        ask(proxy, [{"role": "system", "content": prompt}, TASK], tools=TOOLS)
+        system, user = fake.chats()[-1].json["messages"]
+    assert user == TASK
+    assert system["role"] == "system"
+    for kept in (
+        *RULES_OF_AGENT,
+        *ENVIRONMENT,
+        "release-notes",
+        "Instructions from: /home/me/work/AGENTS.md\nUse tabs.",
+    ):
+        assert system["content"].count(kept) == 1, kept
+    assert system["content"].startswith("You are crafter, a coding agent ")
+    assert ", ".join(by_name({"tools": TOOLS})) in system["content"]
+    assert "2+2" not in system["content"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "window"),
+    [({"policy": "standard"}, WINDOW), ({"agent_prompt": False}, WINDOW), ({}, 64_000)],
+)
+def test_where_the_prompt_stays_as_it_is_sent(settings: dict[str, Any], window: int) -> None:
+    with staged(window, **settings) as (fake, proxy):
+        ask(proxy, AGENT, tools=TOOLS)
+        assert fake.chats()[-1].json["messages"] == AGENT
+
+
+def test_a_prompt_that_is_no_coding_agents_stays() -> None:
+    others = [
+        (PROMPT.replace("software engineering", "cooking").replace("CLI", "kitchen"), TOOLS),
+        (PROMPT, [t for t in TOOLS if t["function"]["name"] in {"webfetch", "task", "skill"}] * 3),
+        (PROMPT * 3, []),
+    ]
+    with staged() as (fake, proxy):
+        for prompt, tools in others:
+            messages = [{"role": "system", "content": prompt}, TASK]
+            ask(proxy, messages, **({"tools": tools} if tools else {}))
+            assert fake.chats()[-1].json["messages"] == messages
+
+
+def test_a_prompt_of_the_users_own_comes_first(tmp_path: Path) -> None:
+    own = tmp_path / "prompt.txt"
+    own.write_text("Be brief.")
+    with staged(system_prompt_file=own) as (fake, proxy):
+        ask(proxy, AGENT, tools=TOOLS)
+        assert fake.chats()[-1].json["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_tools_that_are_used_most_tell_what_they_do_and_all_how_they_are_called() -> None:
+    with staged() as (fake, proxy):
+        ask(proxy, AGENT, tools=TOOLS)
+        usual = by_name(fake.chats()[-1].json)
+    with staged(tools_first=("webfetch", "t*"), limits={"tools": 700}) as (fake, proxy):
+        ask(proxy, AGENT, tools=TOOLS)
+        chosen = by_name(fake.chats()[-1].json)
+    assert {name for name, tool in usual.items() if "description" in tool} >= {"bash", "read", "edit"}
+    assert "description" not in usual["webfetch"]
+    assert "description" in chosen["webfetch"]
+    assert "description" not in chosen["bash"]
+    for name, tool in by_name({"tools": TOOLS}).items():
+        parameters = usual[name]["parameters"]
+        assert list(usual) == list(by_name({"tools": TOOLS}))
+        assert parameters["required"] == tool["parameters"]["required"]
+        assert {n: p["type"] for n, p in parameters["properties"].items()} == {
+            n: p["type"] for n, p in tool["parameters"]["properties"].items()
+        }
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_tool_that_tells_only_its_name_is_called_and_tells_more_from_the_next_turn_on(native: bool) -> None:
+    model = FakeModel("m", WINDOW, tools=native)
+    with (
+        LlamaCppFake([model], caller("webfetch", native=native, url="https://example.org/")) as fake,
+        running_proxy(fake, policy="local") as proxy,
+    ):
+        messages = list(AGENT)
+        called = said(ask(proxy, messages, tools=TOOLS, max_tokens=200))
+        (call,) = called["tool_calls"]
+        assert call["function"]["name"] == "webfetch"
+        messages += [called, {"role": "tool", "tool_call_id": call["id"], "content": "It is a page."}]
+        messages += [said(ask(proxy, messages, tools=TOOLS))]
+        ask(proxy, [*messages, {"role": "user", "content": "And now?"}], tools=TOOLS)
+        first, second, third = (chat.json for chat in fake.chats())
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+    if native:
+        assert first["tools"] == second["tools"]
+        assert "description" not in by_name(second)["webfetch"]
+        assert by_name(third)["webfetch"]["description"] == "Does webfetch."
+        others = [tool for name, tool in by_name(third).items() if name != "webfetch"]
+        assert others == [tool for name, tool in by_name(first).items() if name != "webfetch"]
+    else:
+        assert "Does webfetch." not in text_of(second["messages"][0])
+        assert "Does webfetch." in text_of(third["messages"][0])
+
+
+def test_the_front_of_the_prompt_stays_while_the_conversation_grows_and_is_compacted() -> None:
+    with staged(trigger=0.3, target=0.2) as (fake, proxy):
+        messages = list(AGENT)
+        actions = []
+        for number in range(24):
+            answer = ask(proxy, messages, tools=TOOLS)
+            actions.append(answer.headers["x-spillway-action"])
+            messages += [said(answer)]
+            messages += [
+                {"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 150}
+            ]
+        turns = [c.json for c in fake.chats() if c.json.get("max_tokens") == 20]
+    assert any(action != "forwarded" for action in actions)
+    assert len({dumps([turn["messages"][0], turn["tools"]]) for turn in turns}) == 1
+    assert fake.invalid_histories == []
+
+
+def test_an_agents_prompt_is_shortened_in_every_dialect() -> None:
+    tools = [
+        {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
+        for f in (tool["function"] for tool in TOOLS)
+    ]
+    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/messages": {"system": PROMPT, "messages": [TASK], "tools": tools, "max_tokens": 20},
+        "/v1/responses": {"instructions": PROMPT, "input": "Mend the parser.", "tools": flat},
+        "/api/chat": {"messages": AGENT, "tools": TOOLS, "stream": False},
+    }
+    with staged() as (fake, proxy):
+        for path, body in bodies.items():
+            answer = proxy.client.post(path, json={"model": "m", **body})
+            assert answer.status_code == 200, answer.text
+            assert fixed(fake.chats()[-1].json) < 2000, path
+            assert answer.headers["x-spillway-shaped"].startswith("system=")
+
+
+def test_what_stands_in_front_is_shown_with_where_it_comes_from() -> None:
+    with staged() as (_, proxy):
+        shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
+    assert (shown["guide"], shown["tools"], shown["system_prompt"]) == (600, 800, "short, of coding agents")
+    assert (shown["limits_from"]["guide"], shown["limits_from"]["tools"]) == ("local", "local")

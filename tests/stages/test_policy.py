@@ -239,6 +239,7 @@ def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_fr
         "entries": "SPILLWAY_MODELS m",
         "result_tokens": "window",
         "guide": "window",
+        "tools": "window",
         "answer_cap": "local",
     }
     assert explained["limits"]["results"] == shown["results"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.commands.launch.programs.base import NO_KEY, SHORT, Place, Program, Start
+from proxy.commands.launch.programs.base import NO_KEY, Place, Program, Start
+from proxy.shaping.agent import SHORT
 
 
 def _start(place: Place) -> Start:
