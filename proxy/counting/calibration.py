@@ -68,13 +68,13 @@ def start(*, exact: bool, prior: Sequence[float] = ()) -> InitialWeights:
 
     Args:
         exact: the vocabulary is the model's own: one token counts one, byte classes count nothing.
-        prior: weights fitted to the family, see `spread`, for a vocabulary that is not its own.
+        prior: weights fitted to the family, for a vocabulary that is not its own: of all text features, or see `spread`.
     """
     weights, deviations = [0.0] * SIZE, [0.0] * SIZE
     if exact:
         weights[BASE], deviations[BASE] = 1.0, 0.001
     else:
-        weights[:TEXT_SIZE] = spread(prior) if prior else (1.0, 0.1, *([0.0] * (TEXT_SIZE - 2)))
+        weights[:TEXT_SIZE] = _all_of(prior) if prior else (1.0, 0.1, *([0.0] * (TEXT_SIZE - 2)))
         deviations[:TEXT_SIZE] = _PRIOR_DEVIATIONS if prior else _TEXT_DEVIATIONS
     for index, weight, deviation in (
         (MESSAGES, 5.0, 3.0),
@@ -88,6 +88,10 @@ def start(*, exact: bool, prior: Sequence[float] = ()) -> InitialWeights:
     ):
         weights[index], deviations[index] = weight, deviation
     return InitialWeights(tuple(weights), tuple(deviations))
+
+
+def _all_of(prior: Sequence[float]) -> Sequence[float]:
+    return prior if len(prior) == TEXT_SIZE else spread(prior)
 
 
 def spread(prior: Sequence[float]) -> tuple[float, ...]:

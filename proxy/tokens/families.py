@@ -22,13 +22,15 @@ class Family:
 
     `hints` matches the names by which backends call the architecture or tokenizer (lower case, whole);
     `names` finds models by their id, which is a guess. `load` builds the vocabulary from shipped data (slow:
-    call it in a thread); None where the data may not be shipped, then `prior` corrects the general one.
+    call it in a thread); None where the data may not be shipped, then `prior` corrects the one named `near`: weights of
+    its tokens and of byte classes, see `proxy.counting.calibration.start`.
     """
 
     id: str
     hints: re.Pattern[str] = _NEVER
     names: re.Pattern[str] = _NEVER
     load: Callable[[], Vocabulary] | None = None
+    near: str = GENERAL
     prior: tuple[float, ...] = ()
 
 
@@ -88,14 +90,35 @@ FAMILIES: tuple[Family, ...] = (
             *(0.028, -0.011, 0.925, 0.015),
         ),
     ),
-    # Llama 2 and Phi-3, which took its vocabulary over: licence forbids shipping it, so a prior corrects the general one.
+    # Llama 2 and Phi-3, which took its vocabulary over: licence forbids shipping it. Mistral's is of the same kind and size,
+    # with three quarters of its pieces, so the prior corrects that one. Fitted to GNOME's help in 35 languages, chats, code and
+    # data. Of Debian's handbook in 24 languages, which was held out, it is off by 1.6 % on average (7.5 % from o200k), at
+    # most by 3.8 %, but 7.5 % for traditional Chinese; of everyday English by 4 %.
     Family(
         id="llama2",
         hints=re.compile(r"llama-?2|llama-spm"),
         names=re.compile(r"llama-?2|codellama|vicuna|tinyllama|phi-?3"),
+        near="mistral",
         prior=(
-            *(0.975, 0.514, 0.027, 0.020, 0.686, 0.108, 1.797, 0.176, 0.845, 0.926, 0.543, 0.547, 0.747),
-            *(1.459, 0.0, 2.210, 0.159),
+            *(0.971, 0.032, -0.017, 0.108, 0.251, 0.011),
+            *(
+                -0.239,
+                -0.004,
+                -0.042,
+                0.000,
+                0.038,
+                0.058,
+                0.000,
+                0.258,
+                0.477,
+                -0.137,
+                0.024,
+                0.394,
+                0.592,
+                0.338,
+                1.900,
+            ),
+            *(0.055, -0.245),
         ),
     ),
     # Qwen 1 to 3, and models distilled into them: one vocabulary, one token per digit.

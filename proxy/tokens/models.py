@@ -16,7 +16,7 @@ from proxy.counting.verdict import SWAPPED, Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.extras import ExtrasCache
-from proxy.tokens.families import load_general
+from proxy.tokens.families import BY_ID, load_general
 from proxy.tokens.library import Library
 from proxy.tokens.resolve import Resolution, resolve
 from proxy.tokens.vocabulary import GENERAL, CoarseVocabulary
@@ -175,13 +175,13 @@ class Models:
             await self.vectorizer(self.get(key))
 
     async def vectorizer(self, model: Model) -> Vectorizer:
-        """The vectorizer of a model, for which its vocabulary is loaded; the general one where it has none of its own."""
-        family = model.resolution.family
-        load = family.load if family is not None and model.counter.exact else None
-        if family is not None and load is not None and await self._library.load(family.id, load) is None:
+        """The vectorizer of a model, for which its vocabulary is loaded: its own, or the one that its prior corrects."""
+        family, vocabulary = model.resolution.family, model.counter.vocabulary
+        own = family is not None and model.counter.exact
+        load = family.load if family is not None and own else BY_ID[vocabulary].load
+        if load is not None and await self._library.load(vocabulary, load) is None and own:
             model.counter = begin(model.resolution, contradicted=True)
-        if not model.counter.exact:
-            await self._library.load(GENERAL, load_general)
+            return await self.vectorizer(model)
         return self.vectorizer_now(model)
 
     def vectorizer_now(self, model: Model) -> Vectorizer:
@@ -205,4 +205,6 @@ def begin(resolution: Resolution, *, contradicted: bool = False) -> ModelCounter
     family = resolution.family
     if family is not None and family.load is not None and not contradicted:
         return ModelCounter.begin(family.id, exact=True)
-    return ModelCounter.begin(GENERAL, exact=False, prior=family.prior if family else ())
+    if family is not None and family.prior:
+        return ModelCounter.begin(family.near, exact=False, prior=family.prior)
+    return ModelCounter.begin(GENERAL, exact=False)
