@@ -11,11 +11,11 @@ from pathlib import Path
 
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store import sqlite_rows as rows
-from proxy.store.claims import LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Entry, Key, Ledger
 from proxy.store.memory import Encoded, Shelf
 from proxy.store.opening import BULK_TIMEOUT, StoreLimits, refusal
+from proxy.store.sqlite_claims import FileClaims
 from proxy.store.sqlite_file import SqliteFile, describe
 from proxy.store.sqlite_thread import SqliteThread
 
@@ -60,7 +60,7 @@ def open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
     return store
 
 
-class SqliteStore(LocalClaims):
+class SqliteStore(FileClaims):
     """See `CheckpointStore`.
 
     A put returns when it is queued, not when it is written: until then it is kept, and found, in memory, also where
@@ -68,12 +68,14 @@ class SqliteStore(LocalClaims):
     `get_state`, `stats`, `export`, `purge` or `close` is committed when that returns, and outlives a kill of the
     process (a power cut may take what came after the write-ahead log was last folded in: `synchronous=NORMAL`).
 
-    Claims hold within this process. Processes that share the file see each other's checkpoints within
-    seconds, which covers a restart that overlaps; for replicas there is Redis.
+    Processes of one machine share the file if they are all told so (`StoreLimits.shared`): each sees at once what another
+    has stored, and claims hold for all. Others have claims of their own and see each other's checkpoints within seconds,
+    which covers a restart that overlaps. For several machines there is Redis.
     """
 
     def __init__(self, file: SqliteFile, limits: StoreLimits) -> None:
-        super().__init__(limits.steady)
+        thread = SqliteThread(file, timeout=limits.timeout)
+        super().__init__(limits.steady, thread if limits.shared else None)
         self._clock = limits.clock
         self._ttl = limits.ttl
         self._max_bytes = limits.max_bytes
@@ -81,7 +83,8 @@ class SqliteStore(LocalClaims):
         self._kept = Shelf(limits.shelter())
         self._pending: dict[Key, Entry] = {}
         self._file = file
-        self._thread = SqliteThread(file, timeout=limits.timeout)
+        self._thread = thread
+        self._shared = limits.shared
         self._grain = min(limits.ttl / 20, 3600.0)
         self._version = (0, 0)
         self._looked = self._saved = -math.inf
@@ -118,13 +121,17 @@ class SqliteStore(LocalClaims):
         return guard.state
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `Checkpoints.find`. For a scope that holds nothing the thread is not asked."""
+        """See `Checkpoints.find`. For a scope that holds nothing the thread is not asked, unless others may have put something there."""
         if self._steady() - self._looked > LOOK_EVERY:
             self._look()
         if self._stale:
             self._reload()
         scope = _storable(scope)
         kept = self._kept.find(scope, digests) if self._kept else None
+        if self._shared:
+            newer = partial(rows.newer, scope=scope, digests=digests, than=self._version[1])
+            for key, entry in await self._thread.ask(newer) or ():
+                self._ledger.note(key, entry)
         while (digest := self._ledger.first(scope, digests)) is not None:
             if kept is not None and digests.index(kept.digest) <= digests.index(digest):
                 break

@@ -24,6 +24,8 @@ _SCHEMA = (
 )
 
 
+_VARIABLES = 500
+"""Of a statement; older versions of SQLite take 999."""
 _PROBED = 65536
 """Bytes written at least to see whether the disk takes any."""
 
@@ -111,6 +113,22 @@ def data_version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA data_version").fetchone()[0])
 
 
+def newer(db: sqlite3.Connection, scope: str, digests: Sequence[bytes], than: int) -> list[tuple[Key, Entry]]:
+    """Which of these are there, if another connection has written since the data version `than`."""
+    if data_version(db) == than:
+        return []
+    found: list[tuple[Key, Entry]] = []
+    for start in range(0, len(digests), _VARIABLES):
+        some = digests[start : start + _VARIABLES]
+        rows = db.execute(
+            "SELECT digest, size, used FROM checkpoints WHERE scope = ? AND digest IN"  # noqa: S608 - question marks
+            f" ({','.join('?' * len(some))})",
+            (scope, *some),
+        )
+        found += [((scope, digest), Entry(size, used, used)) for digest, size, used in rows]
+    return found
+
+
 def read(db: sqlite3.Connection, scope: str, digest: bytes) -> list[bytes]:
     """The body, in a list; an empty list when there is none."""
     rows = db.execute("SELECT body FROM checkpoints WHERE scope = ? AND digest = ?", (scope, digest))
@@ -178,6 +196,39 @@ def make_secret(db: sqlite3.Connection, name: str, fresh: bytes) -> bytes | None
         )
         db.execute("INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)", (name, bytes(fresh)))
     return secret(db, name)
+
+
+def claim(db: sqlite3.Connection, key: str, owner: bytes, now: float, seconds: float) -> bool:
+    """Hold a key for so long, unless another owner does. `now`: seconds that all processes count alike.
+
+    One that was taken later than now is of the time before the machine was started anew.
+    """
+    with transaction(db):
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, owner BLOB NOT NULL,"
+            " taken REAL NOT NULL, expires REAL NOT NULL) WITHOUT ROWID"
+        )
+        db.execute("DELETE FROM claims WHERE expires <= ? OR taken > ?", (now, now))
+        values = (key, owner, now, now + seconds)
+        statement = "INSERT OR IGNORE INTO claims (key, owner, taken, expires) VALUES (?, ?, ?, ?)"
+        return db.execute(statement, values).rowcount == 1
+
+
+def renew(db: sqlite3.Connection, key: str, owner: bytes, until: float) -> int:
+    """Hold a claim longer, if the owner still has it; returns how many were."""
+    statement = "UPDATE claims SET expires = ? WHERE key = ? AND owner = ?"
+    return db.execute(statement, (until, key, owner)).rowcount
+
+
+def release(db: sqlite3.Connection, key: str, owner: bytes) -> int:
+    """Give the owner's claim back; returns how many were."""
+    return db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner)).rowcount
+
+
+def claimed(db: sqlite3.Connection, key: str, now: float) -> bool:
+    """Whether anybody holds it."""
+    statement = "SELECT 1 FROM claims WHERE key = ? AND expires > ? AND taken <= ?"
+    return db.execute(statement, (key, now, now)).fetchone() is not None
 
 
 def try_to_write(db: sqlite3.Connection) -> bool:

@@ -52,9 +52,10 @@ def _redis(request: pytest.FixtureRequest) -> str:
 
 
 YEAR = 365 * 86400.0
-KINDS = {"memory": _memory, "sqlite": _sqlite, "redis": _redis}
-LASTING = ["sqlite", "redis"]
-CAPPED = ["memory", "sqlite"]
+SHARED = "sqlite shared"
+KINDS = {"memory": _memory, "sqlite": _sqlite, SHARED: _sqlite, "redis": _redis}
+LASTING = ["sqlite", SHARED, "redis"]
+CAPPED = ["memory", "sqlite", SHARED]
 
 
 @pytest.fixture
@@ -68,12 +69,13 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def opened(url: str, clock: HandClock) -> AsyncIterator[Open]:
+async def opened(request: pytest.FixtureRequest, url: str, clock: HandClock) -> AsyncIterator[Open]:
     """Opens stores on the same address, and closes them in the end."""
     stores: list[CheckpointStore] = []
 
     def opener(**limits: Any) -> CheckpointStore:
-        stores.append(open_with(url, clock, **limits))
+        shared = request.node.callspec.params["url"] == SHARED
+        stores.append(open_with(url, clock, shared=shared, **limits))
         return stores[-1]
 
     yield opener
@@ -87,7 +89,7 @@ async def store(opened: Open) -> CheckpointStore:
 
 
 def test_every_kind_of_store_is_covered() -> None:
-    assert {"redis" if scheme == "rediss" else scheme for scheme in STORES} == set(KINDS)
+    assert {"redis" if scheme == "rediss" else scheme for scheme in STORES} == {*KINDS} - {SHARED}
 
 
 # Finding

@@ -1,0 +1,117 @@
+"""Several processes on one SQLite file, each told so: what one stores another sees at once, and claims hold for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.history.checkpoint import CheckpointStore
+from tests.store.support import HandClock, checkpoint, digest, finds, open_with
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, clock: HandClock) -> AsyncIterator[tuple[CheckpointStore, CheckpointStore]]:
+    url = f"sqlite:///{tmp_path}/spillway.sqlite3"
+    one, two = (open_with(url, clock, shared=True) for _ in range(2))
+    yield one, two
+    await one.close()
+    await two.close()
+
+
+async def test_what_one_has_put_the_other_finds_at_once(
+    pair: tuple[CheckpointStore, CheckpointStore],
+) -> None:
+    for number in range(1, 5):
+        here, there = pair[number % 2], pair[1 - number % 2]
+        await here.put(checkpoint(number))
+        assert await here.find("scope", [digest(number)]) == checkpoint(number)  # it is written, then
+        assert await there.find("scope", [digest(number)]) == checkpoint(number)
+    assert await finds(pair[0], *range(1000, 3000), 4, 3) == 4  # a long history
+
+
+async def test_what_one_has_dropped_the_other_does_not_find(
+    pair: tuple[CheckpointStore, CheckpointStore],
+) -> None:
+    one, two = pair
+    await one.put(checkpoint(1))
+    assert await finds(one, 1) == await finds(two, 1) == 1
+    await one.drop("scope", digest(1))
+    assert await finds(two, 1) is None
+
+
+async def test_what_has_expired_is_not_found_by_the_other_either(
+    pair: tuple[CheckpointStore, CheckpointStore], clock: HandClock
+) -> None:
+    one, two = pair
+    await one.put(checkpoint(1))
+    assert await finds(one, 1) == 1
+    clock.advance(86400.0 + 1)
+    assert await finds(two, 1) is None
+
+
+async def test_a_claim_of_one_holds_for_the_other_until_it_is_released(
+    pair: tuple[CheckpointStore, CheckpointStore],
+) -> None:
+    one, two = pair
+    taken = await asyncio.gather(*(store.claim("key", 60) for store in pair * 20))
+    assert taken.count(True) == 1
+    holder, other = (one, two) if taken.index(True) % 2 == 0 else (two, one)
+    await other.release("key")  # it is not theirs
+    assert not await other.claim("key", 60)
+    waiting = asyncio.ensure_future(other.wait("key", 60))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await holder.release("key")
+    await asyncio.wait_for(waiting, 20)
+    assert await other.claim("key", 60)
+
+
+async def test_a_claim_whose_owner_is_gone_ends_and_one_that_is_renewed_does_not(
+    pair: tuple[CheckpointStore, CheckpointStore], clock: HandClock
+) -> None:
+    one, two = pair
+    assert await one.claim("key", 4)
+    clock.advance(3)
+    await one.renew("key", 4)
+    clock.advance(3)
+    assert not await two.claim("key", 4)
+    clock.advance(3)
+    assert await two.claim("key", 4)
+    await one.renew("key", 60)  # too late: it is another's now
+    clock.advance(5)
+    assert await one.claim("key", 4)
+
+
+async def test_a_claim_from_before_the_machine_was_started_anew_holds_nobody_up(
+    pair: tuple[CheckpointStore, CheckpointStore], clock: HandClock
+) -> None:
+    one, two = pair
+    assert await one.claim("key", 60)
+    clock.now -= 10_000  # the seconds that the machine counts begin again
+    await asyncio.wait_for(two.wait("key", 60), 20)
+    assert await two.claim("key", 60)
+
+
+async def test_a_claim_can_be_had_though_the_file_can_not_be_written(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    url = f"sqlite:///{tmp_path}/spillway.sqlite3"
+    store = open_with(url, clock, shared=True)
+    other = open_with(url, clock, shared=True)
+    await store.put_state("x", b"1")
+    await store.close()  # from now on it takes nothing
+    assert await store.claim("key", 60)
+    assert not await store.claim("key", 60)
+    await store.release("key")
+    assert await store.claim("key", 60)
+    await other.close()
