@@ -107,8 +107,8 @@ def _settings(args: argparse.Namespace) -> Settings:
 
     given = getattr(args, "backend", None) or None
     backends = None if given is None else tuple(_backend(url) for url in given)
-    host, port = getattr(args, "host", None), getattr(args, "port", None)
-    return load_settings(args.config, backends=backends, host=host, port=port)
+    given_here = {name: getattr(args, name, None) for name in ("host", "port", "workers")}
+    return load_settings(args.config, backends=backends, **given_here)
 
 
 def _backend(url: str) -> BackendSetting:
@@ -158,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     serving.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serving.add_argument("--port", type=int, help="port to listen on (default 8484; 0: any free one)")
+    serving.add_argument("--workers", type=int, metavar="N", help="processes that serve it (default 1)")
     return parser
 
 

@@ -21,6 +21,8 @@ from proxy.api.paths import SPELLED, canonical
 from proxy.api.surface import Surface
 from proxy.dialects import DIALECTS, EMBEDDING
 from proxy.dialects.completions import PATH
+from proxy.errors import OneWorkerOnly
+from proxy.exchange import Exchange
 
 Lifespan = Callable[["Application"], AbstractAsyncContextManager[None]]
 
@@ -79,7 +81,7 @@ class Application:
 
         door, relay = self.surface.door, self.surface.relay
         passed = Endpoint(relay.passthrough, door, turned_away=relay.turned_away)
-        return own_application(self.surface, _page(door, passed), passed)
+        return own_application(self.surface, _page(door, passed, alone=self.surface.alone), passed)
 
 
 def _managed(surface: Surface) -> Mapping[str, ASGIApp]:
@@ -105,10 +107,13 @@ def _managed(surface: Surface) -> Mapping[str, ASGIApp]:
     return managed
 
 
-def _page(door: Door, passed: ASGIApp) -> list[Route]:
-    """The page for people who look at it in a browser; to programs the root of a backend stays what it is."""
+def _page(door: Door, passed: ASGIApp, *, alone: bool) -> list[Route]:
+    """The page for people who look at it in a browser; to programs the root of a backend stays what it is.
+
+    `alone`: there are no other workers, of whose requests it would have to tell.
+    """
     files = PageFiles()
-    index = Endpoint(files.index, door, keyless=True)
+    index = Endpoint(files.index if alone else _not_shown, door, keyless=True)
 
     async def root(scope: Scope, receive: Receive, send: Send) -> None:
         await (index if files.there and wants_page(scope["headers"]) else passed)(scope, receive, send)
@@ -118,6 +123,11 @@ def _page(door: Door, passed: ASGIApp) -> list[Route]:
         Route("/", _Plain(root), methods=["GET"], include_in_schema=False),
         Route(PREFIX + "{path:path}", one, methods=["GET"], include_in_schema=False),
     ]
+
+
+async def _not_shown(exchange: Exchange) -> None:
+    del exchange
+    raise OneWorkerOnly
 
 
 class _Plain:

@@ -7,6 +7,7 @@ import gc
 import logging
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 
 from proxy.app import create_app
 from proxy.commands.running import LISTENING
@@ -29,12 +30,17 @@ def serve(settings: Settings) -> int:
     Raises:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
+    log_to_stderr(settings)
+    return uvicorn_run(_serve(settings))
+
+
+def log_to_stderr(settings: Settings) -> None:
+    """Have the log of this process written, as it was set."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # The server's own start-up lines say nothing that ours do not.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
-    return uvicorn_run(_serve(settings))
 
 
 def uvicorn_run(main: object) -> int:
@@ -49,13 +55,19 @@ def uvicorn_run(main: object) -> int:
 async def _serve(settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(settings, stack)
+        if settings.workers > 1:
+            from proxy.commands.workers import serve_with_workers  # noqa: PLC0415 - multiprocessing is for these alone
+
+            return await serve_with_workers(
+                settings, partial(_ready, settings.host, note=note, watched=False)
+            )
         server = Server(
             create_app(settings),
             host=settings.host,
             port=settings.port,
             limits=within_files(limits_of(settings)),
             graceful=settings.graceful_timeout,
-            started=lambda port: _ready(settings.host, port, note),
+            started=partial(_ready, settings.host, note=note),
         )
         await server.serve()
         return 0 if server.started else 1
@@ -103,22 +115,27 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def _ready(host: str, port: int, note: str) -> None:
+def _ready(host: str, port: int, *, note: str, watched: bool = True) -> None:
+    """Say where it listens, and what to type next; `watched`: in a browser too."""
+    collect()
+    _greet(host, port, note=note, watched=watched)
+
+
+def collect() -> None:
     """Have the collector look for what becomes free from here on: it need not look through what was made at the start."""
     gc.freeze()
     gc.enable()
-    _greet(host, port, note)
 
 
-def _greet(host: str, port: int, note: str) -> None:
-    """Say where it listens, and what to type next."""
+def _greet(host: str, port: int, *, note: str, watched: bool) -> None:
     host = f"[{host}]" if ":" in host else host
     root = f"http://{host}:{port}"
     base = f"{root}/v1"
     _say(f"{LISTENING}{base}")
     if note:
         _say(note)
-    _say(f"Watch it work in a browser: {root}/")
+    if watched:
+        _say(f"Watch it work in a browser: {root}/")
     _say(
         f"Point any OpenAI client at {base}, or try:\n"
         f"  curl {base}/models\n"

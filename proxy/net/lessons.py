@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 
 LESSON_TTL = 3600.0
 """Seconds a refusal is remembered; then one request finds out whether it still holds."""
+
+_TOOLS = "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,29 @@ class Lessons:
         ]
         self._keep(model, left)
         return len(left) < len(known)
+
+    def taught(self) -> dict[tuple[str, str], list[Any]]:
+        """What holds, by model and `tools` or a way to continue, as JSON: origin, what the backend said of the tools."""
+        now = self._clock()
+        return {
+            (model, _TOOLS if each.how is None else each.how.value): [each.origin, each.listed]
+            for model, lessons in self._lessons.items()
+            for each in lessons
+            if now < each.expires
+        }
+
+    def adopt(self, model: str, name: str, taught: list[Any] | None, seconds: float) -> None:
+        """Believe for so long what another process has learned; None: that it has given up what it believed.
+
+        Raises:
+            ValueError, TypeError: it is nothing that `taught` gives.
+        """
+        how = None if name == _TOOLS else Continuation(name)
+        if taught is None:
+            self._keep(model, [each for each in self._lessons.get(model, ()) if each.how is not how])
+            return
+        origin, listed = taught
+        self._add(model, _Lesson(how, str(origin), self._clock() + seconds, listed))
 
     def _add(self, model: str, new: _Lesson) -> None:
         others = [lesson for lesson in self._lessons.get(model, ()) if lesson.how is not new.how]

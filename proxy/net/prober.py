@@ -19,6 +19,7 @@ from proxy.net.flows import FlowRunner, Traced
 from proxy.net.lessons import LESSON_TTL, Lessons
 from proxy.net.snapshot import as_json
 from proxy.net.tasks import spawn
+from proxy.net.teaching import Teaching
 from proxy.net.windows import LearnedWindows, contradicts
 
 T = TypeVar("T")
@@ -49,11 +50,6 @@ class _Merged:
     profile: ModelProfile
 
 
-def _nothing_set(model: str) -> ModelProfile:
-    del model
-    return ModelProfile()
-
-
 class Prober:
     """The profiles of one backend. Nothing here raises for a backend that fails or is not there.
 
@@ -73,7 +69,7 @@ class Prober:
         kind: str = "auto",
         ttl: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        overrides: Callable[[str], ModelProfile] = _nothing_set,
+        overrides: Callable[[str], ModelProfile] = lambda _: ModelProfile(),
         lesson_ttl: float = LESSON_TTL,
     ) -> None:
         self._runner = runner
@@ -91,6 +87,7 @@ class Prober:
         self._kept: dict[str, _Kept] = {}
         self._windows = LearnedWindows(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._lessons = Lessons(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
+        self.teaching = Teaching(self._windows, self._lessons)
         self._merges: dict[str, _Merged] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._lent = ""

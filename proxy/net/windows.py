@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from proxy.backends.profile import Fact, Trust
 from proxy.counting.filling import Filled, window_filled
@@ -16,6 +16,8 @@ from proxy.counting.truncation import CutSeen, window_behind_cut
 
 T = TypeVar("T")
 
+WINDOW = "window"
+"""What a lesson about a window is called."""
 MOST_SEEN = 8
 """Observations of one model that are remembered until another bears them out."""
 _ENDED_FAR = 0.7
@@ -139,6 +141,30 @@ class LearnedWindows:
         """It is another server."""
         self._learned.clear()
         self._seen.clear()
+
+    # -- what others are told, and tell
+
+    def taught(self) -> dict[tuple[str, str], list[Any]]:
+        """What is believed, by model and `window`, as JSON: tokens, origin, what the loaded instance said of itself."""
+        now = self._clock()
+        return {
+            (model, WINDOW): [each.fact.value, each.fact.origin, each.against]
+            for model, each in self._learned.items()
+            if now < each.expires
+        }
+
+    def adopt(self, model: str, taught: list[Any] | None, seconds: float) -> None:
+        """Believe for so long what another process has learned; None: that it has given up what it believed.
+
+        Raises:
+            ValueError, TypeError: it is nothing that `taught` gives.
+        """
+        if taught is None:
+            self._learned.pop(model, None)
+            return
+        window, origin, against = taught
+        self.named(model, int(window), str(origin), loaded=None if against is None else int(against))
+        self._learned[model].expires = self._clock() + seconds
 
     # -- what holds
 

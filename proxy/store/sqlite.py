@@ -25,6 +25,9 @@ LOOK_EVERY = 2.0
 LOCK_SHARE = 0.2
 """Of the time that an operation may take, what a write waits for another process's lock: reads wait behind it."""
 
+PATIENCE = 8
+"""How many times as long an operation may take where processes share the file: given up early, a summary is written twice."""
+
 
 def sqlite_path(url: str) -> Path:
     """The path in `sqlite:///PATH`; four slashes make it absolute.
@@ -50,6 +53,8 @@ def open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
         SettingError: the file can't be created, written or used.
     """
     path = sqlite_path(url)
+    if limits.shared:
+        limits = replace(limits, timeout=PATIENCE * limits.timeout)
     store = SqliteStore(SqliteFile(path, wait=LOCK_SHARE * limits.timeout), limits)
     try:
         store.start()

@@ -36,7 +36,7 @@ class FileClaims(LocalClaims):
         if self._claiming is None:
             return True
         owner = self._owners[key] = secrets.token_bytes(16)
-        statement = partial(rows.claim, key=key, owner=owner, now=self._steady(), seconds=seconds)
+        statement = partial(rows.claim, key=key, owner=owner, steady=self._steady, seconds=seconds)
         mine = False
         try:
             mine = await self._claiming.ask(statement, write=True) is not False
@@ -74,4 +74,4 @@ class FileClaims(LocalClaims):
     async def _claimed(self, key: str) -> bool:
         if self._claiming is None:
             return False
-        return bool(await self._claiming.ask(partial(rows.claimed, key=key, now=self._steady())))
+        return bool(await self._claiming.ask(partial(rows.claimed, key=key, steady=self._steady)))

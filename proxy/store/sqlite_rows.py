@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from proxy.history.checkpoint import StoreStats
 from proxy.store.ledger import Entry, Key
@@ -198,12 +198,15 @@ def make_secret(db: sqlite3.Connection, name: str, fresh: bytes) -> bytes | None
     return secret(db, name)
 
 
-def claim(db: sqlite3.Connection, key: str, owner: bytes, now: float, seconds: float) -> bool:
-    """Hold a key for so long, unless another owner does. `now`: seconds that all processes count alike.
+def claim(
+    db: sqlite3.Connection, key: str, owner: bytes, steady: Callable[[], float], seconds: float
+) -> bool:
+    """Hold a key for so long, unless another owner does. `steady`: seconds that all processes count alike.
 
     One that was taken later than now is of the time before the machine was started anew.
     """
     with transaction(db):
+        now = steady()  # not before it was waited for the file: nobody has claimed anything since
         db.execute(
             "CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, owner BLOB NOT NULL,"
             " taken REAL NOT NULL, expires REAL NOT NULL) WITHOUT ROWID"
@@ -225,10 +228,10 @@ def release(db: sqlite3.Connection, key: str, owner: bytes) -> int:
     return db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner)).rowcount
 
 
-def claimed(db: sqlite3.Connection, key: str, now: float) -> bool:
+def claimed(db: sqlite3.Connection, key: str, steady: Callable[[], float]) -> bool:
     """Whether anybody holds it."""
-    statement = "SELECT 1 FROM claims WHERE key = ? AND expires > ? AND taken <= ?"
-    return db.execute(statement, (key, now, now)).fetchone() is not None
+    row = db.execute("SELECT taken, expires FROM claims WHERE key = ?", (key,)).fetchone()
+    return row is not None and row[0] <= steady() < row[1]
 
 
 def try_to_write(db: sqlite3.Connection) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -15,6 +16,7 @@ from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Told
 from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.summed import EVERY, Looked, WorkerPlace, render_all, write_into
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -30,7 +32,11 @@ _MOST_PENDING = 1000
 class Metrics:
     """Counts what requests tell. Each application has its own registry, so two can live in one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: WorkerPlace | None = None) -> None:
+        """`place`: of this worker among others, with which it is one to those who read."""
+        self._place = place
+        if place is not None:
+            write_into(place)
         self._registry = CollectorRegistry()
         self._requests = self._counter(
             "requests", "Requests by what was done to them and how they were answered.", "action", "status"
@@ -53,13 +59,11 @@ class Metrics:
         self._calls = self._counter(
             "emulated_tool_calls", "Tool calls read from text, by form and outcome.", "form", "outcome"
         )
-        self._overflows = self._counter("overflows", "Prompts refused by the backend for their size.")
-        self._cuts = self._counter("silent_cuts", "Prompts that the backend shortened without a word.")
-        self._failures = self._counter(
-            "upstream_failures", "Requests to backends that could not be reached or broke off."
-        )
+        self._overflows, self._cuts, self._failures = self._trouble_counters()
         self._fill, self._first_byte, self._compaction, self._reuse = self._histograms()
-        ProcessCollector(registry=self._registry)
+        self._looked = None if place is None else Looked()
+        if place is None:
+            ProcessCollector(registry=self._registry)
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
         self._pending: defaultdict[tuple[Counter, tuple[str, ...]], float] = defaultdict(float)
         """What was counted since the counters were brought up to date, by counter and labels: they cost a microsecond each."""
@@ -88,6 +92,15 @@ class Metrics:
             self._counter("searches", "Searches of conversations by models."),
         )
 
+    def _trouble_counters(self) -> tuple[Counter, Counter, Counter]:
+        return (
+            self._counter("overflows", "Prompts refused by the backend for their size."),
+            self._counter("silent_cuts", "Prompts that the backend shortened without a word."),
+            self._counter(
+                "upstream_failures", "Requests to backends that could not be reached or broke off."
+            ),
+        )
+
     def __call__(self, told: Told) -> None:
         """Count an event, which must be of one of `types`."""
         self._counted[type(told.event)](told.outcome, told.event)
@@ -99,13 +112,28 @@ class Metrics:
 
     def watch(self, name: str, text: str, value: Callable[[], float], *, counts: bool = False) -> None:
         """Show what this gives whenever the metrics are read; `counts`: it only ever rises."""
+        if self._looked is not None:
+            self._looked.add(f"spillway_{name}", text, value, counts=counts)
+            return
         family = CounterMetricFamily if counts else GaugeMetricFamily
         self._registry.register(_Watched(lambda: family(f"spillway_{name}", text, value=value())))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
+        self.write()
+        return generate_latest(self._registry) if self._place is None else render_all(self._place)
+
+    def write(self) -> None:
+        """Bring all up to date: what others add up is what was written last."""
         self._hand_on()
-        return generate_latest(self._registry)
+        if self._looked is not None:
+            self._looked.write()
+
+    async def keep_written(self) -> None:
+        """Write now and then, until cancelled."""
+        while True:
+            self.write()
+            await asyncio.sleep(EVERY)
 
     def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
         where = self._where(outcome)

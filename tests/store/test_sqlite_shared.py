@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from proxy.history.checkpoint import CheckpointStore
+from proxy.store.sqlite import SqliteStore
 from tests.store.support import HandClock, checkpoint, digest, finds, open_with
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +78,22 @@ async def test_a_claim_of_one_holds_for_the_other_until_it_is_released(
     assert await other.claim("key", 60)
 
 
+async def test_a_claim_that_waits_for_the_file_takes_none_that_was_made_meanwhile(
+    pair: tuple[CheckpointStore, CheckpointStore], clock: HandClock
+) -> None:
+    one, two = pair
+    assert isinstance(two, SqliteStore)
+    assert await two.claim("another", 60)
+    held = threading.Event()
+    two._thread.post(lambda _: held.wait(20))
+    late = asyncio.ensure_future(two.claim("key", 60))
+    await asyncio.sleep(0)
+    clock.advance(1)
+    assert await one.claim("key", 60)
+    held.set()
+    assert not await late
+
+
 async def test_a_claim_whose_owner_is_gone_ends_and_one_that_is_renewed_does_not(
     pair: tuple[CheckpointStore, CheckpointStore], clock: HandClock
 ) -> None:
@@ -89,7 +107,7 @@ async def test_a_claim_whose_owner_is_gone_ends_and_one_that_is_renewed_does_not
     assert await two.claim("key", 4)
     await one.renew("key", 60)  # too late: it is another's now
     clock.advance(5)
-    assert await one.claim("key", 4)
+    assert await two.claim("key", 4)
 
 
 async def test_a_claim_from_before_the_machine_was_started_anew_holds_nobody_up(

@@ -15,7 +15,7 @@ from proxy.api.live.shared import Looking, action_body, described, json_of
 from proxy.api.live.stream import LiveFeed
 from proxy.api.surface import Surface
 from proxy.dialects.bodies import limit_in, text_in
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, OneWorkerOnly
 from proxy.exchange import Exchange
 
 _USUAL, _MOST = 100, 500
@@ -26,7 +26,8 @@ Handed = Callable[[Callable[[Exchange], Awaitable[None]], Exchange], Response]
 def live_router(on: Surface, route_class: type[APIRoute], handed: Handed, scope_key: str) -> APIRouter:
     """All of them. `handed` answers past FastAPI, `scope_key` is where the exchange stands in the scope."""
     keys = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS or SPILLWAY_ADMIN_KEYS.")
-    router = APIRouter(route_class=route_class, dependencies=[Depends(keys)], tags=["live"])
+    needs = [Depends(keys)] if on.alone else [Depends(keys), Depends(_refuse)]
+    router = APIRouter(route_class=route_class, dependencies=needs, tags=["live"])
     looking = Looking(on.gate, on.looker, scope_key)
     _sessions(router, on, looking)
     _feed(router, looking, handed)
@@ -34,6 +35,10 @@ def live_router(on: Surface, route_class: type[APIRoute], handed: Handed, scope_
     _conversations(router, looking)
     _requests(router, looking)
     return router
+
+
+async def _refuse() -> None:
+    raise OneWorkerOnly
 
 
 def _sessions(router: APIRouter, on: Surface, looking: Looking) -> None:
