@@ -48,10 +48,7 @@ class Metrics:
         self._ahead, self._recalled, self._searches = self._memory_counters()
         self._pauses = self._counter("pauses", "Answers paused, by reason.", "reason")
         self._resumes = self._counter("resumes", "Answers resumed, by way of continuation.", "continuation")
-        self._repairs = self._counter("repairs", "Histories mended for backends to take them.", "kind")
-        self._stabilised = self._counter(
-            "stabilised", "Prompts whose front was kept as it was, by what had changed in it.", "kind"
-        )
+        self._repairs, self._stabilised = self._mending_counters()
         self._shaped = self._counter(
             "shaped_tokens", "Tokens that the policy saved, by kind of part.", "kind"
         )
@@ -90,6 +87,13 @@ class Metrics:
             self._counter("ahead", "Compactions ahead of time, by what became of them.", "became"),
             self._counter("recalled_tokens", "Tokens of covered history put back into prompts."),
             self._counter("searches", "Searches of conversations by models."),
+        )
+
+    def _mending_counters(self) -> tuple[Counter, Counter]:
+        front = "Prompts whose front was kept as it was, by what had changed in it."
+        return (
+            self._counter("repairs", "Histories mended for backends to take them.", "kind"),
+            self._counter("stabilised", front, "kind"),
         )
 
     def _trouble_counters(self) -> tuple[Counter, Counter, Counter]:
