@@ -88,6 +88,8 @@ class Answer:
         self.placed = 0
         """Characters of the text that stand in the prompt: what was said before the newest search."""
         self.calls = CallCollector()
+        self.merged = 0
+        """Calls that were left out because they had been made before."""
         self.thinking = False
         """Whether the last that was said was reasoning."""
         self.role_said = False
@@ -106,6 +108,15 @@ class Answer:
     def text(self) -> str:
         """All content so far."""
         return self._text.joined()
+
+    @property
+    def text_size(self) -> int:
+        """Characters of that."""
+        return self._text.size
+
+    def text_since(self, size: int) -> str:
+        """The content behind so many characters; costs little more than its length."""
+        return self._text.since(size)
 
     @property
     def unplaced(self) -> str:
@@ -199,6 +210,12 @@ class Answer:
         attempt = self.attempts[-1]
         attempt.deltas += 1
         attempt.completion_tokens += self._tokens(text)
+
+    def repeated(self, call: str) -> None:
+        """A call that was generated, and is left out because it was made before."""
+        self.merged += 1
+        self.skip(call)
+        self.attempt.dropped += self._tokens(call)
 
     def cut_back(self) -> str:
         """Take back the word that the text ends in, with its tokens, and return the white space before it.
@@ -316,6 +333,18 @@ class _Pieces:
 
     def replace(self, text: str) -> None:
         self._pieces, self.size = [text], len(text)
+
+    def since(self, size: int) -> str:
+        missing = self.size - size
+        if missing <= 0:
+            return ""
+        newest: list[str] = []
+        for piece in reversed(self._pieces):
+            newest.append(piece)
+            missing -= len(piece)
+            if missing <= 0:
+                break
+        return "".join(reversed(newest))[-missing:]
 
     def joined(self) -> str:
         return "".join(self._pieces)

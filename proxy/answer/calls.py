@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -17,6 +18,20 @@ class CallReader(Protocol):
     @property
     def unseen(self) -> int:
         """Tokens that were generated and are in no piece yet: the beginning of what may be a call."""
+        ...
+
+    @property
+    def holding(self) -> bool:
+        """Whether the next piece has to be read, whatever it says."""
+        ...
+
+    @property
+    def suspects(self) -> re.Pattern[str] | None:
+        """What in a text has to be read where nothing else has to; None: nothing."""
+        ...
+
+    def missed(self, text: str) -> None:
+        """What was said without having been read, since it held nothing of that kind; before what is fed next."""
         ...
 
     def feed(self, piece: Piece) -> Sequence[Piece]:

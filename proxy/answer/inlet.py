@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from proxy.answer.answer import Answer
 from proxy.answer.calls import CallReader
+from proxy.answer.duplicates import Duplicates
 from proxy.answer.events import Correct
 from proxy.answer.searching import SearchCalls, own
+from proxy.answer.template import Template
 from proxy.answer.watch import Watch
 from proxy.neutral.dialect import Reader
 from proxy.neutral.piece import CallPart, Piece
@@ -31,6 +33,9 @@ class Inlet:
         """Get ready for the bytes of another attempt."""
         self.splitter = sse.FrameSplitter()
         self.calls = self._make_calls()
+        self._heard = self._answer.text_size
+        """Characters of the answer that the reader of calls knows of."""
+        self._twice = Duplicates()
         self._own = SearchCalls(self._watch.search)
         self.instead: Sequence[Piece] | None = None
         """What to send if nobody corrects the calls in it; None: there is nothing to be corrected."""
@@ -39,10 +44,29 @@ class Inlet:
         """What is said with a frame; nothing while it may be a call."""
         piece = self._reader.read(frame)
         if self.calls is None:
-            return (piece,)
+            return self._once((piece,)) if piece.calls or not self._twice.idle else (piece,)
+        self.calls.missed(self._answer.text_since(self._heard))
         ready = self.calls.feed(piece)
         self._answer.attempt.unseen = self.calls.unseen
-        return ready
+        return self._once(ready)
+
+    def settle(self, template: Template) -> None:
+        """Say which frames need not be read, now that what was read is said."""
+        if self.calls is None:
+            return
+        self._heard = self._answer.text_size
+        template.suspects = self.calls.suspects
+        if self.calls.holding:
+            template.forget()
+
+    def _once(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
+        """The pieces without calls that the attempt has made before; what is left of those if it has `ended`."""
+        before = len(self._twice.dropped)
+        said = [each for piece in pieces for each in self._twice.feed(piece)]
+        said += self._twice.close() if ended else ()
+        for text in self._twice.dropped[before:]:
+            self._answer.repeated(text)
+        return said
 
     def sorted(self, piece: Piece) -> Piece:
         """A piece of an attempt that is a search, or without searches, which come too late in it."""
@@ -67,11 +91,9 @@ class Inlet:
 
     def close(self) -> Sequence[Piece]:
         """What is left to say at the end of an attempt, but for what has to be corrected."""
-        if self.calls is None:
-            return ()
-        rest = self.calls.close()
+        rest = () if self.calls is None else self.calls.close()
         self._answer.attempt.unseen = 0
-        return rest
+        return self._once(rest, ended=True)
 
     def corrected(self) -> Correct | Sequence[Piece]:
         """What has to be corrected, or what is to be said because it can't be."""

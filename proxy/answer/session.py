@@ -172,8 +172,7 @@ class StreamSession:
         if text is not None:
             return self._text_frame(frame, text, out)
         stop = self._pieces(self._inlet.read(frame), out)
-        if self._inlet.calls is not None:
-            self._outlet.template.forget()  # every frame has to be read
+        self._inlet.settle(self._outlet.template)
         return stop or (self._pause_if_due(out) if self.answer.attempt.unseen else None)
 
     def _pieces(self, pieces: Iterable[Piece], out: list[bytes]) -> Stop | None:

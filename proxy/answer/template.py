@@ -8,6 +8,7 @@ of numbers behind the text may differ, too: the one number that matters is read 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -19,7 +20,7 @@ class Template:
 
     __slots__ = (
         *("_after", "_at", "_before", "_count", "_end", "_inner", "_shortest"),
-        *("counts", "known", "thought", "write"),
+        *("counts", "known", "suspects", "thought", "write"),
     )
 
     def __init__(self) -> None:
@@ -31,6 +32,8 @@ class Template:
         """Makes of a text what goes to the client; None: frames go out as they come."""
         self.counts = False
         """Whether frames tell running counts."""
+        self.suspects: re.Pattern[str] | None = None
+        """What in a text that is no reasoning wants its frame to be parsed; None: nothing does."""
         self._before = self._after = b""
         self._inner = b""
         """What stands between the text and the counts."""
@@ -106,6 +109,8 @@ class Template:
             text = frame[at:end].decode()
         except UnicodeDecodeError:
             return None
+        if self.suspects is not None and not self.thought and self.suspects.search(text):
+            return None
         # The same as `_plain`, without a call: this runs for every chunk.
         return text if text and text.isprintable() and '"' not in text and "\\" not in text else None
 
@@ -128,6 +133,8 @@ class Template:
         try:
             joined = b"\n".join(parts).decode()
         except UnicodeDecodeError:
+            return None
+        if self.suspects is not None and not self.thought and self.suspects.search(joined):
             return None
         texts = joined.split("\n")
         return texts if len(texts) == len(parts) and all(texts) and _plain("".join(texts)) else None

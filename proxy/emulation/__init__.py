@@ -6,7 +6,8 @@ from proxy.emulation.history import as_text, calls_as_text
 from proxy.emulation.message import EmulatedMessage, emulated_message
 from proxy.emulation.offer import NO_TOOLS, Offer, Tool, offer_of
 from proxy.emulation.protocol import protocol
-from proxy.emulation.scanner import Call, CallScanner, Malformed, Scanned, Text
+from proxy.emulation.scanned import Call, Malformed, Scanned, Text
+from proxy.emulation.scanner import CallScanner
 from proxy.emulation.stream import EmulatedStream
 from proxy.emulation.verdict import FormCount, complaint
 

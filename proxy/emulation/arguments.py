@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.emulation.schema import Checker
-from proxy.emulation.tolerant import CUT, DEEPEST, TOO_DEEP, Unreadable, parse
+from proxy.emulation.tolerant import CUT, DEEPEST, TOO_DEEP, WRONG_ARGUMENTS, Unreadable, parse
 from proxy.wire.jsontext import dumps
 
 
@@ -36,7 +36,7 @@ def read_arguments(text: str, checker: Checker) -> Arguments:
     if value is None:
         text, value = "{}", {}
     if not isinstance(value, dict):
-        raise Unreadable("the arguments must be one JSON object")
+        raise Unreadable("the arguments must be one JSON object", WRONG_ARGUMENTS)
     return _checked(value, checker, repairs, text)
 
 
@@ -67,7 +67,7 @@ def _checked(
 ) -> Arguments:
     checked, more, wrong = checker.check(value)
     if wrong is not None:
-        raise Unreadable(wrong)
+        raise Unreadable(wrong, WRONG_ARGUMENTS)
     if text is None or repairs or more:
         text = dumps(checked).decode()
     return Arguments(text, tuple(dict.fromkeys((*repairs, *more))))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from proxy.answer.duplicates import without_duplicates
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
-from proxy.emulation.scanner import Malformed
+from proxy.emulation.scanned import Malformed
 from proxy.emulation.stream import EmulatedStream
 from proxy.emulation.verdict import FormCount
 from proxy.neutral.piece import Piece
@@ -48,7 +49,7 @@ def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> 
     if calls := tuple(call for each in said for call in each.calls):
         text = "".join(each.text for each in said)
         finish = next((each.finish for each in said if each.finish), None)
-        piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
+        piece = without_duplicates(replace(piece, text=text, calls=calls, finish=finish, bare=True))
     wrong = any(each.text for each in stream.malformed)
     before = "".join(each.text for each in sent).rstrip() if wrong else piece.text
     return EmulatedMessage(piece, before, stream.malformed, stream.stats)

@@ -11,7 +11,7 @@ from proxy.emulation.arguments import Arguments, Unreadable, read_arguments, rea
 from proxy.emulation.cursor import Words
 from proxy.emulation.forms.base import Written
 from proxy.emulation.schema import Checker
-from proxy.emulation.tolerant import CUT
+from proxy.emulation.tolerant import CUT, UNKNOWN_TOOL, WRONG_ARGUMENTS
 
 Choice = Literal["auto", "none", "required", "named"]
 
@@ -64,11 +64,11 @@ class Offer:
         if not written.closed and (cut or tool is None or written.misplaced):
             raise Unreadable(CUT)
         if tool is None:
-            raise Unreadable(f"there is no tool {written.name!r}")
+            raise Unreadable(f"there is no tool {written.name!r}", UNKNOWN_TOOL)
         if written.broken:
             raise Unreadable("it is not valid JSON")
         if written.misplaced:
-            raise Unreadable('its parameters must be put into an object under "arguments"')
+            raise Unreadable('its parameters must be put into an object under "arguments"', WRONG_ARGUMENTS)
         if written.parameters is not None:
             if not written.closed:
                 raise Unreadable(CUT)

@@ -18,11 +18,8 @@ if it had come in one. Only what was sent already can't be taken back: white spa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from itertools import groupby
-from typing import TypeAlias
 
 from proxy.emulation.arguments import CUT, Unreadable
 from proxy.emulation.cursor import SPACE, Cursor, More, Words
@@ -31,49 +28,7 @@ from proxy.emulation.forms.base import CallForm, Reading, Written
 from proxy.emulation.forms.fenced import FENCE, FENCED
 from proxy.emulation.nesting import Nesting
 from proxy.emulation.offer import Offer
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text of the answer."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call that can be made."""
-
-    name: str
-    arguments: str
-    """JSON text of an object."""
-    form: str
-    repairs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """What was meant to be one or several calls, and can't be made."""
-
-    text: str
-    form: str
-    reason: str
-    """For the model; it may quote what the model wrote. `cut` if the answer ended in the middle of it."""
-
-
-Scanned: TypeAlias = Text | Call | Malformed
-
-
-def texts_joined(pieces: Iterable[Scanned]) -> list[Scanned]:
-    """The pieces with texts that follow each other as one."""
-    done: list[Scanned] = []
-    for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, Text)):
-        if is_text:
-            done.append(Text("".join(piece.text for piece in group if isinstance(piece, Text))))
-        else:
-            done += group
-    return done
-
+from proxy.emulation.scanned import NOWHERE, Call, Malformed, Place, Scanned, Text, texts_joined
 
 # Text up to the next character that may begin something, without the white space at its end.
 _PROSE = re.compile(r"[^<\[{`]*[^<\[{`\s]")
@@ -91,6 +46,13 @@ _OPENINGS = {opening: form for form in FORMS for opening in form.openings if for
 _LINE_OPENINGS = Words((*_OPENINGS, *_THINKING))
 _OTHER_OPENINGS = Words((*(o for o, form in _OPENINGS.items() if not form.at_line_start), *_THINKING))
 _NAMELESS = Written("", closed=False)
+_STRANGER = re.compile(
+    r"""\s*+<[a-z_]+=([\w.:/-]{1,64})>|\W*+(?:json\b\W*+)?\b(?:name|tool|tool_name|function)["']?\s*+[:=]\s*+["']([\w.:/-]{1,64})["']"""
+    r"""|\s*+([\w.:/-]{1,64})(?:\[ARGS\]|[({])"""
+)
+"""The name of a tool behind the mark of a call."""
+_LONGEST_STRANGER = 160
+_MOST_STRANGERS = 8
 
 
 class CallScanner:
@@ -115,6 +77,34 @@ class CallScanner:
         self._cut = False
         self._sent = 0
         """Characters at the beginning of what is held that were sent already, by an earlier attempt."""
+        self._pushed = 0
+        """Characters that were fed."""
+        self._said = 0
+        """Characters of text that were handed out, but for thoughts."""
+        self._place = NOWHERE
+        """Of the form that is read."""
+        self._odd: list[tuple[str, str]] = []
+        """What stands behind marks that no call follows, with the name of the form."""
+
+    @property
+    def undecided_from(self) -> int:
+        """How many characters of the text stand before what may still become a call; -1: nothing may."""
+        if self._reading is not None:
+            return self._place.at
+        waits = self._state == self._prose and self._input.at < len(self._input.text)
+        return self._pushed - len(self._input.text) + self._input.at if waits else -1
+
+    @property
+    def said(self) -> int:
+        """Characters of the answer that were handed out, but for thoughts."""
+        return self._said
+
+    @property
+    def strangers(self) -> list[tuple[str, str]]:
+        """Names of what was called, in marks that say so, and is no tool, as the model wrote them, each with its form; not many."""
+        found = ((form, _STRANGER.match(text)) for form, text in self._odd)
+        names = [(next(filter(None, name.groups())), form) for form, name in found if name is not None]
+        return [(name, form) for name, form in names if name not in self._offer.tools]
 
     @property
     def held(self) -> str:
@@ -146,6 +136,10 @@ class CallScanner:
         """Take in the next text of the answer; what is certain now."""
         if not self._offer.callable:
             return [Text(text)] if text else []
+        self._pushed += len(text)
+        if self._odd and len(self._odd[-1][1]) < _LONGEST_STRANGER:
+            form, behind = self._odd[-1]
+            self._odd[-1] = form, behind + text[:_LONGEST_STRANGER]
         self._input.push(text)
         return self._read_on()
 
@@ -191,7 +185,7 @@ class CallScanner:
         openings = _LINE_OPENINGS if at_line_start else _OTHER_OPENINGS
         opening = self._input.word(openings)
         if opening in _THINKING:
-            self._say(opening)
+            self._say(opening, thought=True)
             self._state = partial(self._thought, _THINKING[opening])
         elif opening in openings and not _OPENINGS[opening].at_line_start:
             self._open(_OPENINGS[opening], opening)
@@ -202,6 +196,8 @@ class CallScanner:
             self._say(opening or self._input.take(1))
 
     def _open(self, form: CallForm, opening: str) -> None:
+        unread = len(self._input.text) - self._input.at
+        self._place = Place(self._pushed - unread - len(opening), self._said)
         self._reading = Reading(form, self._offer.words, opening)
         self._state = partial(self._form, self._reading)
 
@@ -222,6 +218,10 @@ class CallScanner:
             self._state = partial(self._inline, len(reading.opening))
         else:
             self._input.unread(reading.rest)
+            if reading.form.marked and len(self._odd) < _MOST_STRANGERS:
+                mark = reading.opening if reading.opening.endswith("=") else ""
+                behind = reading.done[len(reading.opening) :] + self._input.rest[:_LONGEST_STRANGER]
+                self._odd.append((reading.form.name, mark + behind))
             self._say(reading.done)
             nesting = Nesting()
             nesting.take(reading.done)
@@ -240,7 +240,8 @@ class CallScanner:
         except Unreadable as wrong:
             # What was not understood may have to be shown after all, just as it was written.
             self._say("")
-            self._out.append(Malformed(self._unsent(text), form.name, str(wrong)))
+            text = self._unsent(text)
+            self._out.append(Malformed(text, form.name, str(wrong), wrong.kind, wrong.tool, self._place))
             self._indent = 0
         else:
             self._called = True
@@ -252,8 +253,9 @@ class CallScanner:
             arguments = self._offer.read(written, cut=self._cut)
         except Unreadable as wrong:
             named = written.name in self._offer.callable and str(wrong) != CUT
-            raise Unreadable(f"{written.name}: {wrong}" if named else str(wrong)) from None
-        return Call(written.name, arguments.text, form.name, arguments.repairs)
+            told = f"{written.name}: {wrong}" if named else str(wrong)
+            raise Unreadable(told, wrong.kind, tool=written.name) from None
+        return Call(written.name, arguments.text, form.name, arguments.repairs, self._place)
 
     def _separate(self) -> None:
         if self._before is None:
@@ -272,8 +274,9 @@ class CallScanner:
         if self._indent is not None:
             self._indent += len(text[line + 1 :].expandtabs(4))
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, *, thought: bool = False) -> None:
         """Hand out text, and the white space that was held before it."""
+        self._said += 0 if thought else len(text)
         gap = "".join(self._gap)
         if self._before is not None:
             gap = (self._before or gap) if self._spoke else ""
@@ -306,11 +309,11 @@ class CallScanner:
 
     def _thought(self, closing: str) -> None:
         if self._input.literal(closing):
-            self._say(closing)
+            self._say(closing, thought=True)
             self._indent = 0
             self._state = self._prose
         else:
-            self._say(self._input.now(_THOUGHT))
+            self._say(self._input.now(_THOUGHT), thought=True)
 
     def _ticks(self) -> None:
         """A run of backticks: a code block, which may hold calls, or inline code."""

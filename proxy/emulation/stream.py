@@ -9,7 +9,8 @@ from proxy.answer.events import Correct
 from proxy.emulation.arguments import CUT
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
-from proxy.emulation.scanner import Call, CallScanner, Malformed, Scanned, Text, texts_joined
+from proxy.emulation.scanned import Call, Malformed, Scanned, Text, texts_joined
+from proxy.emulation.scanner import CallScanner
 from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint
 from proxy.neutral.piece import CallPart, Piece
 
@@ -108,6 +109,18 @@ class EmulatedStream:
         if not length <= size < length * 1.5:
             length, tokens = self._measured = size, max(1, self._count_tokens(self.held))
         return max(1, tokens * size // length)
+
+    @property
+    def holding(self) -> bool:
+        """Every piece has to be read: what may be said is never known from its bytes."""
+        return True
+
+    @property
+    def suspects(self) -> None:
+        """There is nothing that need not be read."""
+
+    def missed(self, text: str) -> None:
+        """Nothing is ever missed."""
 
     def feed(self, piece: Piece) -> list[Piece]:
         """Take in the next piece of the backend's stream; what may be said now."""

@@ -30,8 +30,20 @@ _ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4})*+')
 _SHOWN = 30
 
 
+NOT_JSON = "not_json"
+UNKNOWN_TOOL = "unknown_tool"
+WRONG_ARGUMENTS = "wrong_arguments"
+"""With `CUT` the kinds of calls that can't be made."""
+
+
 class Unreadable(ValueError):
     """Not JSON, and not known how it was meant; says why in words for the model."""
+
+    def __init__(self, why: str, kind: str = NOT_JSON, *, tool: str = "") -> None:
+        """`tool`: which one was called, as it was written."""
+        super().__init__(why)
+        self.kind = CUT if why == CUT else kind
+        self.tool = tool
 
 
 def parse(text: str) -> tuple[Any, tuple[str, ...]]:

@@ -50,6 +50,13 @@ TEXTS: dict[str, Callable[[int], str]] = {
     "array": lambda n: "[" + (P + ",") * (n // 56),
     "parameters": lambda n: "<function=write_file>" + "<parameter=path>\na\n</parameter>" * (n // 31),
     "brackets": lambda n: '{"name":"now","arguments":' + "[{" * (n // 2) + "}]" * (n // 2),
+    "python": lambda n: "[now()" + ",\nsearch(query='x')" * (n // 19) + "]",
+    "python in a row": lambda n: "[now()]\n" * (n // 8),
+    "python left open": lambda n: "[now(" * (n // 5),
+    "python with long text": lambda n: "[search(query='" + "x\\'[" * (n // 4) + "')]",
+    "python with brackets": lambda n: "[search(tags=" + "[1]," * (n // 4),
+    "python tags": lambda n: "<|python_tag|>now\n" * (n // 18),
+    "strangers": lambda n: '<tool_call>{"name": "x"}' * (n // 24),
     "bad escapes": lambda n: '{"name":"now","arguments":{"a":"' + "\\d" * (n // 2) + '"}}',
 }
 

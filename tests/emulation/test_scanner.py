@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.emulation import Call, CallScanner, Malformed, Offer, Scanned, Text
-from proxy.emulation.scanner import texts_joined
+from proxy.emulation.scanned import texts_joined
 from tests.emulation.broken import MALFORMED, REPAIRED, UNTOUCHED
 from tests.emulation.outputs import CLEAN, FENCED, TAGGED, Output, P, offer, paris
 
@@ -30,7 +30,18 @@ pieces_of_text = st.lists(
                 "</parameter>",
                 "</function>",
             ],
-            *["<think>", "</think>", "[TOOL_CALLS]", "[ARGS]"],
+            *[
+                "<think>",
+                "</think>",
+                "[TOOL_CALLS]",
+                "[ARGS]",
+                "<|python_tag|>",
+                "[now()]",
+                "(",
+                ")",
+                "days=",
+                "city='x'",
+            ],
         ]
     ),
     max_size=30,

@@ -16,7 +16,7 @@ from proxy.answer.events import ChunkReceived, Finish, Send, StreamCommand, Upst
 from proxy.answer.session import State
 from proxy.dialects.chat import ChatReader
 from proxy.emulation import CallScanner
-from proxy.emulation.scanner import texts_joined
+from proxy.emulation.scanned import texts_joined
 from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
 from proxy.wire import sse
 from tests.answer.support import joined as joined_commands

@@ -6,6 +6,7 @@ from proxy.emulation.forms.bare import BARE
 from proxy.emulation.forms.base import CallForm
 from proxy.emulation.forms.fenced import FENCED
 from proxy.emulation.forms.mistral import MISTRAL
+from proxy.emulation.forms.pythonic import PYTHON_TAG
 from proxy.emulation.forms.tagged import FUNCTION, FUNCTION_CALL, TOOL_CALL
 
-FORMS: tuple[CallForm, ...] = (TOOL_CALL, FUNCTION_CALL, FUNCTION, FENCED, BARE, MISTRAL)
+FORMS: tuple[CallForm, ...] = (TOOL_CALL, FUNCTION_CALL, FUNCTION, FENCED, BARE, MISTRAL, PYTHON_TAG)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from proxy.emulation.cursor import Cursor, More, MoreThanSpace, Words
-from proxy.emulation.nesting import Nesting
 
 
 @dataclass(slots=True)
@@ -26,6 +25,16 @@ class Written:
     """Whether it is not built like JSON."""
     misplaced: bool = False
     """Whether it has no arguments, and something that may have been meant as such."""
+
+
+class Follower(Protocol):
+    """Finds the end of a text while it arrives."""
+
+    over: bool
+
+    def take(self, text: str, start: int = 0) -> int:
+        """How many characters of the next text belong to it."""
+        ...
 
 
 class Until:
@@ -52,7 +61,7 @@ class Until:
 class Body:
     """What comes next in a form, as long as it likes."""
 
-    follower: Nesting | Until
+    follower: Follower
     """Finds its end while it arrives."""
     use: Callable[[str], bool]
     """Takes in its text, at whose end the follower knows whether it was closed; False if it can't be part of a call."""
