@@ -69,6 +69,8 @@ class Options:
     """Whether requests are managed at all, where the user said so of a model; None: as the backend has it."""
     emulate_tools: bool = True
     """Whether models without tools of their own get them as text."""
+    read_leaked_calls: bool = True
+    """Whether calls that models with tools of their own write as text are read back."""
     ask_usage: bool = True
     max_body: int = 64 * 2**20
     max_messages: int = 10_000

@@ -31,7 +31,7 @@ def same(one: str, other: str) -> bool:
         return False
 
 
-class Made:
+class CallsMade:
     """The calls that an answer has made."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def without_duplicates(piece: Piece) -> Piece:
     """A whole answer without calls that it makes twice; the same if there is none."""
     if len(piece.calls) < 2:
         return piece
-    made = Made()
+    made = CallsMade()
     kept = tuple(call for call in piece.calls if call.legacy or made.add(call.name, call.arguments))
     return piece if len(kept) == len(piece.calls) else replace(piece, frame=b"", bare=True, calls=kept)
 
@@ -75,14 +75,14 @@ class _Call:
         return replace(self.part, arguments="".join(self.pieces))
 
 
-class Duplicates:
+class RepeatedCalls:
     """Leaves them out of one attempt's stream. A call is held while it repeats an earlier one, letter by letter.
 
     Where one is left out, those behind it move up in the list that clients make of them. Linear in what comes.
     """
 
     def __init__(self) -> None:
-        self._made = Made()
+        self._made = CallsMade()
         self._bare: dict[str, list[str]] = {}
         """Bare arguments of the calls that were made, by name."""
         self._now: _Call | None = None

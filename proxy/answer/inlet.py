@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from proxy.answer.answer import Answer
 from proxy.answer.calls import CallReader
-from proxy.answer.duplicates import Duplicates
+from proxy.answer.duplicates import RepeatedCalls
 from proxy.answer.events import Correct
 from proxy.answer.searching import SearchCalls, own
 from proxy.answer.template import Template
@@ -35,7 +35,7 @@ class Inlet:
         self.calls = self._make_calls()
         self._heard = self._answer.text_size
         """Characters of the answer that the reader of calls knows of."""
-        self._twice = Duplicates()
+        self._twice = RepeatedCalls()
         self._own = SearchCalls(self._watch.search)
         self.instead: Sequence[Piece] | None = None
         """What to send if nobody corrects the calls in it; None: there is nothing to be corrected."""

@@ -20,7 +20,7 @@ from proxy.emulation.forms import FORMS
 from proxy.emulation.offer import Offer
 from proxy.emulation.scanned import Call, Malformed, Text
 from proxy.emulation.scanner import CallScanner
-from proxy.emulation.verdict import EXAMPLE_SHOWN, UNFINISHED, Fault, fault_of, strangers_of
+from proxy.emulation.verdict import EXAMPLE_SHOWN, UNFINISHED, CallFault, FormCount, fault_of, strangers_of
 from proxy.neutral.piece import CallPart, Piece
 
 _MARKED = frozenset(form.name for form in FORMS if form.marked)
@@ -29,8 +29,10 @@ _ANNOUNCED = 200
 _BEFORE = 300
 """Characters before a call that are looked at."""
 _TAIL = 256
-_OVER = re.compile(r"(?:\s|<\|\w{0,32}\|>|</s>)*+(?:<(?:\|(?:\w{0,32}+\|?)?|/s?)?)?")
-"""What may stand behind a call: white space, and marks of the end that leaked with it."""
+_OVER = re.compile(
+    r"(?:\s|<\|\w{0,32}+\|>|</(?:s|tool_call|function_call|function)>)*+(?:<(?:\|(?:\w{0,32}+\|?)?|/[a-z_]{0,13}+)?)?"
+)
+"""What may stand behind a call, and its beginning: white space, and marks that close and end and leaked with it."""
 _EARLY, _LATE = re.compile(r"[<\[{`]"), re.compile(r"[<\[]")
 """What a call may begin with: near the beginning of an answer, and later."""
 _SENTENCE_END = re.compile(r"[.!?)\u2026\u3002\uff01\uff1f\U0001f000-\U0001ffff]\s*\Z")
@@ -73,10 +75,12 @@ class LeakedCalls:
         """Calls behind which there is nothing else yet."""
         self._behind = ""
         self._over = not offer.callable
-        self.faults: list[Fault] = []
+        self.faults: list[CallFault] = []
         """What was found to be wrong with calls; the owner takes them out."""
-        self.made = 0
-        """Calls that were read back."""
+        self.leaked = 0
+        """Calls that were read back; the same."""
+        self.stats: dict[str, FormCount] = {}
+        """Those of emulated calls, of which there are none."""
 
     @property
     def holding(self) -> bool:
@@ -171,8 +175,8 @@ class LeakedCalls:
             return ()
         self._over = True
         whole = finish not in UNFINISHED
-        for found in self._scanner.close(cut=not whole):
-            self._sort(found)
+        for last in self._scanner.close(cut=not whole):
+            self._sort(last)
         self.faults += strangers_of(self._scanner)
         found, self._found = self._found, []
         wrong = [each for each in found if isinstance(each, Malformed)]
@@ -209,13 +213,13 @@ class LeakedCalls:
         for piece in held:
             if not piece.text or left >= len(piece.text):
                 sent.append(piece)
-            elif left > 0 or piece.role or piece.more:
+            elif left > 0 or (piece.role and piece is held[0]):
                 sent.append(replace(piece.uncounted(), text=piece.text[: max(0, left)], finish=None))
             left -= len(piece.text)
         last = held[-1]
         if sent and sent[-1] is last:
             sent.pop()
-        self.made += len(calls)
+        self.leaked += len(calls)
         sent.append(replace(last.blank(), calls=tuple(map(self._part, calls, range(len(calls))))))
         counts = {name: _latest(held, name) for name in ("usage", "prompt_tokens", "completion_tokens")}
         ends = None if finish is None else "function_call" if self._offer.legacy else "tool_calls"
@@ -225,6 +229,24 @@ class LeakedCalls:
         if self._offer.legacy:
             return CallPart(call.name, call.arguments, legacy=True)
         return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
+
+
+def leaked_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> tuple[Piece, LeakedCalls]:
+    """A choice of a whole answer with the calls that leaked into its text, the same object if there are none; and what read it."""
+    reader = LeakedCalls(offer, make_id)
+    ends = Piece(text=piece.text, finish=piece.finish, done=piece.finish is None, choice=True)
+    said = [*reader.feed(replace(ends, done=False)), *(reader.feed(ends) if ends.done else ())]
+    calls = tuple(call for each in said for call in each.calls)
+    if not calls:
+        return piece, reader
+    finish = "function_call" if offer.legacy else "tool_calls"
+    return replace(
+        piece,
+        text="".join(each.text for each in said if not each.done),
+        calls=calls,
+        finish=finish,
+        bare=True,
+    ), reader
 
 
 def _latest(pieces: Sequence[Piece], name: str) -> Any:

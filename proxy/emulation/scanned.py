@@ -17,14 +17,14 @@ class Text:
     text: str
 
 
-class Place(NamedTuple):
+class Spot(NamedTuple):
     """Where a form begins: characters of the text before it, and how many of those are an answer's, not a thought's."""
 
     at: int
     said: int
 
 
-NOWHERE = Place(-1, -1)
+NOWHERE = Spot(-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Call:
     """JSON text of an object."""
     form: str
     repairs: tuple[str, ...] = ()
-    place: Place = field(default=NOWHERE, compare=False)
+    place: Spot = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Malformed:
     """The kind of that, for counters."""
     tool: str = field(default="", compare=False)
     """As the model wrote its name; empty: it did not."""
-    place: Place = field(default=NOWHERE, compare=False)
+    place: Spot = field(default=NOWHERE, compare=False)
 
 
 Scanned: TypeAlias = Text | Call | Malformed

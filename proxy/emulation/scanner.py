@@ -28,7 +28,7 @@ from proxy.emulation.forms.base import CallForm, Reading, Written
 from proxy.emulation.forms.fenced import FENCE, FENCED
 from proxy.emulation.nesting import Nesting
 from proxy.emulation.offer import Offer
-from proxy.emulation.scanned import NOWHERE, Call, Malformed, Place, Scanned, Text, texts_joined
+from proxy.emulation.scanned import NOWHERE, Call, Malformed, Scanned, Spot, Text, texts_joined
 
 # Text up to the next character that may begin something, without the white space at its end.
 _PROSE = re.compile(r"[^<\[{`]*[^<\[{`\s]")
@@ -197,7 +197,7 @@ class CallScanner:
 
     def _open(self, form: CallForm, opening: str) -> None:
         unread = len(self._input.text) - self._input.at
-        self._place = Place(self._pushed - unread - len(opening), self._said)
+        self._place = Spot(self._pushed - unread - len(opening), self._said)
         self._reading = Reading(form, self._offer.words, opening)
         self._state = partial(self._form, self._reading)
 

@@ -11,7 +11,15 @@ from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
 from proxy.emulation.scanned import Call, Malformed, Scanned, Text, texts_joined
 from proxy.emulation.scanner import CallScanner
-from proxy.emulation.verdict import NO_CALL, UNFINISHED, FormCount, complaint
+from proxy.emulation.verdict import (
+    NO_CALL,
+    UNFINISHED,
+    CallFault,
+    FormCount,
+    complaint,
+    fault_of,
+    strangers_of,
+)
 from proxy.neutral.piece import CallPart, Piece
 
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
@@ -77,6 +85,10 @@ class EmulatedStream:
         self.malformed: list[Malformed] = []
         self.stats: dict[str, FormCount] = {}
         """By the name of the form."""
+        self.faults: list[CallFault] = []
+        """What is wrong with calls; the owner takes them out."""
+        self.leaked = 0
+        """None: calls are meant to be text here."""
 
     @property
     def calls(self) -> int:
@@ -174,6 +186,7 @@ class EmulatedStream:
         for own in self._choices.values():
             own.closed = True
             found = own.scanner.close(cut=cut)
+            self.faults += strangers_of(own.scanner)
             parts += [
                 self._part(own.last.blank(), each, own)
                 for each in (_without_half_calls(found) if failed else found)
@@ -195,6 +208,7 @@ class EmulatedStream:
         if finish:
             own.closed, ended = True, finish not in UNFINISHED
             found = texts_joined([*found, *own.scanner.close(cut=not ended)])
+            self.faults += strangers_of(own.scanner)
             if ended and (own.calls or any(isinstance(each, Call) for each in found)):
                 # Some backends have words of their own for `stop`.
                 finish = "function_call" if self._offer.legacy else "tool_calls"
@@ -231,6 +245,7 @@ class EmulatedStream:
         if isinstance(found, Malformed):
             counted.malformed += 1
             self.malformed.append(found)
+            self.faults.append(fault_of(found))
             return _Part(replace(like, text=found.text), found)
         counted.called += 1
         counted.repaired += bool(found.repairs)

@@ -54,7 +54,7 @@ _UNTOLD = "?"
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CallFault:
     """What is wrong with a call, for counters and logs: never what the model wrote, but for a tool's name that looks like one."""
 
     reason: str
@@ -64,26 +64,26 @@ class Fault:
     """In which it was written, or `native`."""
 
 
-def fault(reason: str, tool: str, form: str) -> Fault:
+def fault(reason: str, tool: str, form: str) -> CallFault:
     """A fault of a call whose name is what the model wrote."""
-    return Fault(reason, tool if _TOOL.fullmatch(tool) else _UNTOLD if tool else "", form)
+    return CallFault(reason, tool if _TOOL.fullmatch(tool) else _UNTOLD if tool else "", form)
 
 
-def fault_of(found: Call | Malformed) -> Fault:
+def fault_of(found: Call | Malformed) -> CallFault:
     """Of a call that was found in a text; of one that is well-formed, that it is shown."""
     if isinstance(found, Call):
         return fault(EXAMPLE_SHOWN, found.name, found.form)
     return fault(found.kind, found.tool, found.form)
 
 
-def strangers_of(scanner: CallScanner) -> list[Fault]:
+def strangers_of(scanner: CallScanner) -> list[CallFault]:
     """Of calls of what is no tool, which stay text."""
     return [fault(UNKNOWN_TOOL, name, form) for name, form in scanner.strangers]
 
 
-def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[Fault]:
+def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[CallFault]:
     """Of calls that the backend told as such. `cut`: the answer ended for want of room."""
-    found: list[Fault] = []
+    found: list[CallFault] = []
     for call in calls:
         if not call.name:
             continue

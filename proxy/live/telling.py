@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, get_args
@@ -19,6 +19,7 @@ _COPIED = (
     *("dialect", "backend", "model", "status", "error", "action", "kind", "tools", "window"),
     *("tokens_before", "tokens_after", "attempts", "compactions", "compaction_seconds", "summaries", "unfit"),
     *("summary", "recalled", "recalled_tokens", "left_out", "left_out_of", "searches", "refusals"),
+    *("leaked_calls", "repeated_calls"),
     *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
 )
 NAMES = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(e.Event)}
@@ -45,6 +46,7 @@ def outcome_of(record: Record, now: float) -> dict[str, Any]:
         "streamed": record.streamed,
         "running": record.running,
         "rungs": list(outcome.rungs),
+        "malformed_calls": [asdict(call) for call in outcome.malformed_calls],
         "fill_before": _share(outcome.tokens_before, outcome.window),
         "fill_after": _share(outcome.tokens_after, outcome.window),
         "prefix": {"repeated": outcome.repeated, "reused": outcome.reused, "why": outcome.unlike},

@@ -43,6 +43,7 @@ def options_of(settings: Settings) -> Options:
         system_prompt=texts["system_prompt"],
         guide=texts["guide"],
         emulate_tools=settings.emulate_tools,
+        read_leaked_calls=settings.read_leaked_calls,
         ask_usage=settings.ask_usage,
         max_body=settings.max_body,
         max_messages=settings.max_messages,

@@ -149,6 +149,10 @@ class Settings(BaseSettings):
     emulate_tools: bool = Field(
         True, description="Give models without tools of their own the tools as text, and read their calls."
     )
+    read_leaked_calls: bool = Field(
+        True,
+        description="Read back tool calls that models with tools of their own write as text at the end of an answer.",
+    )
     ask_usage: bool = Field(True, description="Ask for usage on streams whose client said nothing about it.")
     models: dict[str, ModelSetting] = Field(
         default_factory=dict,

@@ -283,7 +283,7 @@ class Job:
         Token figures are prompt tokens.
         """
         outcome = self.journal.outcome
-        if not (outcome.handled or self.prompt.saved) or self.undisturbed:
+        if not (outcome.handled or outcome.mended_calls or self.prompt.saved) or self.undisturbed:
             return None
         told: dict[str, Any] = {
             "attempts": outcome.attempts,
@@ -294,6 +294,8 @@ class Job:
             told["summary"] = outcome.summary
         if outcome.searches:
             told["searches"] = outcome.searches
+        if outcome.mended_calls:
+            told["tool_calls"] = outcome.told_of_calls()
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
         if outcome.left_out:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
 
@@ -32,7 +33,7 @@ from proxy.backends.profile import Fact, Trust
 from proxy.backends.remedy import Remedy
 from proxy.counting.filling import Filled, room_assumed
 from proxy.dialects import UPSTREAM
-from proxy.emulation import EmulatedStream
+from proxy.emulation import EmulatedStream, LeakedCalls
 from proxy.errors import UpstreamUnavailable
 from proxy.net.http11 import InvalidResponse
 from proxy.net.inflate import Undecoded
@@ -44,6 +45,7 @@ from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import CallLedger, make_id
 from proxy.stages.job import Job
+from proxy.stages.judging import Judged, judge, leaks_of, native_offer
 from proxy.stages.resuming import Resumer, ResumeState
 from proxy.stages.searching import Searcher
 from proxy.status import Notice
@@ -66,8 +68,10 @@ class Run:
     state: ResumeState
     estimates: list[Estimate]
     """Of the prompt of each attempt."""
-    readers: list[EmulatedStream]
+    readers: list[EmulatedStream | LeakedCalls]
     """Of calls, whose counts are still to be taken."""
+    judged: Judged = field(default_factory=Judged)
+    """What of its calls was told."""
     observed: int = 0
     """Attempts that were learned from."""
 
@@ -96,23 +100,28 @@ class StreamDriver:
 
     def begin(self, job: Job, to: Audience) -> Run:
         """An empty answer to a job, which is its first attempt, and a session that watches for what is allowed."""
-        key, meter, readers = job.key, self.counting.meter, list[EmulatedStream]()
+        key, meter, readers = job.key, self.counting.meter, list[EmulatedStream | LeakedCalls]()
         answer = Answer(
             job.prompt.estimate.tokens,
             lambda text: meter.count_text(key, text),
             bound=job.prompt.answer_bound,
         )
 
-        def reader_of_calls() -> EmulatedStream | None:
-            if job.prompt.offer is None:
-                return None
-            made, said = answer.calls.count, answer.text
-            readers.append(
-                EmulatedStream(job.prompt.offer, make_id, answer.count, calls_before=made, said=said)
-            )
-            return readers[-1]
+        def reader_of_calls() -> EmulatedStream | LeakedCalls | None:
+            offer, made, said = job.prompt.offer, answer.calls.count, answer.text
+            reader: EmulatedStream | LeakedCalls | None
+            if offer is None:
+                reader = leaks_of(job, native_offer(job), said=said)
+            else:
+                reader = EmulatedStream(offer, make_id, answer.count, calls_before=made, said=said)
+            readers.extend(() if reader is None else (reader,))
+            return reader
 
-        watch = _watch(job, lambda: self._remarks(run))
+        def told() -> dict[str, Any] | None:
+            _judge(run)
+            return job.told()
+
+        watch = _watch(job, lambda: self._remarks(run), told)
         session = StreamSession(watch, answer, UPSTREAM, to.writer, reader_of_calls)
         if to.identity is not None:
             session.adopt(to.identity)
@@ -132,6 +141,7 @@ class StreamDriver:
         if not run.to.beside:
             return []
         self._observe(run)  # which may show that the prompt was cut
+        _judge(run)
         job = run.job
         summary = [Piece(comment=summed_up)] if (summed_up := job.summed_up()) else []
         return [form(notice) for notice in job.afterwards() for form in run.to.beside] + summary
@@ -185,6 +195,7 @@ class StreamDriver:
         """Write down what became of an answer, and learn from what the backend reported."""
         session, journal = run.session, run.job.journal
         answer = session.answer
+        _judge(run)
         journal.answered(answer.usage(), delivered=session.delivered)
         if session.failed or answer.attempt.errored:
             journal.failed(0, "upstream_failed")
@@ -300,6 +311,7 @@ class StreamDriver:
             return await self._carry_out(run, failed)
         finally:
             await response.aclose()
+            _judge(run)
             while run.readers:
                 self.ledger.add(run.job, run.readers.pop().stats)
 
@@ -335,7 +347,13 @@ def _reason(error: Exception) -> str:
     return str(error) if told else type(error).__name__
 
 
-def _watch(job: Job, remarks: Callable[[], Sequence[Piece]]) -> Watch:
+def _judge(run: Run) -> None:
+    judge(run.job, run.session.answer, run.judged, run.readers)
+
+
+def _watch(
+    job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]
+) -> Watch:
     """What this job's model and client allow."""
     budget, request = job.budget, job.prompt.request
     return Watch(
@@ -343,7 +361,7 @@ def _watch(job: Job, remarks: Callable[[], Sequence[Piece]]) -> Watch:
         pause_point=budget.pause_point if budget is not None else 0,
         max_tokens=request.max_tokens,
         strip_usage=job.usage_asked and request.usage_wish is None,
-        told=job.told,
+        told=told,
         remarks=remarks,
         show_usage=request.usage_wish is True,
         cancels=job.cancels,

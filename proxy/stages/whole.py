@@ -24,6 +24,7 @@ from proxy.neutral.request import text_of
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
+from proxy.stages.judging import mended, tell_found, tell_merged
 from proxy.stages.passing import failure
 from proxy.stages.streaming import Interrupted, Run, StreamDriver
 from proxy.telemetry.events import FirstByte
@@ -82,13 +83,14 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     came = _told_otherwise(job, came)
     job.journal.tell(FirstByte())
     driver.read_again(job)
-    calls = bool(job.prompt.search) and any(piece.calls for piece in came.pieces[:1])
+    made = mended(job, came)
+    calls = bool(job.prompt.search) and any(piece.calls for piece in (made or came.pieces)[:1])
     if job.prompt.offer is None and came.finish not in (None, "length") and not calls:
         # Complete as it is, as most answers are.
-        job.said = lambda: came.pieces[0]
+        job.said = lambda: (made or came.pieces)[0]
         _learn(job, came, None, driver)
-        return _made(job, whole, came, None, None, driver)
-    pieces, read = _read(job, came)
+        return _made(job, whole, came, made, None, driver)
+    pieces, read = _read(job, came, came.pieces if made is None else made)
     run = _unfinished(job, pieces, read, driver)
     stopped = None if run is None else _stopped(run, pieces[0], read[0] if read else None)
     if pieces and not isinstance(stopped, Search):
@@ -96,6 +98,8 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     if not isinstance(stopped, Pause):
         for each in read:
             driver.ledger.add(job, each.stats)
+            tell_found(job, each)
+            tell_merged(job, each.merged)
     if run is None or stopped is None:
         _learn(job, came, run, driver)
         return _made(job, whole, came, pieces, None, driver)
@@ -108,9 +112,9 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     return _made(job, whole, came, pieces, run, driver)
 
 
-def _read(job: Job, came: WholeAnswer) -> tuple[list[Piece], list[EmulatedMessage]]:
-    """The choices of an answer, and what was read in them where calls are written as text."""
-    pieces, offer = list(came.pieces), job.prompt.offer
+def _read(job: Job, came: WholeAnswer, said: Sequence[Piece]) -> tuple[list[Piece], list[EmulatedMessage]]:
+    """The choices of an answer, which `said` this, and what was read in them where calls are written as text."""
+    pieces, offer = list(said), job.prompt.offer
     if came.finish is None and pieces:
         pieces[0] = _ended(pieces[0])
     read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]

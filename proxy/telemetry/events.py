@@ -273,6 +273,28 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """A tool call can't be made, or was only shown: `reason` (`proxy.emulation.verdict.CallFault`).
+
+    `tool` is a name that the model wrote; `form`: in which the call was written, `native` if the backend told it as one.
+    `provider`: the kind of backend.
+    """
+
+    reason: str
+    tool: str
+    form: str
+    provider: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallsMended:
+    """Tool calls that had `leaked` into the text were read back, or such as were `repeated` in one answer left out."""
+
+    what: Literal["leaked", "repeated"]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Paused:
     """The running answer was paused."""
 
@@ -337,6 +359,8 @@ Event: TypeAlias = (
     | WindowLearned
     | WindowDisproved
     | Called
+    | MalformedCall
+    | CallsMended
     | Paused
     | Resumed
     | OutOfRoom

@@ -71,6 +71,8 @@ class RequestLog:
         level = logging.DEBUG if outcome.plain else logging.INFO
         if _log.isEnabledFor(level):
             _log.log(level, "%s", line(outcome))
+        if outcome.malformed_calls:
+            _malformed_calls(outcome)
         unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
         if unknown and self._first("window", outcome):
             _unknown_window(outcome)
@@ -112,6 +114,8 @@ def line(outcome: Outcome) -> str:
         (outcome.recalled, "passages recalled"),
         (outcome.left_out, "tokens of the newest message left out"),
         (outcome.searches, "searches"),
+        (outcome.leaked_calls, "tool calls read back"),
+        (outcome.repeated_calls, "repeated tool calls left out"),
         (outcome.refusals, "refusals"),
         (outcome.pauses, "pauses"),
         (outcome.resumes, "resumes"),
@@ -143,6 +147,17 @@ def ahead_line(outcome: Outcome, event: e.CompactedAhead) -> str:
     if event.became == "done":
         told += f", {outcome.tokens_before} to {outcome.tokens_after} tokens in {event.seconds:.1f} s"
     return told
+
+
+def _malformed_calls(outcome: Outcome) -> None:
+    """One line for all of them; what a model merely shows is nothing to worry about."""
+    calls = outcome.malformed_calls
+    told = ", ".join(dict.fromkeys(f"{call.reason} {call.tool or 'unnamed'} ({call.form})" for call in calls))
+    level = logging.INFO if all(call.reason == "example" for call in calls) else logging.WARNING
+    _log.log(
+        level, "%s %s (%s): tool calls that were not made: %s",
+        outcome.id, _where(outcome), calls[0].provider, told,
+    )  # fmt: skip
 
 
 def _unknown_window(outcome: Outcome) -> None:

@@ -53,9 +53,7 @@ class Metrics:
             "shaped_tokens", "Tokens that the policy saved, by kind of part.", "kind"
         )
         self._caches = self._cache_counters()
-        self._calls = self._counter(
-            "emulated_tool_calls", "Tool calls read from text, by form and outcome.", "form", "outcome"
-        )
+        self._calls, self._malformed, self._mended_calls = self._call_counters()
         self._overflows, self._cuts, self._failures = self._trouble_counters()
         self._fill, self._first_byte, self._compaction, self._reuse = self._histograms()
         self._looked = None if place is None else Looked()
@@ -75,12 +73,32 @@ class Metrics:
             e.Mended: self._mended,
             e.Stabilised: self._kept_stable,
             e.Called: lambda o, event: self._inc(self._calls, o, event.form, event.became, by=event.number),
+            e.MalformedCall: lambda o, event: self._inc(self._malformed, o, event.provider, event.reason),
+            e.CallsMended: lambda o, event: self._inc(self._mended_calls, o, event.what, by=event.number),
             e.Refused: self._refused,
             e.Cut: lambda o, _: self._inc(self._cuts, o),
             e.BackendFailed: lambda o, _: self._inc(self._failures, o),
             e.Finished: self._ended,
             e.Failed: self._ended,
         }
+
+    def _call_counters(self) -> tuple[Counter, Counter, Counter]:
+        return (
+            self._counter(
+                "emulated_tool_calls", "Tool calls read from text, by form and outcome.", "form", "outcome"
+            ),
+            self._counter(
+                "malformed_tool_calls",
+                "Tool calls that could not be made, by kind of backend and why.",
+                "provider",
+                "reason",
+            ),
+            self._counter(
+                "mended_tool_calls",
+                "Tool calls that leaked into text and were read back, or repeated and left out.",
+                "what",
+            ),
+        )
 
     def _memory_counters(self) -> tuple[Counter, Counter, Counter]:
         return (

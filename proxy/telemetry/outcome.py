@@ -21,6 +21,7 @@ BACKEND = "backend"
 """Why less was reused than repeated: it keeps no prompts, or needed the room."""
 _NEARLY = 0.8
 """Fraction of what was repeated that is all of it, as estimates go."""
+_MOST_MALFORMED = 16
 _BLOCKS = 32
 """Tokens that are read again because caches keep whole blocks (vLLM: 16), and the answer begins another one."""
 
@@ -82,6 +83,12 @@ class Outcome:
     """Tokens of the prompt that the backend had read before; None: it does not tell."""
     unlike: str = ""
     """Why no more were repeated, see `Repeated`, or reused (`backend`); empty: there was no more of it."""
+    malformed_calls: tuple[e.MalformedCall, ...] = ()
+    """Tool calls that could not be made, or were only shown; the first of them."""
+    leaked_calls: int = 0
+    """Tool calls that were read back from the text of a model with tools of its own."""
+    repeated_calls: int = 0
+    """Tool calls that were left out, because the answer had made them before."""
     searches: int = 0
     """Searches of the conversation that the model made."""
     refusals: int = 0
@@ -113,10 +120,21 @@ class Outcome:
         return bool(self.compactions or self.pauses or self.attempts > 1)
 
     @property
+    def mended_calls(self) -> bool:
+        """Whether anything is to be told of its tool calls."""
+        return bool(self.malformed_calls or self.leaked_calls or self.repeated_calls)
+
+    def told_of_calls(self) -> dict[str, Any]:
+        """That, for the client."""
+        malformed = [{"reason": call.reason, "tool": call.tool} for call in self.malformed_calls]
+        told = {"malformed": malformed, "leaked": self.leaked_calls, "repeated": self.repeated_calls}
+        return {name: value for name, value in told.items() if value}
+
+    @property
     def plain(self) -> bool:
         """Whether it was forwarded, or passed on, and answered, and nothing else happened."""
         odd = self.unfinished or self.stopped
-        eventful = self.handled or self.refusals or odd or self.recalled or self.left_out
+        eventful = self.handled or self.refusals or odd or self.recalled or self.left_out or self.mended_calls
         return not eventful and self.error is None and self.status < 400
 
 
@@ -211,6 +229,17 @@ def _refused(outcome: Outcome, _: e.Refused, __: float) -> None:
     outcome.refusals += 1
 
 
+def _malformed_call(outcome: Outcome, event: e.MalformedCall, _: float) -> None:
+    outcome.malformed_calls = (*outcome.malformed_calls, event)[:_MOST_MALFORMED]
+
+
+def _calls_mended(outcome: Outcome, event: e.CallsMended, _: float) -> None:
+    if event.what == "leaked":
+        outcome.leaked_calls += event.number
+    else:
+        outcome.repeated_calls += event.number
+
+
 def _paused(outcome: Outcome, _: e.Paused, __: float) -> None:
     outcome.pauses += 1
     outcome.doing = "paused"
@@ -241,6 +270,8 @@ NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
     e.Repeated: _repeated,
     e.Reused: _reused,
     e.Refused: _refused,
+    e.MalformedCall: _malformed_call,
+    e.CallsMended: _calls_mended,
     e.Paused: _paused,
     e.Resumed: _resumed,
 }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.duplicates import Duplicates, without_duplicates
+from proxy.answer.duplicates import RepeatedCalls, without_duplicates
 from proxy.neutral.piece import CallPart, Piece
 from proxy.wire.jsontext import dumps
 from tests.answer.support import DONE, FAR, chunk, cut, ending, frame, opening, relayed
@@ -47,8 +47,8 @@ def said(pieces: Iterable[Piece]) -> list[tuple[str, str, str]]:
 
 def streamed(
     calls: Sequence[tuple[str, str]], size: int, *, finish: bool = True
-) -> tuple[list[Piece], Duplicates]:
-    of = Duplicates()
+) -> tuple[list[Piece], RepeatedCalls]:
+    of = RepeatedCalls()
     sent = [
         each for part in parts(calls, size) for each in of.feed(Piece(calls=(part,), form={}, choice=True))
     ]
@@ -94,7 +94,7 @@ def test_however_the_calls_come(calls: list[tuple[str, str]], size: int) -> None
 
 
 def test_a_call_is_held_only_while_it_repeats_another() -> None:
-    of = Duplicates()
+    of = RepeatedCalls()
     sent = [of.feed(Piece(calls=(part,), form={}, choice=True)) for part in parts([PARIS, LISBON], 4)]
     later = [bool(each) for each in sent[6:]]
     assert later[:3] == [False, False, False]
@@ -104,7 +104,7 @@ def test_a_call_is_held_only_while_it_repeats_another() -> None:
 
 def test_calls_that_all_come_under_one_index_are_told_apart_by_their_ids() -> None:
     """Ollama's way."""
-    of = Duplicates()
+    of = RepeatedCalls()
     calls = [CallPart(*call, id=f"c{n}", index=0) for n, call in enumerate([PARIS, PARIS, NOW])]
     sent = [each for call in calls for each in of.feed(Piece(calls=(call,), form={}, choice=True))]
     assert [(part.id, part.index) for each in sent for part in each.calls] == [("c0", 0), ("c2", 0)]
@@ -114,14 +114,14 @@ def test_calls_that_have_no_name_that_is_known_are_left_alone() -> None:
     custom = tuple(CallPart(kind="custom", id=f"c{n}", index=n) for n in range(2))
     whole = Piece(calls=custom)
     assert without_duplicates(whole) is whole
-    of = Duplicates()
+    of = RepeatedCalls()
     piece = Piece(calls=custom, finish="tool_calls", form={}, choice=True)
     assert of.feed(piece) == [piece]
 
 
 def test_half_a_call_is_told_though_it_began_like_another() -> None:
     made = parts([PARIS, PARIS], 4)[:-1]
-    of = Duplicates()
+    of = RepeatedCalls()
     sent = [each for part in made for each in of.feed(Piece(calls=(part,), form={}, choice=True))]
     sent += of.feed(Piece(finish="length", form={}, choice=True))
     assert said(sent)[1][2] == '{"city": "Paris"'

@@ -96,6 +96,15 @@ class Prefix(_Told):
     why: str
 
 
+class MalformedToolCall(_Told):
+    """A tool call that could not be made, or was only shown; without its arguments."""
+
+    reason: str
+    tool: str
+    form: str
+    provider: str
+
+
 class RequestOutcome(_Told):
     """One request."""
 
@@ -130,6 +139,9 @@ class RequestOutcome(_Told):
     left_out: int
     left_out_of: int
     searches: int
+    malformed_calls: list[MalformedToolCall]
+    leaked_calls: int
+    repeated_calls: int
     refusals: int
     pauses: int
     resumes: int

@@ -1,0 +1,115 @@
+"""The tool calls of an answer: read back where they leaked into its text, left out where they repeat, and told where they are wrong.
+
+What is told are reasons, forms and names of tools; never arguments, nor anything else that was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.answer.answer import Answer
+from proxy.answer.duplicates import without_duplicates
+from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, leaked_message, offer_of
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.piece import Piece
+from proxy.stages.emulating import make_id
+from proxy.stages.job import Job
+from proxy.telemetry.events import CallsMended, MalformedCall
+
+_UNKNOWN = "unknown"
+
+
+class CallsFound(Protocol):
+    """What a reader of calls found out, to be told."""
+
+    faults: list[CallFault]
+    leaked: int
+    stats: dict[str, FormCount]
+
+
+@dataclass(slots=True)
+class Judged:
+    """How much of an answer was told of already."""
+
+    calls: int = 0
+    attempts: int = 0
+    merged: int = 0
+
+
+def native_offer(job: Job) -> Offer | None:
+    """What the request offers to a model that has tools of its own; None: nothing, or they are emulated."""
+    if job.prompt.offer is not None or not (job.offers_tools or job.prompt.search):
+        return None
+    return offer_of(job.prompt.request.body)
+
+
+def leaks_of(job: Job, offer: Offer | None, *, said: str) -> LeakedCalls | None:
+    """A reader of calls that leak into the text of the next attempt at an answer that `said` this; None where none is wanted."""
+    alone = job.prompt.request.choices == 1
+    return (
+        LeakedCalls(offer, make_id, said=said) if offer is not None and alone and _reads_leaks(job) else None
+    )
+
+
+def mended(job: Job, came: WholeAnswer) -> list[Piece] | None:
+    """The choices of a whole answer with their calls mended, and told of; None where no tools were offered by themselves."""
+    offer = native_offer(job)
+    if offer is None:
+        return None
+    pieces = [_mended(job, piece, offer) for piece in came.pieces]
+    for piece in pieces:
+        _tell(job, faults_of(piece.calls, offer, cut=piece.finish == "length"))
+    return pieces
+
+
+def _mended(job: Job, piece: Piece, offer: Offer) -> Piece:
+    if _reads_leaks(job) and not piece.calls:
+        piece, found = leaked_message(piece, offer, make_id)
+        tell_found(job, found)
+    once = without_duplicates(piece)
+    tell_merged(job, len(piece.calls) - len(once.calls))
+    return once
+
+
+def tell_found(job: Job, found: CallsFound) -> None:
+    """Tell what a reader found since it was asked last."""
+    _tell(job, found.faults)
+    found.faults = []
+    if found.leaked:
+        job.journal.tell(CallsMended("leaked", found.leaked))
+        found.leaked = 0
+
+
+def tell_merged(job: Job, number: int) -> None:
+    """Tell that so many calls were left out, because they had been made before."""
+    if number:
+        job.journal.tell(CallsMended("repeated", number))
+
+
+def judge(job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound]) -> None:
+    """Tell what is known by now of the calls of an answer that streams, each once."""
+    for reader in readers:
+        tell_found(job, reader)
+    tell_merged(job, answer.merged - judged.merged)
+    judged.merged = answer.merged
+    if not answer.attempt.finish or judged.attempts == len(answer.attempts):
+        return
+    judged.attempts = len(answer.attempts)
+    calls = answer.calls.whole[judged.calls :]
+    judged.calls += len(calls)
+    if calls and (offer := native_offer(job)) is not None:
+        _tell(job, faults_of(calls, offer, cut=answer.attempt.finish == "length"))
+
+
+def _reads_leaks(job: Job) -> bool:
+    """Whether text may be taken for calls; not where the client wants a format, or has a chore done."""
+    return job.options.read_leaked_calls and not job.undisturbed
+
+
+def _tell(job: Job, faults: Iterable[CallFault]) -> None:
+    backend = job.route.upstream.prober.known_backend
+    kind = _UNKNOWN if backend is None else backend.kind
+    for fault in faults:
+        job.journal.tell(MalformedCall(fault.reason, fault.tool, fault.form, kind))

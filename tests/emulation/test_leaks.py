@@ -1,0 +1,319 @@
+"""Calls that models with tools of their own leave in the text: read back where nothing else is meant, and only there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.emulation import LeakedCalls, Offer, leaked_message
+from proxy.neutral.piece import CallPart, Piece
+from tests.emulation.outputs import ARGS, FENCED, LISBON, TAGGED, P, offer
+from tests.emulation.test_scanner import pieces_of_text
+
+OFFER = offer()
+PARIS = ("get_weather", ARGS)
+PYTHON = ("get_weather", '{"city":"Paris"}')
+NOW = ("now", "{}")
+PROSE = "The first wheel stands still, and so does the second; only the third one turns, when there is rain. "
+
+LEAKED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+    # what models and backends were seen to leave in the text, and what remains of it
+    "qwen": (TAGGED, "", [PARIS]),
+    "qwen behind a sentence": (f"I'll check the weather.\n{TAGGED}", "I'll check the weather.\n", [PARIS]),
+    "qwen on the same line": (f"Let me check. {TAGGED}\n", "Let me check. ", [PARIS]),
+    "qwen behind a colon": (f"Let me check the weather:\n\n{TAGGED}", "Let me check the weather:\n\n", [PARIS]),
+    "qwen twice": (f"{TAGGED}\n<tool_call>{LISBON}</tool_call>", "", [PARIS, ("get_weather", '{"city": "Lisbon"}')]),
+    "qwen with marks of the end": (f"{TAGGED}<|im_end|>\n<|endoftext|>", "", [PARIS]),
+    "qwen without its end": (f"<tool_call>\n{P}", "", [PARIS]),
+    "qwen behind a thought": (f"<think>\nThe weather, {{so}} <b>…\n</think>\n\n{TAGGED}", "<think>\nThe weather, {so} <b>…\n</think>\n\n", [PARIS]),
+    "qwen coder": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+        "",
+        [PYTHON],
+    ),
+    "qwen coder without the outer mark": (
+        "I look it up.\n\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+        "I look it up.\n\n",
+        [PYTHON],
+    ),
+    "qwen 2.5 coder": (P, "", [PARIS]),
+    "llama 3.2 in a code block": (FENCED.replace("arguments", "parameters"), "", [PARIS]),
+    "llama 3.2 announced": (f"I'll look it up.\n\n{FENCED}\n", "I'll look it up.\n\n", [PARIS]),
+    "llama 3.1": (f"<|python_tag|>{P}<|eom_id|>", "", [PARIS]),
+    "llama 3.1, of its own": ('<|python_tag|>get_weather.call(city="Paris")<|eom_id|>', "", [PYTHON]),
+    "llama 4": ('[get_weather(city="Paris"), now()]<|eot|>', "", [PYTHON, NOW]),
+    "llama 4 with marks": ('<|python_start|>[get_weather(city="Paris")]<|python_end|><|eom|>', "", [PYTHON]),
+    "mistral": (f"[TOOL_CALLS][{P}]</s>", "", [PARIS]),
+    "mistral later": (f"I'll check.[TOOL_CALLS]get_weather[ARGS]{ARGS}", "I'll check.", [PARIS]),
+    "behind a long text": (f"{PROSE * 9}\n\n{TAGGED}", f"{PROSE * 9}\n\n", [PARIS]),
+    "behind code": (f"```python\nprint([x for x in {{1}}])\n```\n{TAGGED}", "```python\nprint([x for x in {1}])\n```\n", [PARIS]),
+    "announced in Chinese": (f"让我查一下天气。\n{P}", "让我查一下天气。\n", [PARIS]),
+    "announced in German": (f"Ich werde nachsehen.\n{P}", "Ich werde nachsehen.\n", [PARIS]),
+}  # fmt: skip
+
+SHOWN = {
+    # what merely shows a call, or is none
+    "prose follows": f"{TAGGED}\n\nThat is how a call looks.",
+    "prose follows on the same line": f"{TAGGED} is what I would send.",
+    "prose follows a code block": f"{FENCED}\n\nSend this to call the tool.",
+    "prose follows JSON": f"{P}\n\nThis is valid JSON.",
+    "in a sentence": f"Models write {TAGGED}",
+    "quoted": f'They write "{TAGGED}"',
+    "in code": f"They write `{P}`",
+    "in a code block of another language": f"```python\n{P}\n```",
+    "tags in a code block": f"It is done like this.\n\n```text\n{TAGGED}\n```",
+    "an example": f"Here is an example of a call:\n\n{TAGGED}",
+    "an example in a code block": f"For example:\n\n{FENCED}",
+    "for those who ask how": f"To call the tool, send:\n\n{FENCED}",
+    "let me show": f"Let me show you how to call it.\n\n{FENCED}",
+    "you can": f"You can call it with\n{P}",
+    "what one would do": f"In that case I would call\n{TAGGED}",
+    "what is never to be done": f"I'll never send this:\n{TAGGED}",
+    "a format": f"The format is this.\n{TAGGED}",
+    "in German": f"Ein Beispiel.\n{TAGGED}",
+    "JSON behind a text": f"{PROSE}\n\n{P}",
+    "JSON behind a long announcement": f"{PROSE * 3} Now I will call it.\n{P}",
+    "JSON behind two paragraphs": f"It rains.\n\nI'll look.\n\n{P}",
+    "a list behind a text": f"{PROSE}\n[now()]",
+    "a definition": '{"name": "get_weather", "description": "The weather.", "parameters": {"type": "object"}}',
+    "a record": '{"name": "now", "zone": "UTC"}',
+    "of another tool": '<tool_call>\n{"name": "fly", "arguments": {}}\n</tool_call>',
+    "arguments that don't fit": TAGGED.replace("city", "town"),
+    "one of two that doesn't fit": f"{TAGGED}\n{TAGGED.replace('city', 'town')}",
+    "in a thought": f"<think>\n{TAGGED}\n</think>",
+    "in a thought that has no end": f"<think>\n{TAGGED}",
+    "cut off": TAGGED[:60],
+    "the mark alone": "<tool_call>",
+    "marks explained": "Qwen uses `<tool_call>`, Mistral [TOOL_CALLS], and Llama <|python_tag|>.",
+    "a link": "[now()](https://example.org)",
+    "white space": " \n\n ",
+    "a text with all marks": "a < b, [c] and {d}: `e`, ``f`` <g> [TOOL <tool <|py\n```\n{\n```\n{}\n[]\n",
+}  # fmt: skip
+
+
+def pieces_of(text: str, size: int) -> list[Piece]:
+    cut = [text[at : at + size] for at in range(0, len(text), size)]
+    return [Piece(text=each, form={}, choice=True) for each in cut]
+
+
+def through(
+    reader: LeakedCalls, pieces: list[Piece], finish: str | None, *, seeing_all: bool
+) -> Iterator[Piece]:
+    """What comes out; pieces that need not be read pass by the reader, as frames do, unless it sees all."""
+    missed = ""
+    for piece in pieces:
+        suspects = reader.suspects
+        if not (seeing_all or reader.holding) and (suspects is None or not suspects.search(piece.text)):
+            missed += piece.text
+            yield piece
+        else:
+            reader.missed(missed)
+            missed = ""
+            yield from reader.feed(piece)
+    reader.missed(missed)
+    yield from reader.feed(Piece(finish=finish, form={}, choice=True) if finish else Piece(done=True))
+
+
+def outcome(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]], list[str]]:
+    calls = [call for piece in pieces for call in piece.calls]
+    assert [call.index for call in calls] == list(range(len(calls)))
+    assert len({call.id for call in calls}) == len(calls)
+    text = "".join(piece.text for piece in pieces)
+    return text, [(call.name, call.arguments) for call in calls], [p.finish for p in pieces if p.finish]
+
+
+def reader_of(of: Offer = OFFER, said: str = "") -> LeakedCalls:
+    ids = iter(range(99))
+    return LeakedCalls(of, lambda: f"id{next(ids)}", said=said)
+
+
+@pytest.mark.parametrize("name", LEAKED)
+@pytest.mark.parametrize("seeing_all", [True, False])
+def test_a_call_that_leaked_is_read_back_however_it_comes(name: str, *, seeing_all: bool) -> None:
+    text, left, calls = LEAKED[name]
+    for size in (1, 2, 3, 7, 40, len(text)):
+        reader = reader_of()
+        out = list(through(reader, pieces_of(text, size), "stop", seeing_all=seeing_all))
+        assert outcome(out) == (left, calls, ["tool_calls"]), size
+        assert (reader.leaked, reader.faults) == (len(calls), [])
+    whole, _ = leaked_message(Piece(text=text, finish="stop", choice=True), OFFER, lambda: "id")
+    assert (whole.text, [(c.name, c.arguments) for c in whole.calls], whole.finish) == (
+        left,
+        calls,
+        "tool_calls",
+    )
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("seeing_all", [True, False])
+def test_what_is_shown_stays_text_piece_by_piece(name: str, *, seeing_all: bool) -> None:
+    text = SHOWN[name]
+    for size in (1, 2, 3, 7, 40, len(text)):
+        given_in = pieces_of(text, size)
+        out = list(through(reader_of(), given_in, "stop", seeing_all=seeing_all))
+        assert [id(piece) for piece in out[:-1]] == [id(piece) for piece in given_in], size
+        assert out[-1].finish == "stop"
+    whole = Piece(text=text, finish="stop", choice=True)
+    assert leaked_message(whole, OFFER, lambda: "id")[0] is whole
+
+
+@pytest.mark.parametrize("name", LEAKED)
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_an_answer_that_was_cut_off_makes_no_call(name: str, finish: str) -> None:
+    text = LEAKED[name][0]
+    out = list(through(reader_of(), pieces_of(text, 5), finish, seeing_all=True))
+    assert outcome(out) == (text, [], [finish])
+
+
+def test_an_end_mark_alone_is_an_end_in_good_order_and_a_body_that_stops_is_none() -> None:
+    out = list(through(reader_of(), pieces_of(TAGGED, 5), None, seeing_all=True))
+    assert outcome(out)[1] == [PARIS]
+    reader = reader_of()
+    out = [each for piece in pieces_of(TAGGED, 5) for each in reader.feed(piece)] + list(reader.close())
+    assert outcome(out) == (TAGGED, [], [])
+
+
+def test_an_answer_that_has_made_a_call_of_the_usual_kind_is_left_alone() -> None:
+    reader = reader_of()
+    made = Piece(calls=(CallPart("now", "{}", "c1", 0),), form={}, choice=True)
+    out = [
+        *reader.feed(pieces_of("<tool_call>", 99)[0]),
+        *reader.feed(made),
+        *reader.feed(pieces_of(TAGGED, 999)[0]),
+    ]
+    out += reader.feed(Piece(finish="tool_calls", form={}, choice=True))
+    assert "".join(piece.text for piece in out) == f"<tool_call>{TAGGED}"
+    assert [call.id for piece in out for call in piece.calls] == ["c1"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "calls", "finish"),
+    [
+        ({"tool_choice": "none"}, [], "stop"),
+        ({"tool_choice": {"type": "function", "function": {"name": "now"}}}, [], "stop"),
+        ({"parallel_tool_calls": False}, [PARIS], "tool_calls"),
+    ],
+)
+def test_the_choice_of_tools_holds(fields: dict[str, Any], calls: list[tuple[str, str]], finish: str) -> None:
+    text = f"{TAGGED}\n<tool_call>{LISBON}</tool_call>"
+    out = list(through(reader_of(offer(**fields)), pieces_of(text, 6), "stop", seeing_all=True))
+    assert outcome(out) == (text if not calls else "", calls, [finish])
+
+
+@pytest.mark.parametrize(("name", "share"), [("prose", 0.0), ("code", 0.2), ("thought", 0.02)])
+def test_nothing_waits_where_no_mark_begins(name: str, share: float) -> None:
+    """And most of it is not even read. A piece that ends like the beginning of a mark waits for the next one."""
+    texts = {
+        "prose": PROSE * 9,
+        "code": "So:\n\n```python\nif x:\n    y = {1: z(2)}\n```\nThat `is` all. " * 9,
+        "thought": "<think>\n" + PROSE * 9 + "</think>\n\n" + PROSE,
+    }
+    reader, read, waiting = reader_of(), 0, 0
+    for piece in (pieces := pieces_of(texts[name], 4)):
+        if reader.holding or (reader.suspects is not None and reader.suspects.search(piece.text)):
+            read += 1
+            waiting += 1 - len(reader.feed(piece))
+            assert waiting <= 1
+        else:
+            reader.missed(piece.text)
+    assert read <= share * len(pieces)
+    assert waiting == 0
+
+
+def test_json_is_held_no_longer_than_its_first_key() -> None:
+    reader = reader_of()
+    sent = [[piece.text for piece in reader.feed(each)] for each in pieces_of('{"name', 1)]
+    assert sent == [[]] * 6
+    assert [p.text for p in reader.feed(pieces_of('s": [1, 2]}', 99)[0])] == [*'{"name', 's": [1, 2]}']
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        (SHOWN["prose follows"], [("example", "get_weather", "tool_call")]),
+        (SHOWN["an example in a code block"], [("example", "get_weather", "fenced")]),
+        (SHOWN["of another tool"], [("unknown_tool", "fly", "tool_call")]),
+        (SHOWN["arguments that don't fit"], [("wrong_arguments", "get_weather", "tool_call")]),
+        ("<tool_call>{'name': 'now', 'arguments': {x}}</tool_call>", [("not_json", "now", "tool_call")]),
+        ('<tool_call>{"name": "now", "arguments": {"x": "secr', [("cut", "now", "tool_call")]),
+        ("<function=rm -rf /secret>\n<parameter=a>", []),
+        ('<tool_call>{"name": "my secret, told"}', []),
+        (f"[TOOL_CALLS]{'x' * 99}[ARGS]{{}}", []),
+        (PROSE, []),
+    ],
+)
+def test_what_is_wrong_is_told_without_what_was_said(text: str, faults: list[tuple[str, str, str]]) -> None:
+    for size in (1, 5, len(text)):
+        reader = reader_of()
+        list(through(reader, pieces_of(text, size), "stop", seeing_all=False))
+        assert [(each.reason, each.tool, each.form) for each in reader.faults] == faults
+
+
+@given(pieces_of_text, st.data())
+def test_no_chunking_changes_what_is_called_nor_loses_a_character(text: str, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 12))
+    ways = [
+        outcome(list(through(reader_of(), pieces_of(text, each), "stop", seeing_all=seeing_all)))
+        for each in (size, max(1, len(text)))
+        for seeing_all in (True, False)
+    ]
+    assert all(way == ways[0] for way in ways)
+    left, calls, _ = ways[0]
+    assert text.startswith(left) if calls else text == left
+
+
+@given(pieces_of_text, st.integers(0, 60))
+def test_an_answer_that_goes_on_is_read_on(text: str, at: int) -> None:
+    """What earlier attempts have said can't be taken back: only a call that begins behind it is made."""
+    whole = outcome(list(through(reader_of(), pieces_of(text, 99), "stop", seeing_all=True)))
+    said, rest = text[:at], text[at:]
+    on = outcome(list(through(reader_of(said=said), pieces_of(rest, 7), "stop", seeing_all=True)))
+    if whole[1] and len(whole[0]) >= at:
+        assert (said + on[0], on[1]) == whole[:2]
+    else:
+        assert said + on[0] == text
+        assert not on[1]
+
+
+SIZE = 3_000
+LONG: dict[str, Callable[[int], str]] = {
+    "prose": lambda n: PROSE * (n // 100),
+    "marks": lambda n: "<tool_call>\n" * (n // 12),
+    "examples": lambda n: f"{TAGGED}\nis one.\n" * (n // 90),
+    "one call": lambda n: f'<tool_call>{{"name": "search", "arguments": {{"query": "{"x " * (n // 2)}"}}}}',
+    "calls": lambda n: f"{TAGGED}\n" * (n // 80),
+    "ends": lambda n: TAGGED + "<|x|> " * (n // 6),
+    "white space": lambda n: TAGGED + " \n" * (n // 2),
+    "brackets": lambda n: "a[0] <b> " * (n // 9),
+}
+
+
+def steps(text: str, size: int) -> int:
+    """Calls of functions that it takes to read a text."""
+    taken, pieces, reader = 0, pieces_of(text, size), reader_of()
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal taken
+        taken += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for piece in pieces:
+            reader.feed(piece)
+        reader.close()
+    finally:
+        sys.setprofile(before)
+    return taken
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_twice_the_text_takes_twice_the_steps(name: str) -> None:
+    once, twice = (steps(LONG[name](n), 3) for n in (SIZE, 2 * SIZE))
+    assert twice <= 2.2 * once + 200

@@ -1,0 +1,278 @@
+"""Tool calls of models that have tools of their own, through the whole proxy: leaked, repeated, wrong, and merely shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from proxy.telemetry.log import FORMAT, OneLine
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, Question, Reply, ToolCall
+from tests.proxying import Proxy, read_stream, running_proxy
+from tests.stages.test_resuming import joined_calls
+from tests.stages.test_tools import CALL, PARIS, WEATHER
+
+pytestmark = pytest.mark.slow
+
+FENCED = '```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```'
+SHOWN = f"A call looks like this:\n\n{CALL}\n\nIt is sent as it stands."
+SECRET = "a word that nobody else may read"
+REPLIES = {
+    "leaked": Reply(text=f"I look it up.\n{CALL}"),
+    "leaked in a block": Reply(text=FENCED),
+    "leaked in python": Reply(text='[get_weather(city="Paris")]'),
+    "leaked twice": Reply(text=f"{CALL}\n{CALL}"),
+    "leaked behind thoughts": Reply(text=CALL, reasoning="It is about the weather."),
+    "cut": Reply(text=CALL[:-20], finish="length"),
+    "shown": Reply(text=SHOWN),
+    "plain": Reply(text="It is sunny, and warm enough to go out without a coat."),
+    "repeated": Reply(
+        tool_calls=[ToolCall("get_weather", '{"city": "Paris"}')] * 2
+        + [ToolCall("get_weather", '{"city": "Rome"}')]
+    ),
+    "unknown tool": Reply(tool_calls=[ToolCall("fly", "{}")]),
+    "wrong arguments": Reply(tool_calls=[ToolCall("get_weather", json.dumps({"town": SECRET}))]),
+    "not json": Reply(tool_calls=[ToolCall("get_weather", '{"city": ' + SECRET)]),
+    "leaked unknown tool": Reply(text=CALL.replace("get_weather", "fly")),
+    "leaked wrong arguments": Reply(text=CALL.replace('"city"', '"town"')),
+}
+
+
+def brain(question: Question) -> Reply:
+    asked = next(m["content"] for m in reversed(question.messages) if m["role"] == "user")
+    return REPLIES[asked if isinstance(asked, str) else asked[0]["text"]]
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    with LlamaCppFake([FakeModel("m", 8192)], brain) as fake, running_proxy(fake) as running:
+        yield running
+
+
+def asked(name: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": name}], "tools": [WEATHER], **fields}
+
+
+def said(proxy: Proxy, name: str, *, stream: bool, **fields: Any) -> tuple[str, list[dict[str, str]], str]:
+    """Text, calls and finish reason of an answer."""
+    answer = proxy.chat(asked(name, stream=stream, **fields))
+    assert answer.status_code == 200, answer.text
+    assert "x-spillway-tools" not in answer.headers
+    if stream:
+        seen = read_stream(answer.content)
+        assert (len(seen.ids), seen.roles > 0, seen.done, seen.errors) == (1, True, 1, [])
+        (finish,) = seen.finishes
+        return seen.text, joined_calls(answer.content), finish
+    choice = answer.json()["choices"][0]
+    made = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+    return choice["message"]["content"] or "", made, choice["finish_reason"]
+
+
+def counted(proxy: Proxy, metric: str, **labels: str) -> float:
+    wanted = [f'{name}="{value}"' for name, value in labels.items()]
+    lines = proxy.client.get("/metrics").text.splitlines()
+    found = [
+        line for line in lines if line.startswith(f"spillway_{metric}") and all(w in line for w in wanted)
+    ]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+
+
+both = pytest.mark.parametrize("stream", [True, False])
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("leaked", "I look it up.\n"),
+        ("leaked in a block", ""),
+        ("leaked behind thoughts", ""),
+        ("leaked twice", ""),
+    ],
+)
+def test_a_leaked_call_becomes_a_call(proxy: Proxy, name: str, text: str, *, stream: bool) -> None:
+    before = counted(proxy, "mended_tool_calls_total", what="leaked")
+    assert said(proxy, name, stream=stream) == (text, [PARIS], "tool_calls")
+    assert counted(proxy, "mended_tool_calls_total", what="leaked") > before
+
+
+@both
+def test_a_call_in_python_becomes_a_call(proxy: Proxy, *, stream: bool) -> None:
+    made = {"name": "get_weather", "arguments": '{"city":"Paris"}'}
+    assert said(proxy, "leaked in python", stream=stream) == ("", [made], "tool_calls")
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@both
+def test_whatever_the_backend(kind: str, *, stream: bool) -> None:
+    fake = FAKES[kind]([FakeModel("m", 8192)], brain)
+    with fake, running_proxy(fake, models={"m": {"tools": True, "window": 8192}}) as proxy:
+        assert said(proxy, "leaked", stream=stream) == ("I look it up.\n", [PARIS], "tool_calls")
+        assert said(proxy, "shown", stream=stream) == (SHOWN, [], "stop")
+
+
+@both
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/api/chat"])
+def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
+    function = WEATHER["function"]
+    tools = {
+        "/v1/messages": [{"name": "get_weather", "input_schema": function["parameters"]}],  # type: ignore[index]
+        "/v1/responses": [{"type": "function", **function}],  # type: ignore[dict-item]
+        "/api/chat": [WEATHER],
+    }[path]
+    body = {"model": "m", "max_tokens": 500, "stream": stream, "tools": tools}
+    talk = [{"role": "user", "content": "leaked"}]
+    body |= {"input": talk} if path == "/v1/responses" else {"messages": talk}
+    answer = proxy.client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    told = answer.text.replace("\\", "").replace(" ", "")
+    assert "tool_call>" not in told
+    assert "get_weather" in told
+    assert '"city":"Paris"' in told
+    assert "Ilookitup." in told or all(
+        f'"{word}' in answer.text or word in answer.text for word in ("look", "up")
+    )
+    ends = {
+        "/v1/messages": '"stop_reason":"tool_use"',
+        "/v1/responses": '"type":"function_call"',
+        "/api/chat": '"tool_calls"',
+    }
+    assert ends[path] in told
+
+
+@both
+@pytest.mark.parametrize(("name", "finish"), [("shown", "stop"), ("cut", "length")])
+def test_what_is_no_call_stays_text(proxy: Proxy, name: str, finish: str, *, stream: bool) -> None:
+    assert said(proxy, name, stream=stream) == (REPLIES[name].text, [], finish)
+
+
+@both
+@pytest.mark.parametrize(
+    "fields",
+    [{"tools": None}, {"tool_choice": "none"}, {"response_format": {"type": "json_object"}}],
+)
+def test_a_call_that_was_not_asked_for_stays_text(
+    proxy: Proxy, fields: dict[str, Any], *, stream: bool
+) -> None:
+    assert said(proxy, "leaked", stream=stream, **fields) == (REPLIES["leaked"].text, [], "stop")
+
+
+@both
+def test_reading_them_back_can_be_turned_off(*, stream: bool) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], brain) as fake,
+        running_proxy(fake, read_leaked_calls=False) as proxy,
+    ):
+        assert said(proxy, "leaked", stream=stream) == (REPLIES["leaked"].text, [], "stop")
+
+
+def test_a_stream_without_calls_keeps_its_bytes(proxy: Proxy) -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], brain) as fake, running_proxy(fake) as here:
+        for name in ("plain", "shown"):
+            fields = {"stream": True, "stream_options": {"include_usage": True}}
+            through = here.chat(asked(name, **fields)).content
+            with_tools = [line for line in through.split(b"\n\n") if b'"content"' in line]
+            assert with_tools
+            assert read_stream(through).text == REPLIES[name].text
+            pieces = [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in with_tools]
+            alone = proxy.chat(asked(name, **fields, tools=None)).content
+            told = [line for line in alone.split(b"\n\n") if b'"content"' in line]
+            assert pieces == [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in told]
+
+
+@both
+def test_a_call_that_is_made_twice_is_told_once(proxy: Proxy, *, stream: bool) -> None:
+    before = counted(proxy, "mended_tool_calls_total", what="repeated")
+    rome = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+    assert said(proxy, "repeated", stream=stream) == ("", [PARIS, rome], "tool_calls")
+    assert counted(proxy, "mended_tool_calls_total", what="repeated") == before + 1
+
+
+@both
+def test_an_emulated_call_that_is_made_twice_is_told_once(*, stream: bool) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=f"{CALL}\n{CALL}")) as fake,
+        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
+    ):
+        answer = proxy.chat(asked("x", stream=stream))
+        made = (
+            joined_calls(answer.content) if stream else answer.json()["choices"][0]["message"]["tool_calls"]
+        )
+        assert len(made) == 1
+        assert counted(proxy, "mended_tool_calls_total", what="repeated") == 1
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What a running Spillway would write at `debug`."""
+    out, log = io.StringIO(), logging.getLogger("spillway")
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(OneLine(FORMAT))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    yield out
+    log.removeHandler(handler)
+    log.setLevel(logging.NOTSET)
+
+
+FAULTS = [
+    ("unknown tool", "unknown_tool", "fly", "native"),
+    ("wrong arguments", "wrong_arguments", "get_weather", "native"),
+    ("not json", "not_json", "get_weather", "native"),
+    ("leaked unknown tool", "unknown_tool", "fly", "tool_call"),
+    ("leaked wrong arguments", "wrong_arguments", "get_weather", "tool_call"),
+    ("cut", "cut", "get_weather", "tool_call"),
+    ("shown", "example", "get_weather", "tool_call"),
+]
+
+
+@both
+@pytest.mark.parametrize(("name", "reason", "tool", "form"), FAULTS)
+def test_what_is_wrong_with_a_call_is_told_everywhere_but_never_what_was_said(
+    proxy: Proxy, written: io.StringIO, name: str, reason: str, tool: str, form: str, *, stream: bool
+) -> None:
+    labels = {"reason": reason, "provider": "llamacpp", "model": "m"}
+    before = counted(proxy, "malformed_tool_calls_total", **labels)
+    fields = {"stream_options": {"include_usage": True}} if stream else {}
+    answer = proxy.chat(asked(name, stream=stream, **fields))
+    usage = read_stream(answer.content).usage if stream else answer.json()["usage"]
+    assert usage is not None
+    assert usage["spillway"]["tool_calls"] == {"malformed": [{"reason": reason, "tool": tool}]}
+    request = answer.headers["x-request-id"]
+    told = proxy.client.get(f"/spillway/requests/{request}").json()
+    found = {"reason": reason, "tool": tool, "form": form, "provider": "llamacpp"}
+    assert told["malformed_calls"] == [found]
+    assert next(e for e in told["events"] if e["event"] == "malformed_call").items() >= found.items()
+    assert counted(proxy, "malformed_tool_calls_total", **labels) == before + 1
+    lines = [line for line in written.getvalue().splitlines() if "not made" in line]
+    assert len(lines) == 1
+    assert all(word in lines[0] for word in (request, "/m", "llamacpp", reason, tool))
+    assert SECRET not in written.getvalue()
+    assert "tool=" not in proxy.client.get("/metrics").text
+
+
+def test_an_emulated_call_that_is_wrong_is_told_as_well(written: io.StringIO) -> None:
+    wrong = CALL.replace('"city": "Paris"', f'"town": "{SECRET}"')
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=wrong)) as fake,
+        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
+    ):
+        answer = proxy.chat(asked("x"))
+        told = answer.json()["usage"]["spillway"]["tool_calls"]["malformed"]
+        assert told == [{"reason": "wrong_arguments", "tool": "get_weather"}] * 2
+        assert counted(proxy, "malformed_tool_calls_total", reason="wrong_arguments") == 2
+    assert SECRET not in written.getvalue()
+
+
+def test_what_was_mended_is_told_in_the_usage(proxy: Proxy) -> None:
+    answer = proxy.chat(asked("leaked twice")).json()
+    assert answer["usage"]["spillway"]["tool_calls"] == {"leaked": 2, "repeated": 1}
+    answer = proxy.chat(asked("leaked twice", stream=True, stream_options={"include_usage": True}))
+    usage = read_stream(answer.content).usage
+    assert usage is not None
+    assert usage["spillway"]["tool_calls"] == {"leaked": 2, "repeated": 1}
+    assert "spillway" not in proxy.chat(asked("plain")).json()["usage"]
