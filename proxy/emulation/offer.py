@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from proxy.emulation.arguments import Arguments, Unreadable, read_arguments, read_parameters
@@ -12,6 +12,7 @@ from proxy.emulation.cursor import Words
 from proxy.emulation.forms.base import Written
 from proxy.emulation.schema import Checker
 from proxy.emulation.tolerant import CUT, UNKNOWN_TOOL, WRONG_ARGUMENTS
+from proxy.wire.jsontext import dumps, loads
 
 Choice = Literal["auto", "none", "required", "named"]
 
@@ -27,8 +28,16 @@ class Tool:
 
     @cached_property
     def checker(self) -> Checker:
-        """Checks arguments for it."""
-        return Checker(self.schema)
+        """Checks arguments for it; the same as in other requests with this schema, since it takes long to make."""
+        try:
+            return _checker(dumps(self.schema))
+        except ValueError:  # nested too deeply
+            return Checker(None)
+
+
+@lru_cache(maxsize=256)
+def _checker(schema: bytes) -> Checker:
+    return Checker(loads(schema))
 
 
 @dataclass(frozen=True)

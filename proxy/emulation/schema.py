@@ -48,6 +48,11 @@ class _TooMuch(Exception):
     """More work than a call is worth."""
 
 
+def prepare() -> None:
+    """Load what checking takes, so that the first call does not wait for it."""
+    import jsonschema.validators  # noqa: F401, PLC0415 - see `_build`
+
+
 class Checker:
     """Checks arguments against a schema, and mends types that were mistaken."""
 
@@ -103,7 +108,7 @@ class Checker:
     def _build(self) -> Validator | None:
         if not isinstance(self._schema, Mapping):
             return None
-        # Only models without tools of their own need these.
+        # Only those need these whose models call tools.
         from jsonschema import Draft202012Validator  # noqa: PLC0415 - 35 ms and 3 MB
         from jsonschema.validators import extend, validator_for  # noqa: PLC0415 - as above
         from referencing import Registry  # noqa: PLC0415 - as above
