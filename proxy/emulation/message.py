@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from proxy.answer.duplicates import without_duplicates
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text
 from proxy.emulation.scanned import Malformed
@@ -28,8 +27,6 @@ class EmulatedMessage:
     faults: list[CallFault] = field(default_factory=list)
     leaked: int = 0
     """None: calls are meant to be text here."""
-    merged: int = 0
-    """Calls that were left out because they had been made before."""
 
     @property
     def instead(self) -> str:
@@ -51,12 +48,10 @@ def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> 
     sent = stream.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
     sent += stream.feed(Piece(done=True))
     said = [*sent, *stream.give_up()]
-    merged = 0
     if calls := tuple(call for each in said for call in each.calls):
         text = "".join(each.text for each in said)
         finish = next((each.finish for each in said if each.finish), None)
-        piece = without_duplicates(replace(piece, text=text, calls=calls, finish=finish, bare=True))
-        merged = len(calls) - len(piece.calls)
+        piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
     wrong = any(each.text for each in stream.malformed)
     before = "".join(each.text for each in sent).rstrip() if wrong else piece.text
-    return EmulatedMessage(piece, before, stream.malformed, stream.stats, stream.faults, merged=merged)
+    return EmulatedMessage(piece, before, stream.malformed, stream.stats, stream.faults)

@@ -79,9 +79,14 @@ def _mended(job: Job, piece: Piece, offer: Offer) -> Piece:
     if _reads_leaks(job) and not piece.calls:
         piece, found = leaked_message(piece, offer, make_id)
         tell_found(job, found)
-    once = without_duplicates(piece)
-    tell_merged(job, len(piece.calls) - len(once.calls))
-    return once
+    return once(job, piece)
+
+
+def once(job: Job, piece: Piece) -> Piece:
+    """A choice of a whole answer without the calls that it makes again, of which is told."""
+    kept = without_duplicates(piece)
+    _tell_merged(job, len(piece.calls) - len(kept.calls))
+    return kept
 
 
 def tell_found(job: Job, found: CallsFound) -> None:
@@ -93,7 +98,7 @@ def tell_found(job: Job, found: CallsFound) -> None:
         found.leaked = 0
 
 
-def tell_merged(job: Job, number: int) -> None:
+def _tell_merged(job: Job, number: int) -> None:
     """Tell that so many calls were left out, because they had been made before."""
     if number:
         job.journal.tell(CallsMended("repeated", number))
@@ -103,7 +108,7 @@ def judge(job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound
     """Tell what is known by now of the calls of an answer that streams, each once."""
     for reader in readers:
         tell_found(job, reader)
-    tell_merged(job, answer.merged - judged.merged)
+    _tell_merged(job, answer.merged - judged.merged)
     judged.merged = answer.merged
     if not answer.attempt.finish or judged.attempts == len(answer.attempts):
         return
@@ -123,4 +128,6 @@ def _tell(job: Job, faults: Iterable[CallFault]) -> None:
     backend = job.route.upstream.prober.known_backend
     kind = _UNKNOWN if backend is None else backend.kind
     for fault in faults:
+        if fault.tool and fault.tool == job.prompt.search:
+            continue  # Spillway's own: clients know of no such tool, and the model is told by the answer
         job.journal.tell(MalformedCall(fault.reason, fault.tool, fault.form, kind))

@@ -24,7 +24,7 @@ from proxy.neutral.request import text_of
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
-from proxy.stages.judging import mended, tell_found, tell_merged
+from proxy.stages.judging import mended, once, tell_found
 from proxy.stages.passing import failure
 from proxy.stages.streaming import Interrupted, Run, StreamDriver
 from proxy.telemetry.events import FirstByte
@@ -99,7 +99,6 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         for each in read:
             driver.ledger.add(job, each.stats)
             tell_found(job, each)
-            tell_merged(job, each.merged)
     if run is None or stopped is None:
         _learn(job, came, run, driver)
         return _made(job, whole, came, pieces, None, driver)
@@ -119,7 +118,7 @@ def _read(job: Job, came: WholeAnswer, said: Sequence[Piece]) -> tuple[list[Piec
         pieces[0] = _ended(pieces[0])
     read = [] if offer is None else [emulated_message(piece, offer, make_id) for piece in pieces]
     if read:
-        pieces = [each.piece for each in read]
+        pieces = [once(job, each.piece) for each in read]
         if _cut_after_calls(job, pieces[0]):
             finish = "function_call" if pieces[0].calls[0].legacy else "tool_calls"
             pieces[0] = replace(pieces[0], text=read[0].before, finish=finish)
