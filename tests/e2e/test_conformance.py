@@ -22,7 +22,7 @@ from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway
 from tests.engine.template import chat_template
-from tests.fakes import LlamaCppFake, Reply, ToolCall
+from tests.fakes import LlamaCppFake, Reply, ToolCall, VllmFake
 from tests.fakes.model import FakeModel, Question
 from tests.proxying import running_proxy
 
@@ -37,7 +37,7 @@ THINKER = "claude-sonnet-4-deepseek-r1"
 PICTURES = ("image-input", "anth-image-input", "chat-image-input")
 """What a text model is not asked."""
 SERVED = {"chat-error-handling"}
-"""It wants a request refused that names no model; llama-server's own page sends such ones, and so does who has only just started Spillway."""
+"""It wants a request refused that names no model. Where there is one model only it is answered: llama-server's own page sends such ones, and so does who has only just started Spillway."""
 UNREPORTED = "reasoning_tokens is 0"
 """llama-server does not count them apart, and in chat completions its usage passes as it came."""
 
@@ -64,7 +64,7 @@ def told(form: str, v1: str, model: str, without: Collection[str] = ()) -> dict[
     config = ComplianceConfig(base_url=v1, api_key="none", model=model, timeout=60)
     asked = [each for each in tests if each.id not in without]
     done = runner.TestRunner(config, asked, SpecLoader(str(schema))).run_all()
-    found = {each.id: [*each.errors, *each.warnings] for each in done.results if each.id not in SERVED}
+    found = {each.id: [*each.errors, *each.warnings] for each in done.results}
     return {name: errors for name, errors in found.items() if errors}
 
 
@@ -79,8 +79,17 @@ def brain(question: Question) -> Reply:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_answer_is_as_its_schema_says(form: str) -> None:
-    with LlamaCppFake([FakeModel(THINKER, vision=True)], brain=brain) as fake, running_proxy(fake) as proxy:
+    with (
+        LlamaCppFake([FakeModel(THINKER, vision=True)], brain=brain) as fake,
+        VllmFake([FakeModel("another")]) as beside,
+        running_proxy(fake, beside) as proxy,
+    ):
         assert told(form, f"{proxy.url}/v1", THINKER) == {}
+
+
+def test_where_there_is_one_model_a_request_that_names_none_is_answered() -> None:
+    with LlamaCppFake([FakeModel(THINKER, vision=True)], brain=brain) as fake, running_proxy(fake) as proxy:
+        assert told("openai-chat", f"{proxy.url}/v1", THINKER).keys() == SERVED
 
 
 @pytest.fixture
@@ -94,7 +103,7 @@ def thinker(engine: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> En
 @pytest.mark.engine
 @pytest.mark.parametrize("form", FORMS)
 def test_of_the_real_engine_too(thinker: Engine, proxy_of: SharedSpillway, form: str) -> None:
-    found = told(form, proxy_of(thinker).v1, THINKER, without=PICTURES)
+    found = told(form, proxy_of(thinker).v1, THINKER, without={*PICTURES, *SERVED})
     assert {name: errors for name, errors in found.items() if UNREPORTED not in str(errors)} == {}
 
 
