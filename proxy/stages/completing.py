@@ -104,6 +104,7 @@ class Completer:
             await self._complete(_Run(exchange, journal, asked, route, budget, asked.prompt))
 
     async def _complete(self, run: _Run) -> None:
+        await self._counting.meter.warm(run.route.key)
         await self._fit(run, run.asked.prompt)
         response = await self._send(run, "first")
         if response.status_code == 400:

@@ -50,9 +50,9 @@ class Meter:
         self._models = Models(texts, library or Library())
 
     async def warm(self, key: ModelKey | None = None) -> None:
-        """Load the vocabulary of `key`, or the general one, which else the first that needs it waits for: 0.3 s.
+        """Load the vocabulary of `key`, or the general one: 0.3 s, for half of which all else waits.
 
-        For half of that time all else waits too.
+        `measure` does so itself. To be called first by whoever only counts texts, which are counted coarsely else.
         """
         await self._models.warm(key)
 
