@@ -28,6 +28,8 @@ from tests.net.probing import MODEL, TTL, Bench, lmstudio, vllm
 from tests.proxying import Proxy, running_proxy
 from tests.stages.test_counting import history, told
 
+pytestmark = pytest.mark.slow
+
 
 def reporting(prompt_tokens: int) -> Callable[[Question], Reply]:
     """A model whose backend reports this of prompts that say REPORT, and the truth of others."""

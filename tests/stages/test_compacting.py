@@ -37,6 +37,7 @@ def turns(proxy: Proxy, count: int, *, filler: int = 40) -> tuple[list[str], lis
     return actions, messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAKES)
 def test_a_long_chat_never_overflows_and_is_not_summarised_on_each_turn(kind: str) -> None:
     fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa()))
@@ -172,6 +173,7 @@ def test_an_unknown_window_is_forwarded_and_told() -> None:
         assert "SPILLWAY_MODELS" in told["effective"]["advice"]
 
 
+@pytest.mark.slow
 def test_a_history_of_many_windows_on_its_first_turn_is_summarised_in_pieces() -> None:
     with LlamaCppFake([FakeModel("m", 8192)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         messages: list[dict[str, Any]] = []

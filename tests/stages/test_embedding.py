@@ -25,6 +25,8 @@ from tests.proxying import Proxy, running_proxy
 from tests.rawbackend import sent
 from tests.stages.test_recalling import FACT, WINDOW, ask, brain, long_chat, prompts
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from tests.fakes.brains import asks_summary
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.test_recalling import ASK, FACT, THINGS, talk
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 4096
 
 

@@ -14,6 +14,8 @@ from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
 from tests.proxying import running_proxy
 
+pytestmark = pytest.mark.slow
+
 TASK = "Rename the setting timeout_ms to deadline in config/limits.toml and wherever it is read."
 NEXT = "Now do the same for retries_max, in the same file. Stop when the tests pass."
 RULE = "Always run make lint-all before you say that you are done."

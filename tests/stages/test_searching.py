@@ -18,6 +18,8 @@ from tests.stages.test_recalling import FACT, WINDOW, long_chat
 from tests.stages.test_resuming import joined_calls
 from tests.stages.test_tools import WEATHER
 
+pytestmark = pytest.mark.slow
+
 ASK = "Thank you. And now for the secret!"
 """Says nothing that the fact has in it: the ranking finds nothing, the model has to search."""
 PAST = long_chat(ASK)
