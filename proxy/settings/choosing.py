@@ -8,6 +8,7 @@ from proxy.errors import SettingError
 from proxy.options import Options
 from proxy.settings.entries import ModelSetting
 from proxy.settings.settings import Settings
+from proxy.stages.routing import OFF
 
 
 def options_of(settings: Settings) -> Options:
@@ -59,7 +60,7 @@ def options_of(settings: Settings) -> Options:
 def helpers_of(settings: Settings, options: Options) -> frozenset[tuple[str, str]]:
     """All models that the user chose by name, each with the setting that names it."""
     default = settings.default_model
-    return options.helpers | ({("default_model", default)} if default is not None else frozenset())
+    return options.helpers | ({("default_model", default)} if default not in {None, OFF} else frozenset())
 
 
 def _texts(said: Settings | ModelSetting) -> dict[str, str | None]:

@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     )
     default_model: NonBlank | None = Field(
         None,
-        description="Model that answers requests which name none; default: the only one, or the one that is loaded.",
+        description="Model that answers requests which name none, or `off`: refuse them; default: the only or the loaded one.",
     )
     api_keys: WordList = Field(
         (), repr=False, description="Keys that clients must present; empty: open, on loopback only."

@@ -87,6 +87,15 @@ def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list
     return warnings
 
 
+OFF = "off"
+"""Instead of the model that answers requests which name none: nobody does."""
+_STRICT = "The request names no `model`, and SPILLWAY_DEFAULT_MODEL=off has none answer then: name one (GET /v1/models shows them)."
+_SEVERAL = (
+    "The request names no `model`, and there are several here: name one (GET /v1/models shows them), load only one, or have "
+    "SPILLWAY_DEFAULT_MODEL say which answers then."
+)
+
+
 class Router:
     """Routes by the union of the backends' model lists; unknown models go to the first backend."""
 
@@ -99,7 +108,8 @@ class Router:
     ) -> None:
         """`upstreams` in the user's order, at least one; `helpers` are warned of if nobody lists them.
 
-        `default` answers requests that name no model; None: the only one there is, or the one that is loaded.
+        `default` answers requests that name no model; None: the only one there is, or the one that is loaded; `OFF`: none
+        does, and they are refused.
         """
         self.upstreams = tuple(upstreams)
         self.manages_all = all(upstream.managed for upstream in upstreams)
@@ -134,21 +144,17 @@ class Router:
         """The public id of the model that is meant where none is named; empty: no backend lists any.
 
         Raises:
-            BadRequest: there are several to choose from.
+            BadRequest: there are several to choose from, or it has to be named.
         """
         model, several = await self.default()
         if several:
-            raise BadRequest(
-                "The request names no `model`, and there are several here: name one (GET /v1/models shows them), load "
-                "only one, or have SPILLWAY_DEFAULT_MODEL say which answers then.",
-                param="model",
-            )
+            raise BadRequest(_STRICT if self._default == OFF else _SEVERAL, param="model")
         return model
 
     async def default(self) -> tuple[str, bool]:
-        """The same; instead of an error, whether there are several to choose from."""
+        """The same; instead of an error, whether there is one."""
         if self._default is not None:
-            return self._default, False
+            return ("", True) if self._default == OFF else (self._default, False)
         table = [(public, route) for public, route in (await self.table()).items() if route.is_for_chats]
         for told in _TELLING:
             meant = [(public, route.model) for public, route in table if told(route)]

@@ -195,3 +195,13 @@ def test_a_default_that_nobody_lists_is_warned_of(caplog: pytest.LogCaptureFixtu
         proxy.client.get("/v1/models")
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert told == ["SPILLWAY_DEFAULT_MODEL=Smal: no backend lists this model; the nearest are small"]
+
+
+@every
+def test_it_can_be_turned_off(path: str) -> None:
+    """As OpenAI does it, though there is one model only."""
+    with serving(FakeModel("only"), default_model="off") as (proxy, fake):
+        told = proxy.client.post(path, json=ASKED[path])
+        assert (told.status_code, asked_for(fake)) == (400, [])
+        assert "SPILLWAY_DEFAULT_MODEL=off" in told.text
+        assert proxy.client.post(path, json={**ASKED[path], "model": "only"}).status_code == 200
