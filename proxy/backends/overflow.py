@@ -64,6 +64,8 @@ _FINGERPRINTS = _rules(
     ("Ollama", r"prompt is longer than the context length|input length exceeds the context length"),
     ("Ollama cloud", r"prompt too long; exceeded (?:max )?context length"),
     ("vLLM", r"max_(?:completion_)?tokens' is too large"),
+    # Of the answer's bound alone, before the prompt is looked at (0.32).
+    ("vLLM", rf"max_(?:completion_)?tokens=\d+ cannot be greater than max_(?:model_len|total_tokens)={W}"),
     ("OpenRouter", r"constraint_filtered.{0,2000}context_length|context_length.{0,2000}constraint_filtered"),
     (
         "OpenRouter",

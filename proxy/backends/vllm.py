@@ -37,6 +37,9 @@ class Vllm(Usual):
     continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
     ask_running_counts = _USAGE
     fixed_windows = True
+    refuses_long_answers = (
+        True  # seen on 0.32; what the window has no room for beside the prompt is cut off the bound
+    )
     native: tuple[str, ...] = (
         *(
             "/version",

@@ -16,7 +16,7 @@ def bound_first(job: Job) -> None:
     budget = job.budget
     if budget is None:
         return
-    if _must_fit_whole(job):
+    if _must_fit_whole(job) or _would_be_refused(job, budget.window):
         lower_bound(job, budget.window)
     if job.prompt.request.stream and job.resumable and not job.cancels:
         _stop_by_bound(job, budget)
@@ -74,3 +74,9 @@ def _must_fit_whole(job: Job) -> bool:
     if backend is None:
         return False
     return backend.fits_answer or (backend.shifts_silently and not job.prompt.request.stream)
+
+
+def _would_be_refused(job: Job, window: int) -> bool:
+    """Whether the backend refuses the answer that the client allows, before it has looked at the prompt."""
+    backend, wanted = job.route.upstream.prober.known_backend, job.prompt.request.max_tokens
+    return backend is not None and backend.refuses_long_answers and wanted is not None and wanted > window

@@ -244,6 +244,18 @@ CASES: dict[str, tuple[int, object, int | None, int | None]] = {
         4096,
         4000,
     ),
+    "vLLM 0.32, of the answer alone": (
+        400,
+        error(
+            "max_tokens=6144 cannot be greater than max_model_len=2048. Please request fewer output tokens. "
+            "(parameter=max_tokens, value=6144)",
+            type="BadRequestError",
+            param="max_tokens",
+            code=400,
+        ),
+        2048,
+        None,
+    ),
     "vLLM, answer too large": (
         400,
         error(

@@ -61,7 +61,13 @@ def frames_of(raw: bytes) -> tuple[list[dict[str, Any]], int]:
 
 
 def chat(
-    url: str, messages: list[dict[str, Any]], *, stream: bool = False, key: str = "", **fields: Any
+    url: str,
+    messages: list[dict[str, Any]],
+    *,
+    stream: bool = False,
+    key: str = "",
+    timeout: float = TIMEOUT,
+    **fields: Any,
 ) -> Answer:
     """Ask the server at `url` (its root) and read the answer to its end; errors are answers too."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -73,7 +79,7 @@ def chat(
         url + "/v1/chat/completions",
         json=body,
         headers=headers,
-        timeout=TIMEOUT,
+        timeout=timeout,
         trust_env=False,
         verify=False,
     )

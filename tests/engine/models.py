@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -55,8 +56,20 @@ def make_random(vocab: Vocab, spec: ModelSpec, rng: np.random.Generator) -> tupl
 MAKERS: dict[str, Maker] = {"walk": make_walk, "echo": make_echo, "random": make_random}
 
 
-def write_model(spec: ModelSpec, path: Path) -> list[str]:
-    """Write the model's GGUF file; the words of its cycle are returned, empty unless it walks.
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A model before it is a file: its vocabulary, its tensors, the words of its cycle (empty unless it walks)."""
+
+    vocab: Vocab
+    network: Network
+    words: list[str]
+    end_of_text: int
+    end_of_turn: int
+    template: str
+
+
+def make_model(spec: ModelSpec) -> Made:
+    """Compute the model.
 
     Raises:
         ValueError: the vocabulary or the sizes don't allow the mode.
@@ -73,17 +86,33 @@ def write_model(spec: ModelSpec, path: Path) -> list[str]:
         if vocab.model == "llama":
             vocab.meta["add_space_prefix"] = False  # "x" after a marker is not " x"
     network, words = MAKERS[spec.mode](vocab, spec, np.random.default_rng(spec.seed))
+    return Made(
+        vocab=vocab,
+        network=network,
+        words=words,
+        end_of_text=end_of_text,
+        end_of_turn=end_of_turn,
+        template=_template(spec),
+    )
 
+
+def write_model(spec: ModelSpec, path: Path) -> list[str]:
+    """Write the model's GGUF file; the words of its cycle are returned, empty unless it walks.
+
+    Raises:
+        ValueError: the vocabulary or the sizes don't allow the mode.
+    """
+    made = make_model(spec)
     writer = Writer()
     writer.put("general.architecture", Kind.STR, "llama")
     writer.put("general.name", Kind.STR, spec.name or f"tiny-{spec.mode}")
     writer.put("general.file_type", Kind.U32, _FILE_TYPES[spec.dtype])
-    network.shape.write(writer, spec.ctx)
-    vocab.write(writer, end_of_text=end_of_text, end_of_turn=end_of_turn)
-    writer.put("tokenizer.chat_template", Kind.STR, _template(spec))
-    network.write(writer, _DTYPES[spec.dtype])
+    made.network.shape.write(writer, spec.ctx)
+    made.vocab.write(writer, end_of_text=made.end_of_text, end_of_turn=made.end_of_turn)
+    writer.put("tokenizer.chat_template", Kind.STR, made.template)
+    made.network.write(writer, _DTYPES[spec.dtype])
     writer.write(path)
-    return words
+    return made.words
 
 
 def _template(spec: ModelSpec) -> str:

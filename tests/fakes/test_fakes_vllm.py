@@ -51,10 +51,25 @@ def test_characters_may_be_checked_first() -> None:
         assert "contains 1005 characters (more than 1000 characters" in refused["message"]
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_that_may_be_longer_than_the_window_is_refused(fake: VllmFake, name: str) -> None:
+    """As the real one says it (0.32)."""
+    refused = error(ask(fake, user("hi"), **{name: 501}))
+    assert refused == {
+        "message": (
+            f"{name}=501 cannot be greater than max_model_len=500. Please request fewer output tokens. "
+            f"(parameter={name}, value=501)"
+        ),
+        "type": "BadRequestError",
+        "param": name,
+        "code": 400,
+    }
+
+
 @pytest.mark.parametrize(("less", "made"), [(0, 0), (1, 1), (10, 10)])
 def test_max_tokens_is_clamped_to_the_room(fake: VllmFake, less: int, made: int) -> None:
     rest = 500 - fake.count(body(user(""))) - less
-    whole = ask(fake, user("!" * rest), max_tokens=10_000).json()
+    whole = ask(fake, user("!" * rest), max_tokens=500).json()
     assert whole["usage"]["completion_tokens"] == made
     assert whole["choices"][0]["finish_reason"] == "length"
 

@@ -26,7 +26,7 @@ class VllmFake(Extras):
     """`max_model_len` is the model's window. Partial answers are continued only when flags ask for it.
 
     A prompt longer than the window is refused, one of exactly its length gets an answer of no tokens, and
-    `max_tokens` is clamped to the room left.
+    `max_tokens` is clamped to the room left; above the window itself it is refused (seen on 0.32).
     """
 
     kind: ClassVar[str] = "vllm"
@@ -172,6 +172,8 @@ class VllmFake(Extras):
     @override
     def fit(self, prompt: Prompt) -> None:
         window = prompt.model.window
+        if (prompt.limit or 0) > window:
+            raise Refused(400, self._too_long_answer(prompt), overflow=True)
         size = _characters(prompt.messages)
         if self.char_limit is not None and size > self.char_limit:
             told = f"contains {size} characters (more than {self.char_limit} characters, which is the upper bound)"
@@ -185,6 +187,14 @@ class VllmFake(Extras):
         window = prompt.model.window
         told = f"contains at least {window + 1} input tokens, which exceeds this limit even without any output tokens"
         return Refused(400, self._too_long(window, told, "input_tokens"), overflow=True)
+
+    def _too_long_answer(self, prompt: Prompt) -> Any:
+        name = "max_completion_tokens" if "max_completion_tokens" in prompt.body else "max_tokens"
+        text = (
+            f"{name}={prompt.limit} cannot be greater than max_model_len={prompt.model.window}. "
+            f"Please request fewer output tokens. (parameter={name}, value={prompt.limit})"
+        )
+        return self.error(400, text, param=name)
 
     def _too_long(self, window: int, told: str, param: str) -> Any:
         text = (

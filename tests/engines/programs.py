@@ -1,0 +1,159 @@
+"""Each engine with the same two models: one that walks through a cycle of words, one that echoes.
+
+What they say is known word for word, whichever engine runs them: `tests/engine` computes their weights.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tests.engine.cache import cached_model
+from tests.engine.folder import write_folder
+from tests.engine.instruct import instruct_model
+from tests.engine.process import ROOT
+from tests.engine.server import llama_server
+from tests.engine.spec import ModelSpec
+from tests.engines.serving import Server, free_port, serving
+
+WINDOW = 2048
+"""Tokens, in every engine."""
+VLLM = ROOT / ".venv-vllm"
+TRANSFORMERS = ROOT / ".venv-transformers"
+WALK, ECHO = ModelSpec(mode="walk"), ModelSpec(mode="echo")
+_REVISION = "0" * 40
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+_VLLM = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A running engine: the ids of its models, and what Spillway is to find out about it."""
+
+    urls: tuple[str, ...]
+    servers: tuple[Server, ...]
+    walk: str
+    echo: str
+    words: tuple[str, ...]
+    kind: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What Spillway has to be told, because the engine does not tell it."""
+    window_told: bool = True
+    """Whether the engine tells its window."""
+    native_calls: bool = True
+    """Whether it makes calls of what its models write."""
+    turns: int = 30
+    """Of a conversation; a slow engine gets fewer."""
+    length: int = 3 * WINDOW
+    """Tokens of a long answer."""
+    instruct: str = ""
+    """A real model that follows instructions, if there is one."""
+
+
+Start: TypeAlias = Callable[[ExitStack, Path], Place]
+
+
+def _llama(stack: ExitStack, folder: Path) -> Place:
+    models = [("walk", cached_model(WALK).path), ("echo", cached_model(ECHO).path)]
+    instruct = instruct_model()
+    if instruct is not None:
+        models.append(("smollm2", instruct))
+    engines = [
+        stack.enter_context(llama_server(path, log=folder / f"{name}.log", alias=name, ctx=WINDOW, threads=2))
+        for name, path in models
+    ]
+    return Place(
+        urls=tuple(engine.url for engine in engines),
+        servers=tuple(Server(engine.url, engine.pid, engine.process.log) for engine in engines),
+        walk="walk",
+        echo="echo",
+        words=cached_model(WALK).words,
+        kind="llamacpp",
+        instruct="smollm2" if instruct is not None else "",
+    )
+
+
+def _vllm(stack: ExitStack, folder: Path) -> Place:
+    """One process for each model: a vLLM has one."""
+    words: list[str] = []
+    servers = []
+    for spec in (WALK, ECHO):
+        model, port = folder / spec.mode, free_port()
+        words = write_folder(spec, model, WINDOW) or words
+        command: list[str | Path] = [VLLM / "bin" / "vllm", "serve", model, "--served-model-name", spec.mode]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(WINDOW)]
+        command += ["--dtype", "float32", "--enforce-eager"]
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+        running = serving(
+            command, port=port, ready="/health", log=folder / f"{spec.mode}.log", env=_OFFLINE | _VLLM
+        )
+        servers.append(stack.enter_context(running))
+    return Place(
+        urls=tuple(server.url for server in servers),
+        servers=tuple(servers),
+        walk="walk",
+        echo="echo",
+        words=tuple(words),
+        kind="vllm",
+    )
+
+
+def _transformers(stack: ExitStack, folder: Path) -> Place:
+    """One process for all that lies in the cache of the hub, each loaded when it is asked for."""
+    hub = folder / "hub"
+    words: list[str] = []
+    for spec in (WALK, ECHO):
+        kept = hub / f"models--tiny--{spec.mode}"
+        words = write_folder(spec, kept / "snapshots" / _REVISION, WINDOW) or words
+        (kept / "refs").mkdir()
+        (kept / "refs" / "main").write_text(_REVISION, "utf-8")
+    port = free_port()
+    command: list[str | Path] = [TRANSFORMERS / "bin" / "transformers", "serve"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    env = _OFFLINE | {"HF_HUB_CACHE": str(hub)}
+    server = stack.enter_context(
+        serving(command, port=port, ready="/health", log=folder / "serve.log", env=env)
+    )
+    return Place(
+        urls=(server.url,),
+        servers=(server,),
+        walk="tiny/walk",
+        echo="tiny/echo",
+        words=tuple(words),
+        kind="generic",
+        settings={"models": {"tiny/*": {"window": WINDOW}}},
+        turns=16,
+        length=WINDOW * 5 // 4,
+        window_told=False,
+        native_calls=False,
+    )
+
+
+ENGINES: dict[str, Start] = {"llama-server": _llama, "vllm": _vllm, "transformers": _transformers}
+_INSTALLED = {"vllm": VLLM / "bin" / "vllm", "transformers": TRANSFORMERS / "bin" / "transformers"}
+
+
+def missing(engine: str) -> str:
+    """Why an engine can't be started here; empty: it can."""
+    program = _INSTALLED.get(engine)
+    if program is None or program.exists():
+        return ""
+    return f"{program.relative_to(ROOT)} is not there (`make e2e-engines` installs what PyPI has for this machine)"
+
+
+@contextmanager
+def place(engine: str, folder: Path) -> Iterator[Place]:
+    """Start an engine; `folder` gets its models and logs, and is emptied."""
+    folder.mkdir()
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield ENGINES[engine](stack, folder)
