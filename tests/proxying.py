@@ -22,7 +22,7 @@ from proxy.exchange import Intake
 from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
 from proxy.wire.jsontext import loads
-from tests.fakes import FakeBackend
+from tests.fakes.base import HttpFake
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ _USUAL: dict[str, Any] = {
 
 
 @contextmanager
-def running_proxy(*backends: FakeBackend | BackendSetting, **settings: Any) -> Iterator[Proxy]:
+def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iterator[Proxy]:
     """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport`, a `clock`, and who gets `spans`."""
     given_to_app = {name: settings.pop(name) for name in ("transport", "clock", "spans") if name in settings}
     given = tuple(_setting(backend) for backend in backends)
@@ -91,7 +91,7 @@ def _serve(server: Server) -> None:
         runner.run(server.serve())
 
 
-def _setting(backend: FakeBackend | BackendSetting) -> BackendSetting:
+def _setting(backend: HttpFake | BackendSetting) -> BackendSetting:
     if isinstance(backend, BackendSetting):
         return backend
     return BackendSetting(url=backend.url, name=backend.kind)
