@@ -10,6 +10,7 @@ from typing import TypeVar
 from proxy.backends.base import Backend, Flow, Reply
 from proxy.backends.generic import Generic
 from proxy.backends.llamacpp import LlamaCpp
+from proxy.backends.llamaswap import LlamaSwap
 from proxy.backends.lmstudio import LmStudio
 from proxy.backends.ollama import Ollama
 from proxy.backends.openrouter import OpenRouter, is_openrouter
@@ -17,7 +18,15 @@ from proxy.backends.vllm import Vllm
 
 T = TypeVar("T")
 
-BACKENDS: tuple[Backend, ...] = (Ollama(), LmStudio(), LlamaCpp(), Vllm(), OpenRouter(), Generic())
+BACKENDS: tuple[Backend, ...] = (
+    Ollama(),
+    LmStudio(),
+    LlamaCpp(),
+    LlamaSwap(),
+    Vllm(),
+    OpenRouter(),
+    Generic(),
+)
 """In order of detection: the more a kind's replies say, the earlier; the last one takes what is left."""
 
 

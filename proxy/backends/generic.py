@@ -26,9 +26,9 @@ class Generic(Usual):
     continuations: tuple[Continuation, ...] = (Continuation.QUOTE,)
     takes_marks = True
     keeps_prompts = False
-    # OpenAI's own, llama-swap's (which takes some as GET), SGLang's, text-generation-webui's and TabbyAPI's.
+    # OpenAI's own, SGLang's, text-generation-webui's and TabbyAPI's.
     admin: tuple[str, ...] = (
-        *("DELETE */models/*", "* */unload", "* */unload/*", "* */upstream/*"),
+        *("DELETE */models/*", "POST */unload", "POST */load_model", "POST */reset"),
         *(
             "* */flush_cache",
             "* */*_memory_occupation",

@@ -24,7 +24,7 @@ from pydantic_settings import NoDecode
 from proxy.environment import host_glob, listed, origin_glob
 from proxy.shortening.policy import Limit, Policy
 
-BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "vllm", "generic"]
+BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 Recall = Literal["auto", "tool", "off"]
 StabiliseKind = Literal["billing", "marks", "clocks", "counts", "ids", "off"]

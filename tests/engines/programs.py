@@ -49,6 +49,9 @@ class Place:
     """What Spillway has to be told, because the engine does not tell it."""
     window_told: bool = True
     """Whether the engine tells its window."""
+    continues: bool = True
+    """Whether it goes on with a partial answer. One that is asked to in a turn of its own has to follow instructions,
+    and the model that walks does not: of its answer only the first part is right."""
     native_calls: bool = True
     """Whether it makes calls of what its models write."""
     turns: int = 30
@@ -134,6 +137,7 @@ def _transformers(stack: ExitStack, folder: Path) -> Place:
         turns=16,
         length=WINDOW * 5 // 4,
         window_told=False,
+        continues=False,
         native_calls=False,
     )
 

@@ -124,6 +124,7 @@ def test_a_server_that_litellm_does_not_reach_is_told_as_it_tells_it() -> None:
 def swap() -> Iterator[LlamaSwapFake]:
     entries = {
         "small": Entry(llama(), context=WINDOW),
+        "started": Entry(llama(), command=f"llama-server -m file.gguf -c {WINDOW}"),
         "untold": Entry(llama()),
         "large": Entry(llama(LARGE), context=LARGE),
         "broken": Entry(llama(), starts=False),
@@ -132,7 +133,7 @@ def swap() -> Iterator[LlamaSwapFake]:
         yield running
 
 
-@pytest.mark.parametrize("model", ["small", "untold"])
+@pytest.mark.parametrize("model", ["small", "started", "untold"])
 def test_a_conversation_through_llama_swap(swap: LlamaSwapFake, model: str) -> None:
     with running_proxy(swap) as proxy:
         history: list[dict[str, Any]] = []

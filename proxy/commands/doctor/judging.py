@@ -15,6 +15,7 @@ _NAMES = {
     "lmstudio": "LM Studio",
     "ollama": "Ollama",
     "llamacpp": "llama-server",
+    "llamaswap": "llama-swap",
     "vllm": "vLLM",
     "openrouter": "OpenRouter",
 }

@@ -1,0 +1,112 @@
+"""llama-swap: a name for each of several servers, which it starts and stops.
+
+Asking a server itself (`/upstream/NAME/…`, `/props?model=NAME`) would load its model in place of the one that runs
+(`internal/server`, 2026-08), so that is never done: the command that started it tells its window.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from typing_extensions import override
+
+from proxy.backends.base import Flow, Listed, Probe, Usual
+from proxy.backends.fields import (
+    contains,
+    dig,
+    entry_of,
+    fact,
+    nonblank,
+    objects,
+    openai_models,
+    tokens,
+    true_window,
+)
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.wire.jsontext import JsonObject
+
+_LIST = Probe("GET", "/v1/models")
+_RUNNING = Probe("GET", "/running")
+_WINDOW = re.compile(r"(?<!\S)(?:-c|--ctx-size|--max-model-len)[ =]+([0-9]{1,12})(?!\S)")
+_SLOTS = re.compile(r"(?<!\S)(?:-np|--parallel)[ =]+([0-9]{1,4})(?!\S)")
+_SHARED = re.compile(r"(?<!\S)(?:-kvu|--kv-unified)(?!\S)")
+_FLAGS = re.compile(r"llama-server|\bvllm\b")
+"""Servers that go on with a last message when flags say so, by the name of their program or image."""
+
+
+class LlamaSwap(Usual):
+    """What stands in front of servers of any kind."""
+
+    kind = "llamaswap"
+    continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
+    wider = "start the model with a larger context in llama-swap's configuration (`-c 16384` in `cmd`, for llama-server)"
+    native: tuple[str, ...] = ("/running", "/upstream/*", "/api/profiles", "/api/profiles/*")
+    admin: tuple[str, ...] = (
+        *("* */unload", "* */unload/*", "* */upstream/*", "PUT */api/profiles/active"),
+        *("POST */api/inflight/*", "* */logs", "* */logs/*", "GET */api/captures/*", "GET */api/events"),
+    )
+
+    def detect(self, url: str) -> Flow[bool]:
+        """Look for llama-swap as the owner of a model."""
+        del url
+        return any(entry.get("owned_by") == "llama-swap" for entry in openai_models((yield _LIST).json) or [])
+
+    def models(self) -> Flow[list[Listed]]:
+        """All that are configured, running or not."""
+        entries = openai_models((yield _LIST).json) or []
+        return [Listed(entry["id"], entry, _listed(entry)) for entry in entries]
+
+    def profile(self, model: str) -> Flow[ModelProfile]:
+        """What the command of the server that runs says; of one that does not run, what the configuration says."""
+        entry = _entry(openai_models((yield _LIST).json) or [], model)
+        listed = _listed(entry)
+        if listed.provisional:
+            return listed
+        running = objects(dig((yield _RUNNING).json, "running"))
+        command = next((one.get("cmd") for one in running if one.get("model") == entry["id"]), None)
+        return _started(listed, nonblank(command) or "")
+
+    @override
+    def busy(self, model: str) -> Flow[bool]:
+        """Whether the model would have to be loaded, and another one to go for it: not for what nobody waits for."""
+        running = dig((yield _RUNNING).json, "running")
+        if not isinstance(running, list):
+            return False
+        return not any(one.get("model") == model and one.get("state") == "ready" for one in objects(running))
+
+
+def _entry(entries: list[JsonObject], model: str) -> JsonObject:
+    """The entry of a model by its name, or by one of its aliases."""
+    named = entry_of(entries, model)
+    if named is not None:
+        return named
+    aliased = (one for one in entries if contains(dig(one, "meta", "llamaswap", "aliases"), model))
+    return next(aliased, {})
+
+
+def _listed(entry: JsonObject) -> ModelProfile:
+    window = true_window(entry, "context_length") or true_window(entry, "meta", "n_ctx")
+    return ModelProfile(
+        window=fact(window, "llama-swap, configuration", Trust.CONFIGURED),
+        continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
+        provisional=dig(entry, "status", "value") != "loaded",
+    )
+
+
+def _started(listed: ModelProfile, command: str) -> ModelProfile:
+    """With what a command line says: of llama-server, whose slots share `-c` unless they have one memory, and of vLLM."""
+    length, slots = _number(_WINDOW, command), _number(_SLOTS, command)
+    if length is not None and slots is not None and not _SHARED.search(command):
+        length //= slots
+    flags = Fact(Continuation.FLAGS, "command of the server", Trust.FALLBACK)
+    return replace(
+        listed,
+        window=fact(length or None, "llama-swap, command of the server", Trust.LOADED) or listed.window,
+        continuation=flags if _FLAGS.search(command) else listed.continuation,
+    )
+
+
+def _number(pattern: re.Pattern[str], command: str) -> int | None:
+    found = pattern.search(command)
+    return tokens(found.group(1)) if found is not None else None
