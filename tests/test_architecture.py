@@ -21,6 +21,7 @@ OTHER_TESTS = {
     "contracts",
     "e2e",
     "engine",
+    "engines",
     "fakes",
     "fuzz",
     "faults",
