@@ -109,8 +109,9 @@ docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
 site: $(VENV)/.dev ## build the documentation as a site in build/site; a link that leads nowhere is an error
 	$(VENV)/bin/zensical build --strict
 
-bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against nginx, LiteLLM and simple proxies, counting, survival of long and of hostile sessions
+bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against nginx, LiteLLM, simple proxies and the last release, the start, counting, survival of long and of hostile sessions
 	$(PY) -m benchmarks $(ARGS)
+	$(PY) -m benchmarks.start $(filter --quick --keep,$(ARGS))
 	$(PY) -m benchmarks.counting --vocab known=$(VOCAB)-phi-3.gguf --vocab unknown=$(VOCAB)-gpt-2.gguf
 	$(PY) -m benchmarks.survival --quick
 	$(PY) -m benchmarks.memory

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick] [--only NAME] [--targets NAMES] [--rounds N] [--json FILE] [--survival]`.
+"""`python -m benchmarks [--quick] [--only NAME] [--targets NAMES] [--rounds N] [--keep] [--json FILE] [--survival]`.
 
 Everything runs side by side: all targets are up at once in front of one upstream, and each round measures each of them.
 The aims are reported, never asserted.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import survival
+from benchmarks.figures import look
 from benchmarks.process import rss_mib
 from benchmarks.report import Values, table
 from benchmarks.scenarios import SCENARIOS, Metric, Scenario, measure, value
@@ -40,6 +41,7 @@ def main() -> None:
         f"\n{platform.machine()}, Python {platform.python_version()}, {rounds} rounds, medians; see benchmarks/scenarios.py\n"
     )
     print(table(rows, [target.name for target in targets]))
+    look(rows, keep=options.keep)
     if options.json is not None:
         numbers = {metric.name: values for metric, values in rows}
         options.json.write_text(
@@ -67,6 +69,7 @@ def _options() -> argparse.Namespace:
         help="also the long sessions in small windows (benchmarks.survival)",
     )
     parser.add_argument("--rounds", type=int, help="default: 5, or 1 with --quick")
+    parser.add_argument("--keep", action="store_true", help="keep the figures as those of this release")
     parser.add_argument("--json", type=Path, help="write every number of every round to this file")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.start [--rounds N] [--tree FOLDER] [--json FILE]`: what it costs to start, and memory after each load.
+"""`python -m benchmarks.start [--rounds N] [--tree FOLDER] [--keep] [--json FILE]`: what it costs to start, and memory after each load.
 
 Next to the bare proxy, and to the Spillway of another working tree if one is named. CPU until ready is that of the process
 from its start until it says that it listens; its bytecode is compiled before.
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from benchmarks.figures import look
 from benchmarks.process import cpu_seconds, python, rss_mib, running
 from benchmarks.report import Values, table
 from benchmarks.scenarios import Aim, Metric, Scenario, measure
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="tiny loads, one round: shows that it runs")
     parser.add_argument("--tree", type=Path, help="another working tree of Spillway, for a column `before`")
+    parser.add_argument("--keep", action="store_true", help="keep the figures as those of this release")
     parser.add_argument("--json", type=Path, help="write the medians to this file")
     options = parser.parse_args(argv)
     starters = _starters(options.tree)
@@ -60,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for metric in METRICS
     ]
     print(table(rows, list(starters)))
+    look(rows, keep=options.keep)
     if options.json is not None:
         numbers = {metric.name: values for metric, values in rows}
         options.json.write_text(json.dumps({"numbers": numbers}, indent=1), encoding="utf-8")
