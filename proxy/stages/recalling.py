@@ -108,16 +108,17 @@ class Recaller:
         job.journal.tell(Recalled(len(told.passages) if told else 0, tokens, job.journal.clock() - since))
 
     async def give_way(self, job: Job) -> bool:
-        """Take out what was recalled for this turn where it alone makes the prompt due; False if it does not.
+        """Take out what was recalled for this turn where that makes room for more than this step; False if it does not.
 
-        The results of a loop need the room more, and a summary would cost more than reading the turn once more.
+        The results of a loop need the room more, and a summary would cost more than reading the turn once more; but not
+        one that would be due at the next step all the same.
         """
         prompt, budget, newest = job.prompt, job.budget, newest_user(job.prompt.sent)
         block = prompt.recalled.newest
         if block is None or budget is None or newest is None or prompt.recalled.cramped:
             return False
-        rest = round(block.tokens)
-        if budget.needs_compaction(prompt.estimate.tokens - rest, prompt.estimate.upper - rest):
+        more = round(self._newest_step(job) - block.tokens)
+        if budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more):
             return False
         checkpoint = prompt.checkpoint
         assert checkpoint is not None  # nothing is recalled without one
@@ -125,6 +126,13 @@ class Recaller:
         await self._put(job, RecalledBlocks(self._staying(job, budget, newest)))
         job.journal.tell(Recalled(0, 0))
         return True
+
+    def _newest_step(self, job: Job) -> float:
+        """Tokens of the newest call and its results: what the next ones will take, about."""
+        sent = job.prompt.sent
+        roles = [message.get("role") for message in sent]
+        begins = len(sent) - 1 - roles[::-1].index("assistant") if "assistant" in roles else len(sent)
+        return sum(self._meter.costs(job.key, sent[begins:]))
 
     async def drop(self, job: Job) -> bool:
         """Take out what was recalled, for a prompt that was refused; False if there was nothing."""

@@ -142,6 +142,34 @@ def test_a_tool_loop_sees_the_same_block_on_every_step() -> None:
         assert sent[2][: len(sent[1])] == sent[1]
 
 
+def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_is_shortened() -> None:
+    """Else a loop's prompt is read anew to take it out, and once more on the next step."""
+    with staged() as (fake, proxy):
+        told = " ".join(
+            f"{FACT} Number {n} of Mathilda animals eats {THINGS[n]} and {THINGS[n + 1]}." for n in range(9)
+        )
+        messages = [{**each, "content": told} if each["content"] == FACT else each for each in long_chat()]
+        actions = [ask(proxy, messages).headers["x-spillway-action"]]
+        for number in range(9):
+            call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            messages = [
+                *messages,
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {
+                    "role": "tool",
+                    "tool_call_id": f"c{number}",
+                    "content": f"Row {number} of the table. " * 16,
+                },
+            ]
+            actions.append(ask(proxy, messages).headers["x-spillway-action"])
+        sent = prompts(fake)
+        assert RECALLED in text_of(sent[0][-1])
+        assert len(sent) == len(actions)
+        anew = [n for n in range(1, len(sent)) if sent[n][: len(sent[n - 1])] != sent[n - 1]]
+        assert anew
+        assert [actions[n] for n in anew if actions[n] == "forwarded"] == []
+
+
 def test_asking_again_gives_the_same_prompt() -> None:
     with staged() as (fake, proxy):
         messages = long_chat()
