@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from secrets import token_hex
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from proxy.errors import ClientError, Forbidden, Overloaded, ShuttingDown
 from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import body_too_large, decoded
 from proxy.net.tasks import spawn
-from proxy.wire.headers import Headers
+from proxy.wire.headers import Headers, joined
 from proxy.wire.jsontext import dumps
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -177,7 +177,7 @@ class Exchange:
     @classmethod
     def of(cls, who: Mapping[str, Any]) -> Exchange:
         """An exchange of whoever asked once; nobody can be answered on it."""
-        apart = cls(dict(who), _nobody, _told_nobody)
+        apart = cls(dict(who), _nobody, _nobody)
         apart.tenant, apart.trusted = who["spillway.tenant"]
         return apart
 
@@ -185,6 +185,11 @@ class Exchange:
         """The first header of that name."""
         value = self._first.get(name)
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def by_name(self) -> Mapping[bytes, bytes]:
+        """The headers by name; two of one name are a list (RFC 9110, section 5.3), which is no host and no origin."""
+        return self._first if len(self._first) == len(self.headers) else joined(self.headers)
 
     @property
     def trace(self) -> tuple[str, str] | None:
@@ -376,12 +381,7 @@ class _Watched:
         self._end()
 
 
-async def _nobody() -> AsgiMessage:
-    raise ConnectionError("nobody is there")
-
-
-async def _told_nobody(message: AsgiMessage) -> None:
-    del message
+async def _nobody(*_: AsgiMessage) -> NoReturn:
     raise ConnectionError("nobody is there")
 
 

@@ -145,7 +145,7 @@ class Options:
 
     def limits_for(self, window: int) -> PruneLimits:
         """What pruning may leave in a window of so many tokens."""
-        return limits_for(self.policy, window, self.limits)
+        return _limits(self.policy, window, tuple(self.limits.items()))
 
     def origins(self, model: str, window: int) -> dict[str, str]:
         """Where each limit comes from that holds for a model: a setting, a policy, or the window, of which it is a share.
@@ -195,6 +195,11 @@ def _cap_origin(options: Options, window: int) -> str:
     if cap is None:
         return "standard"
     return "local" if options.answer_cap_for(window) == cap else "window"
+
+
+@lru_cache(maxsize=256)
+def _limits(policy: Policy, window: int, chosen: tuple[tuple[Limit, int], ...]) -> PruneLimits:
+    return limits_for(policy, window, dict(chosen))
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ import httpx
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, NotManaged, UpstreamInvalid
 from proxy.exchange import Exchange, unique
-from proxy.net.headers import AS_JSON, response_headers, said_otherwise
+from proxy.net.headers import AS_JSON, headers_of, said_otherwise
 from proxy.net.inflate import decoded, readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
@@ -278,7 +278,7 @@ class Relay:
             await relay_response(job.exchange, response, job.spillway_headers())
             return
         if client.writer.native:
-            client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
+            client.head = headers_of(plain, drop=(b"content-length",))
         await self.driver.run(job, plain, client)
         await client.close_notice()
         await client.end()
@@ -298,7 +298,7 @@ class Relay:
     ) -> None:
         """An answer of a backend that can't stream becomes one; an error stays as it came, if it still can."""
         if client.writer.native:
-            client.head = [*client.head, *response_headers(response.headers.raw, drop=_OF_ONE_BODY)]
+            client.head = [*client.head, *headers_of(response, drop=_OF_ONE_BODY)]
         whole = await answer_whole(job, response, body, self.driver)
         if await self._as_stream(job, client, whole):
             return

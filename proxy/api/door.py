@@ -15,14 +15,6 @@ from proxy.api.targets import is_admin, path_of
 from proxy.errors import BadRequest, Forbidden, Unauthorized
 from proxy.exchange import Exchange
 
-_ASKED = frozenset(
-    {
-        *(b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"),
-        *(b"access-control-request-method", b"access-control-request-headers"),
-        b"access-control-request-private-network",
-    }
-)
-
 
 class Door:
     """The one way in.
@@ -69,11 +61,7 @@ class Door:
             Forbidden: it calls another, a page sent it that may not, or it would change a backend.
             Unauthorized: it has no key, and needs one.
         """
-        asked: dict[bytes, bytes] = {}
-        for name, value in exchange.headers:
-            if name in _ASKED:
-                # Two of one name: a list, which is no host and no origin.
-                asked[name] = value if name not in asked else asked[name] + b", " + value
+        asked = exchange.by_name
         self._check_host(exchange, asked.get(b"host"))
         path = path_of(exchange.target)
         origin = asked.get(b"origin")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+import httpx
+
 from proxy.net.credentials import OwnKeys, is_credential
 from proxy.net.inflate import UNDONE
+from proxy.net.response import PlainResponse
 
 Header = tuple[bytes, bytes]
 
@@ -48,7 +51,7 @@ _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
 def upstream_headers(
-    headers: Iterable[Header],
+    headers: Sequence[Header],
     *,
     authorization: bytes | None,
     own_keys: OwnKeys,
@@ -59,10 +62,9 @@ def upstream_headers(
     `authorization` is the backend's own, if one is configured; the client's credentials pass where there is none. What
     holds one of Spillway's own keys never does. `drop` names further headers, in lower case.
     """
-    pairs = list(headers)
-    named = _named_in([value for name, value in pairs if name == b"connection"])
+    named = _named_in([value for name, value in headers if name == b"connection"])
     kept: list[Header] = []
-    for name, value in pairs:
+    for name, value in headers:
         if name in _NOT_UPSTREAM or name in named or name in drop or name.startswith(_OWN_PREFIX):
             continue
         if authorization is not None and is_credential(name):
@@ -130,6 +132,13 @@ def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ())
             kept.append((name, value))
     named = _named_in(told)
     return [pair for pair in kept if pair[0] not in named] if named else kept
+
+
+def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> list[Header]:
+    """The headers of a backend's response as the client may see them."""
+    if isinstance(response, PlainResponse) and response.unchanged:
+        return response_headers(response.pairs, drop=drop)
+    return response_headers(response.headers.raw, drop=drop)
 
 
 def _named_in(told: Sequence[bytes]) -> frozenset[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -39,7 +40,10 @@ def build_request(
 
 
 class _Request(httpx.Request):
-    """Made of parts that are what they are to be: httpx's own way takes the URL to pieces and puts it together again."""
+    """Made of parts that are what they are to be: httpx's own way takes the URL to pieces and puts it together again.
+
+    Only who looks at its headers by name has them put in order for that.
+    """
 
     def __init__(  # does not call httpx's, see above
         self,
@@ -51,9 +55,14 @@ class _Request(httpx.Request):
     ) -> None:
         self.method = method
         self.url = url
-        self.headers = httpx.Headers(headers)
+        self.pairs = headers
         self.stream = stream
         self.extensions = extensions
+
+    @cached_property
+    @override
+    def headers(self) -> httpx.Headers:  # type: ignore[override]  # an attribute there
+        return httpx.Headers(self.pairs)
 
 
 class _Upload(httpx.AsyncByteStream):
@@ -92,9 +101,10 @@ def request_head(request: httpx.Request, length: int | None) -> bytes:
         httpx.LocalProtocolError: a header contains a line break.
     """
     target = request.extensions.get("target") or request.url.raw_path
+    pairs = request.pairs if isinstance(request, _Request) else request.headers.raw
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), target)]
     has_host = framed = False
-    for name, value in request.headers.raw:
+    for name, value in pairs:
         key = name.lower()
         if key == b"host":
             has_host = True

@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from proxy.net.http11 import Connection
 from proxy.net.request import build_request, request_head
+from proxy.net.response import PlainResponse
 
 __all__ = ["HttpTransport", "build_request", "open_transport"]
 
@@ -79,6 +80,9 @@ class HttpTransport(httpx.AsyncBaseTransport):
         self._keep_alive = keep_alive
         self._fresh = min(FRESH, keep_alive)
         self._ssl_context = ssl_context
+        self._url: httpx.URL | None = None
+        self._url_origin: Origin = ("", "", None)
+        """Of the URL before: taking one to pieces takes longer than finding a connection."""
         self._idle: dict[Origin, deque[Connection]] = {}
         self._busy: set[Connection] = set()
         self._stays: dict[tuple[Origin, bool], bool] = {}
@@ -95,8 +99,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
             httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError, httpx.WriteTimeout: no response.
             httpx.LocalProtocolError: a header with a line break.
         """
-        url = request.url
-        origin = (url.scheme, url.host, url.port)
+        origin = self._origin(request.url)
         connect_timeout, read_timeout = self._timeouts(request)
         if not isinstance(request.stream, httpx.ByteStream):
             connection = await self._connect(origin, connect_timeout)
@@ -162,12 +165,14 @@ class HttpTransport(httpx.AsyncBaseTransport):
         return self._response(connection)
 
     def _response(self, connection: Connection) -> httpx.Response:
-        return httpx.Response(
-            connection.status,
-            headers=connection.headers,
-            stream=_Download(connection, self),
-            extensions={"http_version": b"HTTP/1.1", "reason_phrase": connection.reason},
+        return PlainResponse(
+            connection.status, connection.headers, _Download(connection, self), connection.reason
         )
+
+    def _origin(self, url: httpx.URL) -> Origin:
+        if url is not self._url:
+            self._url, self._url_origin = url, (url.scheme, url.host, url.port)
+        return self._url_origin
 
     def _timeouts(self, request: httpx.Request) -> tuple[float, float]:
         given = request.extensions.get("timeout")

@@ -15,6 +15,7 @@ from proxy.net.headers import Header, told_length, upstream_headers
 from proxy.net.http11 import InvalidResponse
 from proxy.net.prober import Prober
 from proxy.net.request import build_request
+from proxy.wire.headers import Headers
 
 
 class Upstream:
@@ -47,6 +48,7 @@ class Upstream:
         self._own_keys = own_keys
         self._transport = transport
         self._root = httpx.URL(url)
+        self._host: Header = (b"Host", self._root.netloc)
         self._prefix = self._root.raw_path.rstrip(b"/")
 
     @property
@@ -64,7 +66,7 @@ class Upstream:
         self,
         method: str,
         target: bytes,
-        headers: Iterable[Header],
+        headers: Headers,
         body: bytes | AsyncIterable[bytes],
         *,
         drop: Collection[bytes] = (),
@@ -82,12 +84,13 @@ class Upstream:
         """
         if self.background and not background:
             self._make_way(method)
-        headers = list(headers)
         kept = upstream_headers(
             headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop
         )
-        kept += () if isinstance(body, bytes) else told_length(headers)
+        if not isinstance(body, bytes):
+            kept += told_length(headers)
         target = self._prefix + self._own_keys.without(target)
+        kept.insert(0, self._host)
         request = build_request(method, self._root, kept, body, target=target)
         try:
             response = await self._transport.handle_async_request(request)

@@ -26,7 +26,7 @@ from proxy.dialects.completions import (
 from proxy.errors import ContextOverflow, NotManaged, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.apart import apart
-from proxy.net.headers import AS_JSON, response_headers
+from proxy.net.headers import AS_JSON, headers_of
 from proxy.net.inflate import readable
 from proxy.net.responses import body_of
 from proxy.neutral.weight import HEAVY
@@ -111,7 +111,7 @@ class Completer:
             body = await body_of(response, self._options.max_answer)
             refused = recognise(400, body)
             if refused is None:
-                await run.exchange.reply(400, response_headers(response.headers.raw), body)
+                await run.exchange.reply(400, headers_of(response), body)
                 return
             run.budget = replace(run.budget, window=refused.window or int(run.budget.window * 0.9))
             await self._fit(run, run.asked.prompt)
@@ -210,7 +210,7 @@ class Completer:
     ) -> list[tuple[bytes, bytes]]:
         window = str(run.budget.window).encode()
         told = [(b"x-spillway-action", run.journal.outcome.action.encode()), (b"x-spillway-window", window)]
-        return [*response_headers(response.headers.raw, drop=_OF_ONE_BODY), *own, *told]
+        return [*headers_of(response, drop=_OF_ONE_BODY), *own, *told]
 
     # -- whole and streamed
 

@@ -15,6 +15,7 @@ _NAMED = (
     b"x-openwebui-chat-id",  # Open WebUI 0.12, where it forwards what it knows of the user
 )
 """Headers in which a client names the conversation, the most exact first."""
+_ANY_NAME = frozenset(_NAMED)
 
 
 def conversation_of(exchange: Exchange, request: Request) -> str:
@@ -22,7 +23,8 @@ def conversation_of(exchange: Exchange, request: Request) -> str:
 
     Another client may give the same name to another conversation: checkpoints are found by content alone.
     """
-    named = (exchange.header(name) for name in _NAMED)
+    any_ = not _ANY_NAME.isdisjoint(exchange.by_name)
+    named = (exchange.header(name) for name in (_NAMED if any_ else ()))
     name = next(filter(None, (*named, request.conversation)), "")
     if not name:
         return ""

@@ -10,7 +10,7 @@ import httpx
 
 from proxy.errors import BrokenOff, ClientError, UpstreamUnavailable
 from proxy.exchange import Exchange
-from proxy.net.headers import AS_JSON, Header, response_headers
+from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
 from proxy.options import Options
 from proxy.stages.naming import Addressed, address, address_read
@@ -71,7 +71,7 @@ async def relay_response(
     assert isinstance(stream, httpx.AsyncByteStream)
     data = b""
     try:
-        await exchange.start(response.status_code, [*response_headers(response.headers.raw), *own])
+        await exchange.start(response.status_code, [*headers_of(response), *own])
         async for data in stream:
             await exchange.write(data)
     except asyncio.CancelledError:

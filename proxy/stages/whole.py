@@ -14,7 +14,7 @@ from proxy.answer.searching import SearchCalls, own
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedMessage, complaint, emulated_message
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
-from proxy.net.headers import response_headers
+from proxy.net.headers import headers_of
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body
 from proxy.neutral.dialect import WholeAnswer
@@ -73,7 +73,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     Raises:
         UpstreamUnavailable: it is no answer, nor an error.
     """
-    whole = Whole(response.status_code, response_headers(response.headers.raw), raw)
+    whole = Whole(response.status_code, headers_of(response), raw)
     plain = _plain(job, response, raw) if response.status_code == 200 else None
     came = None if plain is None else UPSTREAM.whole(plain)
     if came is None and plain is not None:
@@ -311,6 +311,9 @@ def _is_readable(response: httpx.Response, body: bytes) -> bool:
 
 def _with_body(whole: Whole, body: bytes, *, kind: bytes = b"") -> Whole:
     """The same response with another body, of another `kind` if one is given."""
-    own = [(b"content-length", str(len(body)).encode()), *([(b"content-type", kind)] if kind else [])]
-    gone = {b"content-length", b"content-encoding", *(name for name, _ in own)}
-    return replace(whole, headers=[*((n, v) for n, v in whole.headers if n not in gone), *own], body=body)
+    gone = (b"content-length", b"content-encoding", b"content-type")[: 3 if kind else 2]
+    headers = [header for header in whole.headers if header[0] not in gone]
+    headers.append((b"content-length", b"%d" % len(body)))
+    if kind:
+        headers.append((b"content-type", kind))
+    return Whole(whole.status, headers, body, whole.pieces, whole.usage)

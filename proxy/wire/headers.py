@@ -7,3 +7,11 @@ from typing import TypeAlias
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 """Names, in lower case where they were read or are sent to a backend, and values."""
+
+
+def joined(headers: Headers) -> dict[bytes, bytes]:
+    """Headers by name; those of one name are a list (RFC 9110, section 5.3)."""
+    made: dict[bytes, bytes] = {}
+    for name, value in headers:
+        made[name] = value if name not in made else made[name] + b", " + value
+    return made

@@ -24,6 +24,8 @@ _PLAIN, _BEFORE, _BEHIND = (
 )
 _MESSAGE = re.compile(rb'(?<!\\)"message"\s*:\s*\{\s*(\})?')
 """A key, for inside a text its second quotation mark is escaped."""
+_ESCAPED = re.compile(rb"\\u00(?:6[157dD]|73)")
+"""A letter of that key as JSON may also have it."""
 
 
 def complete(raw: bytes, form: dict[str, Any]) -> bytes:
@@ -31,8 +33,9 @@ def complete(raw: bytes, form: dict[str, Any]) -> bytes:
 
     `form` is what was read from it.
     """
+    sure = b"\\u00" not in raw or _ESCAPED.search(raw) is None
     before, plain, behind = raw.partition(_PLAIN)
-    if plain and raw.count(b'"message"') == 1 and _lacks_all(form):  # as llama-server writes it
+    if sure and plain and raw.count(b'"message"') == 1 and _lacks_all(form):  # as llama-server writes it
         return b"".join((before, _BEFORE, plain, _BEHIND, behind))
     whole = completed(form)
     if whole is form:
@@ -40,8 +43,8 @@ def complete(raw: bytes, form: dict[str, Any]) -> bytes:
     choices = [choice for choice in form["choices"] if _message(choice) is not None]
     answered = iter(choices)
     made, places = _MESSAGE.subn(lambda place: _spliced(place, next(answered, None)), raw)
-    # Where there are more, something else in it has a field of that name.
-    return made if places == len(choices) or loads(made) == whole else raw
+    # Where there are more, or the key may be written otherwise, something else in it has a field of that name.
+    return made if (sure and places == len(choices)) or loads(made) == whole else raw
 
 
 def completed(form: dict[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def test_what_is_missing_is_there_and_every_byte_that_came(
         b'{"choices":[5]}',
         b'{"choices":null}',
         b'{"error":{}}',
+        b'{"choices":[{"\\u006dessage":{"content":"x"}}],"note":{"message":{"a":1}}}',
+        b'{"choices":[{"mes\\u0073ag\\u0065":{"content":"x"}}],"note":{"message" : {}}}',
     ],
 )
 def test_what_is_of_another_form_stays_as_it_came(raw: bytes) -> None:

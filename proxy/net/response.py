@@ -1,0 +1,48 @@
+"""Responses of a backend, made cheaply: who passes on their headers as they came never has them put in order by name."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import httpx
+from typing_extensions import override
+
+from proxy.wire.headers import Headers
+
+
+class PlainResponse(httpx.Response):
+    """A response whose body is a stream that nothing decodes.
+
+    httpx's own makes its headers anew and keeps the state of a client that reads it, which takes longer than the rest of it.
+    """
+
+    next_request = None
+    is_closed = is_stream_consumed = False
+    default_encoding = "utf-8"
+    _request = None
+    _num_bytes_downloaded = 0
+
+    def __init__(  # does not call httpx's, see above
+        self, status: int, pairs: Headers, stream: httpx.AsyncByteStream, reason: bytes
+    ) -> None:
+        self.status_code = status
+        self.pairs = pairs
+        self.stream = stream
+        self.extensions = {"http_version": b"HTTP/1.1", "reason_phrase": reason}
+
+    @cached_property
+    @override
+    def headers(self) -> httpx.Headers:  # type: ignore[override]  # an attribute there
+        """By name, for who looks for one."""
+        return httpx.Headers(list(self.pairs))
+
+    @cached_property
+    @override
+    def history(self) -> list[httpx.Response]:  # type: ignore[override]  # an attribute there
+        """No redirect is followed."""
+        return []
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether nobody looked at its headers by name, so that none is another one by now."""
+        return "headers" not in vars(self)
