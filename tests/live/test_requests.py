@@ -56,7 +56,7 @@ def kinds(told: dict[str, Any]) -> dict[str, int]:
 
 def test_what_was_forwarded_as_it_came_is_kept_whole() -> None:
     with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
-        proxy.chat({"messages": [{"role": "user", "content": "hello"}]})
+        proxy.chat({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
         told = diff(proxy)
         assert told["same"] is True
         assert kinds(told) == {"kept": 1}
