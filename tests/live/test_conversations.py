@@ -228,7 +228,7 @@ def test_savings_never_count_more_than_the_window_and_say_what_they_cost(proxy: 
 def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> None:
     with running_proxy(fake, live_bytes=40_000) as proxy:
         for number in range(30):
-            proxy.chat({"messages": turns(1, f"{number}?"), "metadata": {"pad": "x" * 9000}})
+            proxy.chat({"model": "m", "messages": turns(1, f"{number}?"), "metadata": {"pad": "x" * 9000}})
         assert 10_000 < gauge(proxy, "spillway_live_bytes") <= 40_000
         told = rows(proxy)
         assert 3 <= len(told) < 30
