@@ -90,8 +90,7 @@ class Upstream:
         if not isinstance(body, bytes):
             kept += told_length(headers)
         target = self._prefix + self._own_keys.without(target)
-        kept.insert(0, self._host)
-        request = build_request(method, self._root, kept, body, target=target)
+        request = build_request(method, self._root, [self._host, *kept], body, target=target)
         try:
             response = await self._transport.handle_async_request(request)
         except httpx.TimeoutException:
