@@ -29,6 +29,7 @@ _ANNOUNCED = 200
 _BEFORE = 300
 """Characters before a call that are looked at."""
 _TAIL = 256
+_UNREAD = 8192
 _OVER = re.compile(
     r"(?:\s|<\|\w{0,32}+\|>|</(?:s|tool_call|function_call|function)>)*+(?:<(?:\|(?:\w{0,32}+\|?)?|/[a-z_]{0,13}+)?)?"
 )
@@ -74,6 +75,11 @@ class LeakedCalls:
         self._found: list[Call | Malformed] = []
         """Calls behind which there is nothing else yet."""
         self._behind = ""
+        self._unread: list[str] = []
+        """Text that was said and can't be part of a call; it is read when it has to be known where the next text stands."""
+        self._unread_size = 0
+        self._showing = False
+        """Whether the answer has shown a call before."""
         self._over = not offer.callable
         self.faults: list[CallFault] = []
         """What was found to be wrong with calls; the owner takes them out."""
@@ -101,9 +107,12 @@ class LeakedCalls:
 
     def missed(self, text: str) -> None:
         """Take in what was said and is in no piece that was fed."""
-        if not self._over and text:
-            self._scan(text)
-            self._pass(text)
+        if self._over or not text:
+            return
+        self._unread.append(text)
+        self._unread_size += len(text)
+        if self._unread_size > _UNREAD:
+            self._catch_up()
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
         """Take in the next piece; what may be said now."""
@@ -114,8 +123,13 @@ class LeakedCalls:
             return (*self._released(), piece)
         if piece.done:
             return (*self._ended(None), piece)
-        if piece.text:
-            self._scan(piece.text)
+        if not (piece.finish or self._held) and (
+            (suspects := self.suspects) is None or not suspects.search(piece.text)
+        ):
+            self.missed(piece.text)
+            return (piece,)
+        self._catch_up()
+        self._scan(piece.text)
         self._held.append(piece)
         self._held_size += len(piece.text)
         if piece.finish:
@@ -136,6 +150,12 @@ class LeakedCalls:
         """There is nothing of that kind."""
         return ()
 
+    def _catch_up(self) -> None:
+        text, self._unread, self._unread_size = "".join(self._unread), [], 0
+        if text:
+            self._pass(text)
+            self._scan(text)
+
     def _scan(self, text: str) -> None:
         for found in self._scanner.feed(text):
             self._sort(found)
@@ -153,7 +173,7 @@ class LeakedCalls:
     def _shown(self) -> None:
         """What was found is an example, or part of a text."""
         self.faults += [replace(fault_of(each), reason=EXAMPLE_SHOWN) for each in self._found]
-        self._found, self._behind = [], ""
+        self._found, self._behind, self._showing = [], "", True
 
     def _pass(self, text: str) -> None:
         self._before = (self._before + text[-_BEFORE:])[-_BEFORE:]
@@ -173,6 +193,7 @@ class LeakedCalls:
         """The answer is over, by its end mark if there is no finish reason."""
         if self._over:
             return ()
+        self._catch_up()
         self._over = True
         whole = finish not in UNFINISHED
         for last in self._scanner.close(cut=not whole):
@@ -195,14 +216,14 @@ class LeakedCalls:
         place = calls[0].place
         text = "".join(piece.text for piece in self._held)
         before = (self._before + text[: place.at - self._size])[-_BEFORE:]
-        if not place.said:
+        if not (place.said or self._showing):
             return True
         paragraph = before.rstrip().rpartition("\n\n")[2]
         if _SHOWS.search(paragraph):
             return False
         if all(call.form in _MARKED for call in calls):
             return before.endswith("\n") or bool(_SENTENCE_END.search(before))
-        short = place.said <= _ANNOUNCED and "\n\n" not in before.strip()
+        short = place.said <= _ANNOUNCED and not self._showing and "\n\n" not in before.strip()
         return short and bool(_ANNOUNCES.search(paragraph))
 
     def _called(self, calls: Sequence[Call], finish: str | None) -> Sequence[Piece]:

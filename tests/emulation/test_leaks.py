@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.emulation import LeakedCalls, Offer, leaked_message
@@ -269,6 +269,7 @@ def test_no_chunking_changes_what_is_called_nor_loses_a_character(text: str, dat
 
 
 @given(pieces_of_text, st.integers(0, 60))
+@example(P + TAGGED, 1)
 def test_an_answer_that_goes_on_is_read_on(text: str, at: int) -> None:
     """What earlier attempts have said can't be taken back: only a call that begins behind it is made."""
     whole = outcome(list(through(reader_of(), pieces_of(text, 99), "stop", seeing_all=True)))
