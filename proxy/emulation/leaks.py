@@ -20,7 +20,15 @@ from proxy.emulation.forms import FORMS
 from proxy.emulation.offer import Offer
 from proxy.emulation.scanned import Call, Malformed, Text
 from proxy.emulation.scanner import CallScanner
-from proxy.emulation.verdict import EXAMPLE_SHOWN, UNFINISHED, CallFault, FormCount, fault_of, strangers_of
+from proxy.emulation.verdict import (
+    EXAMPLE_SHOWN,
+    MOST_FAULTS,
+    UNFINISHED,
+    CallFault,
+    FormCount,
+    fault_of,
+    strangers_of,
+)
 from proxy.neutral.piece import CallPart, Piece
 
 _MARKED = frozenset(form.name for form in FORMS if form.marked)
@@ -172,7 +180,8 @@ class LeakedCalls:
 
     def _shown(self) -> None:
         """What was found is an example, or part of a text."""
-        self.faults += [replace(fault_of(each), reason=EXAMPLE_SHOWN) for each in self._found]
+        room = max(0, MOST_FAULTS - len(self.faults))
+        self.faults += [replace(fault_of(each), reason=EXAMPLE_SHOWN) for each in self._found[:room]]
         self._found, self._behind, self._showing = [], "", True
 
     def _pass(self, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from proxy.emulation.arguments import CUT, Unreadable
 from proxy.emulation.forms.base import Written
@@ -47,6 +48,8 @@ def complaint(malformed: Sequence[Malformed]) -> str:
 
 
 EXAMPLE_SHOWN = "example"
+MOST_FAULTS = 64
+"""Calls of one answer that are looked at."""
 NATIVE = "native"
 """Stands for the form of a call that the backend told as one."""
 _TOOL = re.compile(r"[\w.:/-]{1,64}")
@@ -84,7 +87,7 @@ def strangers_of(scanner: CallScanner) -> list[CallFault]:
 def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[CallFault]:
     """Of calls that the backend told as such. `cut`: the answer ended for want of room."""
     found: list[CallFault] = []
-    for call in calls:
+    for call in islice(calls, MOST_FAULTS):
         if not call.name:
             continue
         try:

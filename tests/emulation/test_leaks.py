@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.emulation import LeakedCalls, Offer, leaked_message
+from proxy.emulation import LeakedCalls, Offer, faults_of, leaked_message, offer_of
 from proxy.neutral.piece import CallPart, Piece
-from tests.emulation.outputs import ARGS, FENCED, LISBON, TAGGED, P, offer
+from tests.emulation.outputs import ARGS, FENCED, FUNCTIONS, LISBON, TAGGED, P, offer
 from tests.emulation.test_scanner import pieces_of_text
 
 OFFER = offer()
@@ -204,6 +204,24 @@ def test_the_choice_of_tools_holds(fields: dict[str, Any], calls: list[tuple[str
     text = f"{TAGGED}\n<tool_call>{LISBON}</tool_call>"
     out = list(through(reader_of(offer(**fields)), pieces_of(text, 6), "stop", seeing_all=True))
     assert outcome(out) == (text if not calls else "", calls, [finish])
+
+
+def test_who_asks_with_functions_gets_a_function_call() -> None:
+    of = offer_of({"functions": FUNCTIONS})
+    assert of is not None
+    out = list(through(reader_of(of), pieces_of(TAGGED, 6), "stop", seeing_all=True))
+    assert [(call.name, call.legacy, call.id) for piece in out for call in piece.calls] == [
+        ("get_weather", True, "")
+    ]
+    assert [piece.finish for piece in out if piece.finish] == ["function_call"]
+
+
+def test_of_very_many_only_some_are_told() -> None:
+    reader = reader_of()
+    list(through(reader, pieces_of(f"{TAGGED}\nis one.\n" * 99, 50), "stop", seeing_all=True))
+    assert len(reader.faults) == 64
+    calls = [CallPart("fly", "{}", f"c{n}", n) for n in range(999)]
+    assert len(faults_of(calls, OFFER, cut=False)) == 64
 
 
 @pytest.mark.parametrize(("name", "share"), [("prose", 0.0), ("code", 0.2), ("thought", 0.02)])

@@ -15,9 +15,10 @@ from proxy.answer.answer import Answer
 from proxy.answer.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
 from proxy.answer.session import State
 from proxy.dialects.chat import ChatReader
-from proxy.emulation import CallScanner
+from proxy.emulation import CallScanner, LeakedCalls
 from proxy.emulation.scanned import texts_joined
 from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
+from proxy.neutral.piece import Piece
 from proxy.wire import sse
 from tests.answer.support import joined as joined_commands
 from tests.answer.support import session
@@ -178,6 +179,18 @@ def calls(data: bytes) -> None:
         assert texts_joined([*found, *scanner.close(cut=short)]) == texts_joined(
             [*at_once, *whole.close(cut=short)]
         )
+    text, made = leaked(texts)
+    assert (text, made) == leaked(["".join(texts)])
+    assert "".join(texts).startswith(text) if made else "".join(texts) == text
+
+
+def leaked(texts: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
+    """What is left of a text, and the calls that leaked into it."""
+    reader = LeakedCalls(_OFFER, lambda: "id")
+    out = [each for text in texts for each in reader.feed(Piece(text=text, form={}, choice=True))]
+    out += reader.feed(Piece(finish="stop", form={}, choice=True))
+    made = [(call.name, call.arguments) for piece in out for call in piece.calls]
+    return "".join(piece.text for piece in out), made
 
 
 TARGETS: dict[str, Target] = {
