@@ -68,11 +68,14 @@ class Guide:
     path: str
 
 
-def guides_in(text: str) -> list[Guide]:
+def guides_in(text: str) -> Sequence[Guide]:
     """The guides that a text holds, in order; they do not overlap."""
+    return _found(text) if any(opening in text for opening in _OPENINGS) else ()
+
+
+@lru_cache(maxsize=8)
+def _found(text: str) -> Sequence[Guide]:
     found: list[Guide] = []
-    if not any(opening in text for opening in _OPENINGS):
-        return found
     openings = sorted(
         ((opening, closing, loose) for form, closing, loose in _FORMS for opening in form.finditer(text)),
         key=lambda each: each[0].start(),

@@ -147,7 +147,7 @@ def _tools(request: Request, options: Options, window: int | None) -> dict[str, 
         slim = _slim(allowed, options, window)
         tokens = None if window is None else options.limits_for(window).tools
         if tokens is not None:
-            slim = tool_set(slim, _called(request), options.tools_first, tokens * BYTES_PER_TOKEN)
+            slim = _set(slim, _called(request), options.tools_first, tokens * BYTES_PER_TOKEN)
         if not allowed:
             fields |= {name: None for name in (form, choice, "parallel_tool_calls") if name in body}
         elif slim is not allowed or len(allowed) < len(tools):
@@ -157,10 +157,10 @@ def _tools(request: Request, options: Options, window: int | None) -> dict[str, 
     return fields
 
 
-def _called(request: Request) -> set[str]:
+def _called(request: Request) -> frozenset[str]:
     """Tools that were called in earlier turns: within a turn the prompt stays as it began."""
     earlier = request.messages[: newest_user(request.messages) or 0]
-    return {tool_name(call) for message in earlier for call in calls_of(message)}
+    return frozenset(tool_name(call) for message in earlier for call in calls_of(message))
 
 
 def _chosen(choice: Any, options: Options) -> bool:
@@ -179,6 +179,21 @@ def _slim(tools: Sequence[Any], options: Options, window: int | None) -> Sequenc
         return diet(tools)
     slim = _remembered(raw)
     return tools if slim is None else slim
+
+
+def _set(tools: Sequence[Any], called: frozenset[str], first: tuple[str, ...], room: int) -> Sequence[Any]:
+    """The tools, or those of `tool_set` in their place, remembered like their diet."""
+    raw = dumps(tools)
+    if len(raw) <= room:
+        return tools
+    if len(raw) > _REMEMBERED:
+        return tool_set(tools, called, first, room)
+    return _remembered_set(raw, called, first, room)
+
+
+@lru_cache(maxsize=32)
+def _remembered_set(raw: bytes, called: frozenset[str], first: tuple[str, ...], room: int) -> Sequence[Any]:
+    return tool_set(loads(raw), called, first, room)
 
 
 @lru_cache(maxsize=32)

@@ -21,7 +21,7 @@ from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.options import Options
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.search import with_search
-from proxy.shaping.shape import ShapedPart, shaped
+from proxy.shaping.shape import ShapedPart, shaped, steps
 from proxy.shaping.stabilise import stabilised
 from proxy.shaping.tidy import Tidier, tidied
 from proxy.shortening.continuation import asked_to_go_on
@@ -105,7 +105,12 @@ class Preparer:
         if job.hands_over and job.is_due:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
             less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & asked.body.keys())
-            job.asked = asked.changed(**less, messages=unfolded(asked.messages))
+            # What the policy makes of the rest hangs on the tools.
+            made = list(
+                steps(asked, options, None if job.profile.window is None else job.profile.window.value)
+            )
+            front = made[-1].after if made else asked
+            job.asked = asked.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job, emulate=False)
         if taken or job.prompt.kept_back:
             journal.tell(Stabilised((*taken, *sorted(job.prompt.kept_back))))

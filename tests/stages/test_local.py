@@ -246,6 +246,21 @@ def test_the_front_of_the_prompt_stays_while_the_conversation_grows_and_is_compa
     assert fake.invalid_histories == []
 
 
+def test_a_compaction_of_the_clients_own_is_made_with_the_short_prompt_too() -> None:
+    asks = "Summarize this conversation, so that another agent can continue the task. Do not call any tools."
+    messages = list(AGENT)
+    for number in range(60):
+        messages += [{"role": "assistant", "content": f"Well, {number}."}]
+        messages += [{"role": "user", "content": f"And {number}? " + "word " * 300}]
+    with staged() as (fake, proxy):
+        messages += [{"role": "assistant", "content": "Fine."}, {"role": "user", "content": asks}]
+        ask(proxy, messages, tools=TOOLS, max_tokens=300)
+        first = [chat.json["messages"][0] for chat in fake.chats()]
+    prompts = [text_of(message) for message in first if message["role"] == "system"]
+    assert prompts
+    assert max(map(len, prompts)) < 4000
+
+
 def test_an_agents_prompt_is_shortened_in_every_dialect() -> None:
     tools = [
         {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
