@@ -165,7 +165,7 @@ class Preparer:
             kept_back=stable.kinds,
             fields=fields,
         )
-        tell_shaped(job, self._counting, wished, form.steps)
+        await tell_shaped(job, self._counting, wished, form.steps)
         job.measured()
         if checkpoint is not None:
             await self._recaller.recall(job)

@@ -23,21 +23,25 @@ async def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
     return await apart(is_heavy(messages, HEAVY), within_limits, messages, limits.results)
 
 
-def tell_shaped(job: Job, counting: Counting, wished: Sequence[Message], made: Sequence[ShapedPart]) -> None:
+async def tell_shaped(
+    job: Job, counting: Counting, wished: Sequence[Message], made: Sequence[ShapedPart]
+) -> None:
     """Note what was saved, and tell it.
 
     `wished`: the history before its results were brought within the limits; `made`: what became of the parts in front of it.
     """
 
-    def tokens(messages: Sequence[Message]) -> float:
-        return sum(counting.meter.costs(job.key, messages))
+    async def tokens(messages: Sequence[Message]) -> float:
+        return sum(await apart(is_heavy(messages, HEAVY), counting.meter.costs, job.key, messages))
 
-    saved: dict[str, int] = {step.kind: round(tokens(step.left_out) - tokens(step.put_in)) for step in made}
+    saved: dict[str, int] = {
+        step.kind: round(await tokens(step.left_out) - await tokens(step.put_in)) for step in made
+    }
     shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
     begins = 0 if checkpoint is None else checkpoint.covered
     if changed := [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]:
-        whole = tokens([wished[at] for at in changed])
-        saved["results"] = round(whole - tokens([shown[at] for at in changed]))
+        whole = await tokens([wished[at] for at in changed])
+        saved["results"] = round(whole - await tokens([shown[at] for at in changed]))
     if saved:
         job.prompt.shaped = saved
         job.journal.tell(Shaped(tuple(saved.items())))
