@@ -17,6 +17,7 @@ from proxy.store.memory import Encoded, Shelf
 from proxy.store.opening import BULK_TIMEOUT, StoreLimits, refusal
 from proxy.store.sqlite_claims import FileClaims
 from proxy.store.sqlite_file import SqliteFile, describe
+from proxy.store.sqlite_news import News
 from proxy.store.sqlite_thread import SqliteThread
 
 LOOK_EVERY = 2.0
@@ -89,7 +90,7 @@ class SqliteStore(FileClaims):
         self._pending: dict[Key, Entry] = {}
         self._file = file
         self._thread = thread
-        self._shared = limits.shared
+        self._news = News(thread, self._ledger, lambda: self._version[1]) if limits.shared else None
         self._grain = min(limits.ttl / 20, 3600.0)
         self._version = (0, 0)
         self._looked = self._saved = -math.inf
@@ -133,10 +134,8 @@ class SqliteStore(FileClaims):
             self._reload()
         scope = _storable(scope)
         kept = self._kept.find(scope, digests) if self._kept else None
-        if self._shared:
-            newer = partial(rows.newer, scope=scope, digests=digests, than=self._version[1])
-            for key, entry in await self._thread.ask(newer) or ():
-                self._ledger.note(key, entry)
+        if self._news is not None:
+            await self._news.hear(scope, digests)
         while (digest := self._ledger.first(scope, digests)) is not None:
             if kept is not None and digests.index(kept.digest) <= digests.index(digest):
                 break

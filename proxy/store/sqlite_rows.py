@@ -113,19 +113,22 @@ def data_version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA data_version").fetchone()[0])
 
 
-def newer(db: sqlite3.Connection, scope: str, digests: Sequence[bytes], than: int) -> list[tuple[Key, Entry]]:
+def newer(
+    db: sqlite3.Connection, asked: Sequence[tuple[str, Sequence[bytes]]], than: int
+) -> list[tuple[Key, Entry]]:
     """Which of these are there, if another connection has written since the data version `than`."""
     if data_version(db) == than:
         return []
     found: list[tuple[Key, Entry]] = []
-    for start in range(0, len(digests), _VARIABLES):
-        some = digests[start : start + _VARIABLES]
-        rows = db.execute(
-            "SELECT digest, size, used FROM checkpoints WHERE scope = ? AND digest IN"  # noqa: S608 - question marks
-            f" ({','.join('?' * len(some))})",
-            (scope, *some),
-        )
-        found += [((scope, digest), Entry(size, used, used)) for digest, size, used in rows]
+    for scope, digests in asked:
+        for start in range(0, len(digests), _VARIABLES):
+            some = digests[start : start + _VARIABLES]
+            rows = db.execute(
+                "SELECT digest, size, used FROM checkpoints WHERE scope = ? AND digest IN"  # noqa: S608 - question marks
+                f" ({','.join('?' * len(some))})",
+                (scope, *some),
+            )
+            found += [((scope, digest), Entry(size, used, used)) for digest, size, used in rows]
     return found
 
 

@@ -41,6 +41,27 @@ async def test_what_one_has_put_the_other_finds_at_once(
     assert await finds(pair[0], *range(1000, 3000), 4, 3) == 4  # a long history
 
 
+async def test_a_thousand_who_look_at_once_are_told_and_some_may_leave(
+    pair: tuple[CheckpointStore, CheckpointStore],
+) -> None:
+    one, two = pair
+    for number in range(5):
+        await one.put(checkpoint(number))
+    assert await finds(one, 4) == 4
+    assert isinstance(two, SqliteStore)
+    held = threading.Event()
+    two._thread.post(lambda _: held.wait(20))
+    asking = [asyncio.ensure_future(finds(two, 99, number % 5)) for number in range(1000)]
+    await asyncio.sleep(0)
+    for each in asking[::100]:  # the first of all is among them
+        each.cancel()
+    held.set()
+    found = await asyncio.gather(*asking, return_exceptions=True)
+    told = [number for number in found if not isinstance(number, BaseException)]
+    assert told == [at % 5 for at in range(1000) if at % 100]
+    assert two.healthy
+
+
 async def test_what_one_has_dropped_the_other_does_not_find(
     pair: tuple[CheckpointStore, CheckpointStore],
 ) -> None:
