@@ -179,7 +179,7 @@ def _surface(
     options = options_of(settings)
     router = _router(settings, options, transport)
     meter = counting.meter
-    metrics = _metrics(store, place)
+    metrics = _metrics(store, place, keyed=bool(settings.api_keys))
     for listener in (metrics, RequestLog()):
         journals.listen(listener, *listener.types)
     # What one worker keeps the others could not show.
@@ -307,8 +307,8 @@ def _trace(journals: Journals, spans: TracerProvider, upstreams: Sequence[Upstre
     journals.carrier = tracing.carried
 
 
-def _metrics(store: StoreAdmin, place: WorkerPlace | None) -> Metrics:
-    metrics = Metrics(place)
+def _metrics(store: StoreAdmin, place: WorkerPlace | None, *, keyed: bool) -> Metrics:
+    metrics = Metrics(place, keyed=keyed)
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
     metrics.watch(
         "store_skipped_records",

@@ -12,15 +12,19 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.history.stable import KINDS
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.policy import NOTHING_SET, Limit, Policy, PruneLimits, limits_for, origins_for
+from proxy.shortening.strategies import STRATEGIES, Strategy
 
 _OPTION_FIELDS = (
     *("trigger", "target", "pause", "policy", "summary_model"),
+    *("strategy", "trigger_tokens", "target_tokens"),
     *("recall", "recall_share", "recall_model", "virtual_window", "ahead"),
     *("answer_cap", "tools_allowed", "tools_first", "system_prompt", "agent_prompt", "guide", "managed"),
 )
 _HELPERS = ("summary_model", "recall_model")
 _CAP_SHARE = 1 / 4
 """Fraction of the window that the answer cap of the policy may take."""
+_CLOSEST = 0.95
+"""Share of the trigger that a target may be at most: a compaction has to gain something."""
 
 TOOLS_FIRST = (
     *("*bash*", "*shell*", "exec*", "*run*command*", "read*", "edit*", "*replace*", "apply_patch", "write*"),
@@ -38,6 +42,12 @@ class Options:
     trigger: float = 0.8
     target: float = 0.5
     pause: float = 0.9
+    trigger_tokens: int | None = None
+    """Tokens of a prompt that is compacted, where that is less than the trigger; None: the trigger alone counts."""
+    target_tokens: int | None = None
+    """Tokens to come down to, where that is less than the target; None: the target alone counts."""
+    strategy: str = "auto"
+    """By its name in `proxy.shortening.strategies`."""
     vain_resumes: int = 3
     answer_windows: float = 16.0
     summary_model: str | None = None
@@ -184,7 +194,26 @@ class Options:
 
     def budget(self, window: int, fixed: int = 0) -> ContextBudget:
         """The budget for a window of so many tokens, of which what can't be shortened takes `fixed`."""
-        return _budget(window, self.trigger, self.target, self.pause, fixed)
+        return _budget(self._fractions(window), window, self.pause, fixed)
+
+    def _fractions(self, window: int) -> tuple[float, float, int | None]:
+        """Trigger and target as fractions of the zone in which prompts stay, and its tokens; None: the whole window.
+
+        Of the fraction and the tokens that the user gave the lower one counts. A target that was not given in tokens keeps
+        its distance from a trigger that was.
+        """
+        zone = None
+        if self.trigger_tokens is not None and self.trigger_tokens < window * self.trigger:
+            zone = max(1, int(self.trigger_tokens / self.trigger))
+        if self.target_tokens is None:
+            return self.trigger, self.target, zone
+        tokens = min(self.target_tokens, window * self.target)
+        return self.trigger, min(tokens / (zone or window), self.trigger * _CLOSEST), zone
+
+    @property
+    def shortening(self) -> Strategy:
+        """How a history is shortened."""
+        return STRATEGIES[self.strategy]
 
     def _matching(self, model: str) -> list[Mapping[str, Any]]:
         return [fields for glob, fields in self.overrides if fnmatchcase(model, glob)]
@@ -208,5 +237,10 @@ def _policy_cap(policy: Policy, window: int) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _budget(window: int, trigger: float, target: float, pause: float, fixed: int) -> ContextBudget:
-    return ContextBudget(window=window, trigger=trigger, target=target, pause=pause, fixed=fixed)
+def _budget(
+    fractions: tuple[float, float, int | None], window: int, pause: float, fixed: int
+) -> ContextBudget:
+    trigger, target, within = fractions
+    return ContextBudget(
+        window=window, trigger=trigger, target=target, pause=pause, fixed=fixed, within=within
+    )

@@ -66,3 +66,23 @@ def test_tools_are_allowed_by_name_or_glob() -> None:
 def test_the_system_prompt_is_a_matter_of_local_alone() -> None:
     assert Options(system_prompt="Be brief.").own_system_prompt is None
     assert Options(system_prompt="Be brief.", policy="local").own_system_prompt == "Be brief."
+
+
+def test_of_a_fraction_and_tokens_the_lower_one_counts() -> None:
+    def points(window: int, **tokens: int) -> tuple[int, float]:
+        budget = Options(**tokens).budget(window)  # type: ignore[arg-type]
+        return budget.goal, budget.due
+
+    assert points(8192, trigger_tokens=16_000, target_tokens=9_000) == points(8192) == (4096, 6553.6)
+    assert points(131_072, trigger_tokens=16_000, target_tokens=9_000) == (9_000, 16_000)
+    # One alone: the target keeps its distance from the trigger, the trigger is as it was.
+    assert points(131_072, trigger_tokens=16_000) == (10_000, 16_000)
+    assert points(16_384, target_tokens=2_000) == (2_000, 0.8 * 16_384)
+    assert points(32_768, trigger_tokens=24_000, target_tokens=20_000) == (16_384, 24_000)
+
+
+def test_what_is_set_in_tokens_for_a_model_holds_for_that() -> None:
+    options = Options(overrides=(("big*", {"trigger_tokens": 8_000, "strategy": "mask"}),))
+    assert options.for_model("big-one").budget(100_000).due == 8_000
+    assert options.for_model("big-one").shortening.asks is False
+    assert options.for_model("small").budget(100_000).due == 80_000

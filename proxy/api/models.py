@@ -115,6 +115,7 @@ def _effective(options: Options, upstream: Upstream, model: str, told: Mapping[s
         "trigger": chosen.trigger,
         "target": chosen.target,
         "pause": chosen.pause,
+        "strategy": chosen.strategy,
         "policy": chosen.policy,
         "status": chosen.status,
         "summary_model": chosen.summary_model,
@@ -129,8 +130,11 @@ def _policy(options: Options, model: str, told: Mapping[str, Any]) -> dict[str, 
     """What the policy comes to for a model: figures in tokens, lines and characters, and where each comes from."""
     chosen = options.for_model(model)
     window = told["window"]["value"] if told.get("window") is not None else None
-    limits = asdict(chosen.limits_for(window)) if window is not None else {}
+    limits: dict[str, Any] = {}
     if window is not None:
+        budget = chosen.budget(window)
+        limits = asdict(chosen.limits_for(budget.zone))
+        limits |= {"trigger_tokens": int(budget.due), "target_tokens": budget.goal}
         limits["limits_from"] = options.origins(model, window)
     descriptions = {
         "standard": "as sent",
@@ -166,7 +170,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
         "backend": route.upstream.name,
         "window": window,
         "window_origin": profile.window.origin if profile.window is not None else None,
-        "trigger": chosen.trigger,
+        "trigger": _trigger(chosen, window),
         "pause": chosen.pause,
         "managed": managed,
         "tools": _tools(profile, options),
@@ -181,6 +185,13 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
         "spillway": spillway,
         **_for_open_webui(listed.raw, profile),
     }
+
+
+def _trigger(chosen: Options, window: int | None) -> float:
+    """The fill at which a prompt is compacted."""
+    if window is None or chosen.budget(window).within is None:
+        return chosen.trigger
+    return round(chosen.budget(window).due / window, 4)
 
 
 def _told(raw: Mapping[str, Any], told: int | None) -> dict[str, Any]:

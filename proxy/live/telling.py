@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, get_args
 
 from proxy.live.record import Note, Parts, Record, Talk
@@ -14,6 +12,7 @@ from proxy.live.viewer import Viewer
 from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import UNKEPT
+from proxy.telemetry.outcome import owner
 
 _COPIED = (
     *("dialect", "backend", "model", "status", "error", "action", "kind", "tools", "window"),
@@ -26,12 +25,6 @@ NAMES = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for ki
 _FIELDS = {
     kind: tuple(field.name for field in fields(kind)) for kind in get_args(e.Event) if kind not in UNKEPT
 }
-
-
-@lru_cache(maxsize=1024)
-def owner(tenant: str) -> str:
-    """Eight digits that stand for whose something is, and lead nowhere."""
-    return blake2b(tenant.encode(), digest_size=4, person=b"spillway-owner").hexdigest()
 
 
 def outcome_of(record: Record, now: float) -> dict[str, Any]:
@@ -47,6 +40,7 @@ def outcome_of(record: Record, now: float) -> dict[str, Any]:
         "running": record.running,
         "rungs": list(outcome.rungs),
         "malformed_calls": [asdict(call) for call in outcome.malformed_calls],
+        "reduced": list(map(asdict, outcome.reduced)),
         "fill_before": _share(outcome.tokens_before, outcome.window),
         "fill_after": _share(outcome.tokens_after, outcome.window),
         "prefix": {"repeated": outcome.repeated, "reused": outcome.reused, "why": outcome.unlike},

@@ -23,6 +23,7 @@ from pydantic_settings import NoDecode
 
 from proxy.environment import host_glob, listed, origin_glob
 from proxy.shortening.policy import Limit, Policy
+from proxy.shortening.strategies import STRATEGIES
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
@@ -33,6 +34,16 @@ NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
+Tokens = Annotated[int, Field(ge=256)]
+
+
+def _known(strategy: str) -> str:
+    if strategy not in STRATEGIES:
+        raise ValueError(f"must be one of {', '.join(STRATEGIES)}")
+    return strategy
+
+
+StrategyName = Annotated[str, AfterValidator(_known)]
 
 WordList = Annotated[tuple[NonBlank, ...], NoDecode, BeforeValidator(listed)]
 Stabilise = Annotated[tuple[StabiliseKind, ...], NoDecode, BeforeValidator(listed)]
@@ -116,6 +127,9 @@ class ModelSetting(BaseModel):
     trigger: Fraction | None = None
     target: Fraction | None = None
     pause: Fraction | None = None
+    trigger_tokens: Tokens | None = None
+    target_tokens: Tokens | None = None
+    strategy: StrategyName | None = None
     policy: Policy | None = None
     limits: SingleLimits | None = None
     summary_model: str | None = None

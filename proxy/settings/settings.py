@@ -29,6 +29,8 @@ from proxy.settings.entries import (
     SingleLimits,
     Stabilise,
     StatusForm,
+    StrategyName,
+    Tokens,
     WordList,
 )
 from proxy.shortening.policy import Policy
@@ -84,8 +86,16 @@ class Settings(BaseSettings):
         "sqlite:///spillway.sqlite3", description="`sqlite:///PATH`, `memory://` or `redis://…`."
     )
     trigger: Fraction = Field(0.8, description="Fill at which a request is compacted before it is sent.")
+    trigger_tokens: Tokens | None = Field(
+        None, description="The same in tokens; the lower of the two counts."
+    )
     target: Fraction = Field(0.5, description="Fill to come down to when compacting.")
+    target_tokens: Tokens | None = Field(None, description="The same in tokens; the lower of the two counts.")
     pause: Fraction = Field(0.9, description="Fill at which a running answer is paused and compacted.")
+    strategy: StrategyName = Field(
+        "auto",
+        description="How histories are shortened: auto, summarize (always), or without a model: truncate, mask.",
+    )
     vain_resumes: int = Field(
         3, ge=0, description="Resumes in a row that may gain nothing before an answer ends; 0: no resumes."
     )
@@ -207,11 +217,17 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _order(self) -> Settings:
         _in_order(self.target, self.trigger, self.pause, "")
+        _tokens_in_order(self.target_tokens, self.trigger_tokens, "")
         for glob, model in self.models.items():
             _in_order(
                 model.target or self.target,
                 model.trigger or self.trigger,
                 model.pause or self.pause,
+                f"for models {glob}: ",
+            )
+            _tokens_in_order(
+                model.target_tokens or self.target_tokens,
+                model.trigger_tokens or self.trigger_tokens,
                 f"for models {glob}: ",
             )
         names = [backend.name for backend in self.backends]
@@ -259,3 +275,8 @@ def _in_order(target: float, trigger: float, pause: float, where: str) -> None:
     if not target < trigger <= pause:
         order = f"target {target} must be below trigger {trigger}, and that at most pause {pause}"
         raise ValueError(f"{where}{order}")
+
+
+def _tokens_in_order(target: int | None, trigger: int | None, where: str) -> None:
+    if target is not None and trigger is not None and target >= trigger:
+        raise ValueError(f"{where}target_tokens {target} must be below trigger_tokens {trigger}")

@@ -55,7 +55,7 @@ def growth(messages: Sequence[Message], costs: Sequence[float], window: int) -> 
 
 def may_be_due(budget: ContextBudget, used: int) -> bool:
     """Whether the next turn may be due, by nothing but the tokens of the prompt and its answer: the cheap question."""
-    return used >= budget.window * budget.trigger * _NEAR
+    return used >= budget.due * _NEAR
 
 
 def is_due_next(

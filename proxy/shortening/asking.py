@@ -132,12 +132,12 @@ def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator
     return known
 
 
-def bounded(flow: Generator[SummaryAsk, str, T]) -> Generator[SummaryAsk, str, T]:
-    """The same flow, in which what is asked for beyond `MOST_ASKS` fails without being asked."""
+def bounded(flow: Generator[SummaryAsk, str, T], *, most: int = MOST_ASKS) -> Generator[SummaryAsk, str, T]:
+    """The same flow, in which what is asked for beyond the `most` fails without being asked."""
     try:
         ask, asked = next(flow), 0
         while True:
-            answer = (yield ask) if asked < MOST_ASKS else ""
+            answer = (yield ask) if asked < most else ""
             ask, asked = flow.send(answer), asked + 1
     except StopIteration as stop:
         result: T = stop.value

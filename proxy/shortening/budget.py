@@ -22,7 +22,8 @@ class ContextBudget:
     """One model's window in tokens and the fractions of it at which Spillway acts.
 
     `fixed` are tokens of what no compaction touches: system prompt, tools, the template. Where they take most of the
-    target, trigger and target move up into what they leave: a compaction would else be due again at once.
+    target, trigger and target move up into what they leave: a compaction would else be due again at once. `within` are the
+    tokens of a smaller window, in which prompts are to stay; None: they may use all of it.
     """
 
     window: int
@@ -30,29 +31,35 @@ class ContextBudget:
     target: float = 0.5
     pause: float = 0.9
     fixed: int = 0
+    within: int | None = None
+
+    @property
+    def zone(self) -> int:
+        """Tokens of the window in which prompts are to stay: twice what can't be shortened, if they are to stay in less."""
+        return self.window if self.within is None else min(self.window, max(self.within, 2 * self.fixed))
 
     @property
     def is_tight(self) -> bool:
         """Whether what can't be shortened takes so much that the rest is managed within what it leaves."""
-        return self.fixed > self.window * self.target * _FIXED
+        return self.fixed > self.zone * self.target * _FIXED
 
     @property
     def goal(self) -> int:
         """Prompt tokens to come down to when compacting."""
-        aimed = self.window * self.target
-        return int(max(aimed, self.fixed + (self.window - self.fixed) * _DEEP) if self.is_tight else aimed)
+        aimed = self.zone * self.target
+        return int(max(aimed, self.fixed + (self.zone - self.fixed) * _DEEP) if self.is_tight else aimed)
 
     @property
     def enough(self) -> int:
         """Prompt tokens at which no model has to be asked: far enough below the trigger for several steps."""
         between = self.target + (self.trigger - self.target) * _ENOUGH
-        return max(self.goal, int(self.window * between))
+        return max(self.goal, int(self.zone * between))
 
     @property
     def due(self) -> float:
         """Prompt tokens at which a compaction is due."""
-        base = self.window * self.trigger
-        left = self.fixed + (self.window - self.fixed) * self.trigger
+        base = self.zone * self.trigger
+        left = self.fixed + (self.zone - self.fixed) * self.trigger
         return max(base, min(self.ceiling, left)) if self.is_tight else base
 
     @property
@@ -73,7 +80,7 @@ class ContextBudget:
     @property
     def ceiling(self) -> int:
         """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
-        return int(self.window * (self.trigger + self.pause) / 2)
+        return int(self.zone * (self.trigger + self.pause) / 2)
 
     def fill(self, tokens: float) -> float:
         """Tokens as a fraction of the window."""

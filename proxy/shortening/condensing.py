@@ -223,7 +223,7 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
         return None if start is None else _Plan(reduction, head, start, None, chosen=False)
     reduction, pruned = replace(reduction, floor=0), replace(pruned, floor=0)
     begins = newest if newest is not None and newest < beginning(reduction.messages) else None
-    room = max(reduction.budget * _LEAST, reduction.budget - by.tokens / 2 - _least_tail(pruned))
+    room = max(reduction.budget * _LEAST, reduction.budget - by.tokens / 2 - least_tail(pruned))
     end = len(reduction.messages) if newest is None else newest
     head = opening(reduction, end, room, forced=begins)
     start = _tail_start(pruned, reduction.budget - _pinned(reduction, head, begins) - by.tokens)
@@ -236,7 +236,7 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
 
 def _size(tokens: int, reduction: Reduction) -> int:
     """Tokens of a summary, so many if the newest turn leaves room: it must not take all that is left to what comes next."""
-    left = max(reduction.budget, reduction.enough) - _least_tail(reduction)
+    left = max(reduction.budget, reduction.enough) - least_tail(reduction)
     return max(min(tokens, _SMALLEST), min(tokens, int(left * _OF_THE_REST)))
 
 
@@ -256,7 +256,7 @@ def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -
     return sum(reduction.cost(head)) - (reduction.costs[newest] if newest is not None else 0.0)
 
 
-def _least_tail(reduction: Reduction) -> float:
+def least_tail(reduction: Reduction) -> float:
     """Tokens of the last step, and of the newest user message."""
     last, newest = cut_points(reduction.messages)[-2:][0], newest_user(reduction.messages)
     moved = reduction.costs[newest] if newest is not None and newest < last else 0.0

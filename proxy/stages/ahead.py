@@ -303,7 +303,7 @@ class AheadCompactor:
         if budget is None:
             return None
         latest = prompt.sent[-LATEST:]
-        grown = growth(latest, self._meter.costs(job.key, latest), budget.window)
+        grown = growth(latest, self._meter.costs(job.key, latest), budget.zone)
         rest = round(sum(self._meter.costs(job.key, ask.rest)))
         tokens, upper = prompt.estimate.tokens + rest, prompt.estimate.upper + rest
         passing = prompt.recalled.newest_tokens

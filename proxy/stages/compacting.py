@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 from proxy.history.checkpoint import Checkpoint, SharedCheckpoints
-from proxy.history.turns import newest_user
 from proxy.net.apart import apart
 from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
@@ -20,20 +19,18 @@ from proxy.recall.recalled import NOTHING
 from proxy.shortening.asking import Summariser, SummaryAsk, at_its_end
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, compact, kind_of
-from proxy.shortening.condensing import head_end
-from proxy.shortening.ladder import Reduction
+from proxy.shortening.ladder.results import cleaned
 from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
+from proxy.stages.reducing import of_history, reduction_of
 from proxy.stages.room import cut_from_newest, for_results, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import CheckpointKept, Compacted, Compacting
 
-UNREAD = 0.4
-"""Share of the window up to which results that the model has not read yet stay whole."""
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
 LEASE = 4.0
@@ -132,11 +129,21 @@ class Compactor:
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction | None:
         """Have the history shortened; None: nothing could be done."""
         since = job.journal.clock()
-        job.journal.tell(Compacting(_of_history(job.prompt)))
+        job.journal.tell(Compacting(of_history(job.prompt)))
         done, made = await self._shared(job, budget, goal, limit)
         seconds = job.journal.clock() - since
-        figures = (round(done.before), round(done.after), seconds)
-        job.journal.tell(Compacted(done.kind, *figures, done.summary, done.rungs))
+        job.journal.tell(
+            Compacted(
+                done.kind,
+                round(done.before),
+                round(done.after),
+                seconds,
+                done.summary,
+                done.rungs,
+                messages=(len(job.prompt.history), len(done.messages)),
+                cleaned=done.cleaned,
+            )
+        )
         if made is None:
             return None
         job.journal.tell(CheckpointKept(made))
@@ -145,7 +152,7 @@ class Compactor:
         prompt = job.prompt
         prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, made)
         job.prompt.untouched = False
-        before, job.prompt.recalled = _of_history(job.prompt), NOTHING
+        before, job.prompt.recalled = of_history(job.prompt), NOTHING
         job.prompt.estimate = await self._counting.meter.measure(job.key, job.body())
         job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
         job.measured()
@@ -238,46 +245,21 @@ class Compactor:
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, asked: Asked) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
-        reduction, overhead = await apart(heavy, self._reduction, job, budget, goal)
+        reduction, overhead = await apart(heavy, reduction_of, job, budget, goal, self._counting.meter)
         by = await self.summariser(job, budget, overhead)
         summarised = job.asked.compaction is not None or job.hands_over
-        flow = compact(reduction, by, limit=max(1.0, limit - overhead), summarised=summarised)
+        flow = compact(
+            reduction,
+            by,
+            limit=max(1.0, limit - overhead),
+            summarised=summarised,
+            strategy=job.options.shortening,
+        )
         return await drive(flow, asked, heavy=heavy)
-
-    def _reduction(self, job: Job, budget: ContextBudget, goal: int) -> tuple[Reduction, float]:
-        """What there is to reduce, and the tokens of all else in the prompt."""
-
-        def cost(messages: Sequence[Message]) -> list[float]:
-            return self._counting.meter.costs(job.key, messages)
-
-        history = job.prompt.history
-        costs = cost(history)
-        overhead = max(0.0, _of_history(job.prompt) - sum(costs))
-        limits = job.options.limits_for(budget.window)
-        room = max(1.0, goal - overhead)
-        limits = replace(
-            limits,
-            message=min(limits.message, room / 4),
-            minimum_gain=min(limits.minimum_gain, round(room / 4)),
-        )
-        reduction = Reduction(
-            messages=history,
-            costs=costs,
-            floor=head_end(history),
-            tail=newest_user(history) or 0,
-            budget=room,
-            enough=max(1.0, goal + budget.enough - budget.goal - overhead),
-            whole=budget.window * UNREAD,
-            roomy=max(1.0, budget.pause_point - overhead),
-            recallable=room if job.options.recalls and not job.undisturbed else math.inf,
-            limits=limits,
-            cost=cost,
-        )
-        return reduction, overhead
 
     async def summary_route(self, options: Options, route: Route) -> Route:
         """Who summarises what goes by a route: the same model unless another is configured."""
-        named = options.summary_model
+        named = options.summary_model if options.shortening.asks else None
         return route if named is None else await self._router.route(named)
 
     async def summariser(self, job: Job, budget: ContextBudget, overhead: float) -> Summariser:
@@ -347,6 +329,7 @@ class Compactor:
             before=sum(self._counting.meter.costs(job.key, job.prompt.history)),
             after=sum(self._counting.meter.costs(job.key, messages)),
             rungs=TAKEN_OVER,
+            cleaned=cleaned(job.prompt.history, messages),
         )
 
     def _cool(self, key: tuple[str, bytes], now: float) -> None:
@@ -360,7 +343,7 @@ def _is_longer(other: Checkpoint, job: Job) -> bool:
 
 
 def _nothing(job: Job) -> Compaction:
-    tokens = _of_history(job.prompt)
+    tokens = of_history(job.prompt)
     return Compaction(
         messages=job.prompt.history,
         covered=0,
@@ -383,8 +366,3 @@ def _answered(prompt: Prompt) -> bytes:
     while place and prompt.sent[place - 1].get("role") == "assistant":
         place -= 1
     return prompt.links[place - 1]
-
-
-def _of_history(prompt: Prompt) -> int:
-    """Tokens of a prompt without what was recalled for it, which no rewrite covers."""
-    return prompt.estimate.tokens - prompt.recalled.tokens

@@ -53,7 +53,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
         "target": budget.goal,
         "pause": budget.pause_point,
     }
-    told["limits"] = asdict(job.options.limits_for(budget.window))
+    told["limits"] = asdict(job.options.limits_for(budget.zone))
     return {**told, **(await _rehearsed(job, counting, compactor, recaller))} if job.is_due else told
 
 

@@ -84,7 +84,7 @@ class HandingOver:
             new = list(sent[at + 1 : -1])
             won = sum(self._meter.costs(job.key, new))
             written = sum(self._meter.costs(job.key, [{"role": "assistant", "content": entry["text"]}]))
-            window = _UNKNOWN_WINDOW if job.budget is None else job.budget.window
+            window = _UNKNOWN_WINDOW if job.budget is None else job.budget.zone
             if won > max(job.options.limits_for(window).minimum_gain, written):
                 return None
             since = told_by_code(new, limit=_SHORT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from proxy.backends.profile import Fact, ModelKey, ModelProfile
@@ -292,6 +292,8 @@ class Job:
         }
         if outcome.summary:
             told["summary"] = outcome.summary
+        if outcome.reduced:
+            told["compactions"] = list(map(asdict, outcome.reduced))
         if outcome.searches:
             told["searches"] = outcome.searches
         if outcome.mended_calls:

@@ -26,7 +26,7 @@ def wished_goal(job: Job, budget: ContextBudget) -> int | None:
     wish, tokens = job.asked.compaction, job.prompt.estimate.tokens
     if job.hands_over and job.is_due:
         # As much as may be is read as it is, and room is left for a long answer.
-        return int(budget.window * (budget.target + budget.trigger) / 2)
+        return int(budget.zone * (budget.target + budget.trigger) / 2)
     if wish is None:
         return None
     if wish.now:

@@ -167,7 +167,7 @@ class Recaller:
         self, job: Job, budget: ContextBudget, turn: _Place, earlier: Mapping[int, Block], reserve: int
     ) -> Block | None:
         """Choose for the newest turn, and put it into the prompt; None: it needs nothing, or there is no room."""
-        wanted = budget.window * job.options.recall_share - _MARKS
+        wanted = budget.zone * job.options.recall_share - _MARKS
         room = room_left(job, budget, reserve) - _MARKS
         found = await self._found(job, turn.sent, wanted)
         fitting = within(found, room)

@@ -80,7 +80,7 @@ class Resumer:
         """Whether there is anything to shorten before the answer goes on: what was said of it, or the history."""
         budget = job.budget
         said = answer.said_tokens
-        if budget is None or said > budget.window * SAID_SHARE or answer.attempt.cleared:
+        if budget is None or said > budget.zone * SAID_SHARE or answer.attempt.cleared:
             return True
         if job.prompt.estimate.tokens + said > budget.limit:
             return True  # something has to go, be it from the middle of the newest message
@@ -97,7 +97,7 @@ class Resumer:
         assert budget is not None
         if state.hidden and not answer.attempt.calling:
             state.gap = answer.cut_back()
-        partial = await self._shortened(job, answer, state, budget.window * SAID_SHARE)
+        partial = await self._shortened(job, answer, state, budget.zone * SAID_SHARE)
 
         def asked() -> ContinuationRequest:
             return continuation(job.prompt.messages, partial, how, thoughts=_thinks_on(job))

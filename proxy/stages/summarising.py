@@ -148,7 +148,7 @@ class Summaries:
             NotWritten: the backend was lost, and it is done ahead of time.
         """
         job = self._job
-        if job.unsummarised >= IN_VAIN:
+        if job.unsummarised >= IN_VAIN or not job.options.shortening.asks:
             return ""
         again, route, self._tokens = job.unsummarised > 0, await self._route(), 0
         if again and not self._experience.second_serves(route):

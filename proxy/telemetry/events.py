@@ -118,7 +118,8 @@ class Compacted:
     """The history was shortened, or could not be: then `after` equals `before`.
 
     `summary`: what stands for what was taken out: `written` by a model, an `extract` made by code, or empty for neither.
-    `rungs`: of the ladder, those that took something out.
+    `rungs`: of the ladder, those that took something out. `messages`: how many the history had before, and has after.
+    `cleaned`: tool results that no longer stand in it as they did.
     """
 
     kind: str
@@ -127,11 +128,18 @@ class Compacted:
     seconds: float
     summary: str = ""
     rungs: tuple[str, ...] = ()
+    messages: tuple[int, int] = (0, 0)
+    cleaned: int = 0
 
     @property
     def gained(self) -> bool:
         """Whether it helped."""
         return self.after < self.before
+
+    @property
+    def ratio(self) -> float:
+        """Tokens after it as a fraction of those before."""
+        return self.after / max(1, self.before)
 
 
 @record(frozen=True, slots=True)

@@ -109,6 +109,7 @@ def line(outcome: Outcome) -> str:
     elif outcome.tokens_after is not None:
         parts.append(f"{outcome.tokens_after} tokens")
     for count, what in (
+        (sum(each.results_cleaned for each in outcome.reduced), "tool results cleaned"),
         (outcome.summaries, "summaries"),
         (outcome.unfit, "of them not fit to be used"),
         (outcome.recalled, "passages recalled"),

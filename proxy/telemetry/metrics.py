@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -15,11 +15,12 @@ from typing_extensions import override
 from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Told
-from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.outcome import Outcome, owner
 from proxy.telemetry.summed import EVERY, Looked, WorkerPlace, render_all, write_into
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_LEFT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _NAMES = ("backend", "model")
 _MOST_MODELS = 256
@@ -32,8 +33,12 @@ _MOST_PENDING = 1000
 class Metrics:
     """Counts what requests tell. Each application has its own registry, so two can live in one process."""
 
-    def __init__(self, place: WorkerPlace | None = None) -> None:
-        """`place`: of this worker among others, with which it is one to those who read."""
+    def __init__(self, place: WorkerPlace | None = None, *, keyed: bool = False) -> None:
+        """`place`: of this worker among others, with which it is one to those who read.
+
+        `keyed`: whether requests need a key, so that there are no more senders than keys, and each is counted by itself.
+        """
+        self._keyed = keyed
         self._place = place
         if place is not None:
             write_into(place)
@@ -43,8 +48,12 @@ class Metrics:
         )
         self._saved = self._counter("saved_tokens", "Prompt tokens taken out of histories.")
         self._compactions = self._counter("compactions", "Histories shortened, by kind of reduction.", "kind")
+        self._shortened, self._tokens, self._cleaned = self._compaction_counters()
         self._summaries = self._counter("summaries", "Summaries, by what was found about them.", "verdict")
         self._extracts = self._counter("extracts", "Extracts made by code, for want of a summary.")
+        self._usage = self._counter(
+            "usage_tokens", "Tokens of answers, by a digest of the key that asked and by kind.", "key", "kind"
+        )
         self._ahead, self._recalled, self._searches = self._memory_counters()
         self._pauses = self._counter("pauses", "Answers paused, by reason.", "reason")
         self._resumes = self._counter("resumes", "Answers resumed, by way of continuation.", "continuation")
@@ -55,7 +64,7 @@ class Metrics:
         self._caches = self._cache_counters()
         self._calls, self._malformed, self._mended_calls = self._call_counters()
         self._overflows, self._cuts, self._failures = self._trouble_counters()
-        self._fill, self._first_byte, self._compaction, self._reuse = self._histograms()
+        self._fill, self._first_byte, self._compaction, self._ratio, self._reuse = self._histograms()
         self._looked = None if place is None else Looked()
         if place is None:
             ProcessCollector(registry=self._registry)
@@ -63,9 +72,12 @@ class Metrics:
         self._pending: defaultdict[tuple[Counter, tuple[str, ...]], float] = defaultdict(float)
         """What was counted since the counters were brought up to date, by counter and labels: they cost a microsecond each."""
         self._observed: list[tuple[Histogram, tuple[str, ...], float]] = []
-        self._counted: dict[type, Callable[[Outcome, Any], None]] = {
+        self._counted = self._by_event()
+
+    def _by_event(self) -> dict[type, Callable[[Outcome, Any], None]]:
+        return {
             e.Compacted: self._compacted,
-            e.Summarised: lambda o, event: self._inc(self._summaries, o, event.verdict),
+            e.Summarised: self._summarised,
             e.CompactedAhead: lambda o, event: self._inc(self._ahead, o, event.became),
             e.Searched: lambda o, _: self._inc(self._searches, o),
             e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
@@ -97,6 +109,21 @@ class Metrics:
                 "mended_tool_calls",
                 "Tool calls that leaked into text and were read back, or repeated and left out.",
                 "what",
+            ),
+        )
+
+    def _compaction_counters(self) -> tuple[Counter, Counter, Counter]:
+        return (
+            self._counter(
+                "compaction_messages",
+                "Messages of histories that were shortened, before it and after.",
+                "when",
+            ),
+            self._counter(
+                "compaction_tokens", "Tokens of histories that were shortened, before it and after.", "when"
+            ),
+            self._counter(
+                "cleaned_results", "Tool results that were capped, masked, told of in short or left out."
             ),
         )
 
@@ -164,12 +191,36 @@ class Metrics:
             self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
         for kind, tokens in outcome.shaped.items():
             self._inc(self._shaped, outcome, kind, by=tokens)
+        if outcome.usage is not None:
+            self._used(outcome, outcome.usage)
         if outcome.repeated is not None:
             self._cache(outcome, where)
         if (fill := outcome.fill) is not None:
             self._observe(self._fill, where, fill)
         if outcome.first_byte is not None:
             self._observe(self._first_byte, where, outcome.first_byte)
+
+    def _used(self, outcome: Outcome, usage: Mapping[str, Any]) -> None:
+        details = usage.get("prompt_tokens_details")
+        told = whole_number(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
+        self._spent(
+            outcome,
+            prompt=whole_number(usage.get("prompt_tokens")),
+            completion=whole_number(usage.get("completion_tokens")),
+            cached=told or outcome.reused or 0,
+            recalled=outcome.recalled_tokens,
+        )
+
+    def _summarised(self, outcome: Outcome, event: e.Summarised) -> None:
+        self._inc(self._summaries, outcome, event.verdict)
+        self._spent(outcome, summary=event.tokens)
+
+    def _spent(self, outcome: Outcome, **tokens: int) -> None:
+        """Put tokens on the account of whoever asked."""
+        key = owner(outcome.credential) if self._keyed and outcome.credential else ""
+        for kind, number in tokens.items():
+            if number:
+                self._inc(self._usage, outcome, key, kind, by=number)
 
     def _cache(self, outcome: Outcome, where: tuple[str, str]) -> None:
         prompts, repeated, reused, breaks = self._caches
@@ -201,8 +252,17 @@ class Metrics:
         if event.gained:
             self._inc(self._compactions, outcome, event.kind)
             self._inc(self._saved, outcome, by=event.before - event.after)
+            self._reduced(outcome, event)
             if event.summary == "extract":
                 self._inc(self._extracts, outcome)
+
+    def _reduced(self, outcome: Outcome, event: e.Compacted) -> None:
+        tokens = (event.before, event.after)
+        for when, messages, size in zip(("before", "after"), event.messages, tokens, strict=True):
+            self._inc(self._shortened, outcome, when, by=messages)
+            self._inc(self._tokens, outcome, when, by=size)
+        self._inc(self._cleaned, outcome, by=event.cleaned)
+        self._observe(self._ratio, self._where(outcome), event.ratio)
 
     def _mended(self, outcome: Outcome, event: e.Mended) -> None:
         for kind in event.kinds:
@@ -219,7 +279,7 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"spillway_{name}", text, (*_NAMES, *labels), registry=self._registry)
 
-    def _histograms(self) -> tuple[Histogram, Histogram, Histogram, Histogram]:
+    def _histograms(self) -> tuple[Histogram, Histogram, Histogram, Histogram, Histogram]:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             labels = (*_NAMES, *labels)
             return Histogram(f"spillway_{name}", text, labels, buckets=buckets, registry=self._registry)
@@ -232,6 +292,9 @@ class Metrics:
                 "What shortening a history took: in a request, or ahead of it.",
                 _SECONDS,
                 "when",
+            ),
+            histogram(
+                "compaction_ratio", "Tokens of a history after it was shortened, per token before.", _LEFT
             ),
             histogram(
                 "prefix_reuse_ratio",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from proxy.telemetry import events as e
@@ -24,6 +26,32 @@ _NEARLY = 0.8
 _MOST_MALFORMED = 16
 _BLOCKS = 32
 """Tokens that are read again because caches keep whole blocks (vLLM: 16), and the answer begins another one."""
+
+
+MOST_TOLD = 16
+"""Compactions of one request of which is told what they came to."""
+
+
+@lru_cache(maxsize=1024)
+def owner(credential: str) -> str:
+    """Eight digits that stand for whose something is, and lead nowhere; `credential` is a digest already."""
+    return blake2b(credential.encode(), digest_size=4, person=b"spillway-owner").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """What one compaction came to. Tokens are those of the history, or of the text that is gone on with."""
+
+    kind: str
+    results_cleaned: int
+    """Tool results that no longer stand in it as they did."""
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    ratio: float
+    """Tokens after it as a fraction of those before."""
+    seconds: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +90,8 @@ class Outcome:
     rungs: tuple[str, ...] = ()
     """Of the ladder, those that took something out, in this order."""
     compactions: int = 0
+    reduced: tuple[Reduced, ...] = ()
+    """What each of them came to, the newest last; of more than `MOST_TOLD` the newest."""
     compaction_seconds: float = 0.0
     summaries: int = 0
     """Requests for them."""
@@ -170,9 +200,24 @@ def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
         outcome.kind, outcome.summary = event.kind, event.summary or outcome.summary
         outcome.extracts += event.summary == "extract"
         outcome.compactions += 1
+        outcome.reduced = (*outcome.reduced, _reduced(event))[-MOST_TOLD:]
         outcome.rungs = tuple(dict.fromkeys((*outcome.rungs, *event.rungs)))
     outcome.action, outcome.doing = outcome.kind or FORWARDED, "waiting"
     outcome.compaction_seconds += event.seconds
+
+
+def _reduced(event: e.Compacted) -> Reduced:
+    before, after = event.messages
+    return Reduced(
+        kind=event.kind,
+        results_cleaned=event.cleaned,
+        messages_before=before,
+        messages_after=after,
+        tokens_before=event.before,
+        tokens_after=event.after,
+        ratio=round(event.ratio, 4),
+        seconds=round(event.seconds, 3),
+    )
 
 
 def _recalled(outcome: Outcome, event: e.Recalled, _: float) -> None:

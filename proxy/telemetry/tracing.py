@@ -240,9 +240,17 @@ class Tracing:
     def _compacted(self, told: Told) -> None:
         event = told.event
         assert isinstance(event, e.Compacted)
-        before, after = event.before, event.after
+        before, after = event.messages
         self._end(
-            told, _COMPACTION, kind=event.kind, tokens_before=before, tokens_after=after, by=event.summary
+            told,
+            _COMPACTION,
+            kind=event.kind,
+            tokens_before=event.before,
+            tokens_after=event.after,
+            messages_before=before,
+            messages_after=after,
+            results_cleaned=event.cleaned,
+            by=event.summary,
         )
 
     def _summarised(self, told: Told) -> None:

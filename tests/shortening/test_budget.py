@@ -41,3 +41,19 @@ def test_between_target_and_trigger_there_is_room_whatever_is_fixed(window: int,
     assert budget.goal <= budget.enough
     assert budget.due <= budget.ceiling + 1 < budget.pause_point + 1
     assert fixed > 0.75 or budget.enough < budget.due
+
+
+def test_prompts_may_be_kept_in_a_smaller_window_than_there_is() -> None:
+    budget = ContextBudget(window=100_000, within=10_000, fixed=1000)
+    assert (budget.goal, budget.due, budget.ceiling) == (5000, 8000, 8500)
+    assert (budget.limit, budget.pause_point) == (97_000, 90_000)
+    assert ContextBudget(window=1000, within=10_000).zone == 1000
+
+
+@given(st.integers(256, 2**20), st.integers(256, 2**20), st.floats(0, 1))
+def test_what_can_not_be_shortened_never_fills_that(window: int, within: int, fixed: float) -> None:
+    """A compaction would else be due on each turn, and gain nothing."""
+    budget = ContextBudget(window=window, within=within, fixed=int(window * fixed))
+    assert budget.zone <= window
+    assert budget.goal <= budget.enough <= budget.limit or fixed > 0.75
+    assert fixed > 0.45 or budget.fixed < budget.goal < budget.due

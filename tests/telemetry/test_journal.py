@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import ALL, Journals, Told
 from proxy.telemetry.log import ahead_line, line
-from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.outcome import MOST_TOLD, Outcome
 
 
 class Clock:
@@ -151,3 +151,20 @@ def test_who_listens_to_background_work_hears_all_of_it_and_no_request() -> None
         ("ahead_1", e.Compacting),
         ("ahead_1", e.Measured),
     ]
+
+
+def test_what_each_compaction_came_to_is_kept_of_the_newest() -> None:
+    journal = Journals(clock=Clock()).open("r")
+    for number in range(MOST_TOLD + 1):
+        journal.tell(e.Compacted("pruned", 1000, 250, 0.5, messages=(9, number), cleaned=3))
+    journal.tell(e.Compacted("pruned", 800, 800, 1.0))
+    outcome = journal.outcome
+    assert outcome.compactions == MOST_TOLD + 1
+    assert [each.messages_after for each in outcome.reduced] == list(range(1, MOST_TOLD + 1))
+    newest = outcome.reduced[-1]
+    assert (newest.tokens_before, newest.tokens_after, newest.ratio, newest.results_cleaned) == (
+        1000,
+        250,
+        0.25,
+        3,
+    )

@@ -105,6 +105,19 @@ class MalformedToolCall(_Told):
     provider: str
 
 
+class ReducedTold(_Told):
+    """What one compaction came to."""
+
+    kind: str
+    results_cleaned: int
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    ratio: float = Field(description="Tokens after it as a fraction of those before.")
+    seconds: float
+
+
 class RequestOutcome(_Told):
     """One request."""
 
@@ -128,6 +141,7 @@ class RequestOutcome(_Told):
     fill_before: float | None
     fill_after: float | None
     rungs: list[str]
+    reduced: list[ReducedTold]
     attempts: int
     compactions: int
     compaction_seconds: float

@@ -8,6 +8,7 @@ Content is a string or a list of parts, of which each text part is a result of i
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -92,6 +93,12 @@ class _Calls:
         key = f"name {name}" if message.get("role") == "function" else f"id {message.get('tool_call_id')}"
         known, arguments = self.known.get(key, (_UNNAMED, None))
         return (name if isinstance(name, str) and name else known)[:_LONGEST_NAME], arguments
+
+
+def cleaned(before: Sequence[Message], after: Sequence[Message]) -> int:
+    """How many results of a history are not in another as they were; those that were notes already do not count."""
+    left = Counter(result.text for result in results_of(after))
+    return (Counter(result.text for result in results_of(before) if not result.is_note) - left).total()
 
 
 def results_of(messages: Sequence[Message]) -> list[Result]:

@@ -1,0 +1,253 @@
+"""How a history is shortened is the user's choice: with a model, or without one, from so many tokens on; and what came of it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser, walk, words
+from tests.fakes.brains import WORD
+from tests.proxying import Proxy, metric, read_stream, running_proxy
+from tests.stages.talk import Talk, ahead, summaries, wait_ahead
+
+WINDOW = 2048
+STRATEGIES = ("auto", "summarize", "truncate", "mask")
+WITHOUT_A_MODEL = ("truncate", "mask")
+MODELS = {name: {"strategy": name} for name in STRATEGIES}
+
+
+def talks(question: Question) -> Reply:
+    """Says words in order where it is asked to go on with them, and answers questions else."""
+    return (walk(last=1200) if WORD.search(question.last_user) else qa())(question)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Proxy, FakeBackend]]:
+    """A model for each strategy, and it is known by that name."""
+    models = [FakeModel(name, WINDOW) for name in STRATEGIES]
+    with LlamaCppFake(models, summariser(talks)) as fake, running_proxy(fake, models=MODELS) as proxy:
+        yield proxy, fake
+
+
+def chat(name: str, turns: int = 11) -> list[dict[str, str]]:
+    """A conversation that is due, and no other test's."""
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": f"{name} {n} " + "word " * 150} for n in range(turns)]
+
+
+def agent(name: str, steps: int = 8) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": f"Look into every file of {name}."}]
+    for number in range(steps):
+        function = {"name": "read", "arguments": "{}"}
+        call = {"id": f"call{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        lines = (f"line {number} " * 12 + "\n") * 10
+        messages.append({"role": "tool", "tool_call_id": f"call{number}", "content": lines})
+    return messages
+
+
+def told(proxy: Proxy, name: str, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    answer = proxy.chat({"model": name, "messages": messages, "max_tokens": 20, **fields})
+    assert answer.status_code == 200, answer.text
+    spillway: dict[str, Any] = answer.json()["usage"]["spillway"]
+    return spillway
+
+
+def asked_for(fake: FakeBackend, name: str) -> int:
+    """How often a summary was asked for on behalf of a model's conversations."""
+    return len([each for each in summaries(fake) if each.json["model"] == name])
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "asks"),
+    [
+        ("auto", "compacted", True),
+        ("summarize", "compacted", True),
+        ("truncate", "trimmed", False),
+        ("mask", "compacted", False),
+    ],
+)
+def test_a_conversation_is_shortened_as_was_chosen_for_its_model(
+    served: tuple[Proxy, FakeBackend], name: str, action: str, *, asks: bool
+) -> None:
+    proxy, fake = served
+    before = asked_for(fake, name)
+    spillway = told(proxy, name, chat(f"as chosen {name}"))
+    assert spillway["action"] == action
+    assert (asked_for(fake, name) > before) is asks
+    assert spillway.get("summary", "") == {"compacted": "written" if asks else "extract"}.get(action, "")
+    assert fake.overflows == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "action"), [("auto", "pruned"), ("mask", "pruned"), ("summarize", "compacted")]
+)
+def test_results_that_would_do_are_masked_unless_a_summary_was_chosen(
+    served: tuple[Proxy, FakeBackend], name: str, action: str
+) -> None:
+    proxy, fake = served
+    before = asked_for(fake, name)
+    assert told(proxy, name, agent(f"masked {name}"))["action"] == action
+    assert asked_for(fake, name) - before == (name == "summarize")
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_MODEL)
+def test_a_long_chat_gets_by_without_a_model(served: tuple[Proxy, FakeBackend], name: str) -> None:
+    """And what was done lasts: it isn't done anew on each turn."""
+    proxy, fake = served
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
+    actions = []
+    for number in range(24):
+        filler = " ".join(f"about{number}x{i}" for i in range(40))
+        messages.append(
+            {"role": "user", "content": f"Remember: the code of item{number} is c{number}. {filler}"}
+        )
+        answer = proxy.chat({"model": name, "messages": messages, "max_tokens": 60})
+        actions.append(answer.headers["x-spillway-action"])
+        messages.append(answer.json()["choices"][0]["message"])
+    assert asked_for(fake, name) == 0
+    assert 2 <= len(actions) - actions.count("forwarded") <= 10
+    assert fake.chats()[-1].json["messages"][-1] == messages[-2]
+    assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_MODEL)
+def test_an_answer_that_fills_the_window_goes_on_without_one(
+    served: tuple[Proxy, FakeBackend], name: str
+) -> None:
+    """What was said of it is shortened, too, and no model is asked for that."""
+    proxy, fake = served
+    messages = [*chat(f"long {name}", 6), {"role": "user", "content": "w1 w2 go on"}]
+    body = {"model": name, "messages": messages, "stream": True}
+    seen = read_stream(proxy.chat(body).content)
+    assert (seen.finishes, seen.errors) == (["stop"], [])
+    assert seen.text.strip() == words(3, 1200)
+    assert asked_for(fake, name) == 0
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_MODEL)
+def test_a_client_that_wants_a_compaction_gets_one_that_code_wrote(
+    served: tuple[Proxy, FakeBackend], name: str
+) -> None:
+    proxy, fake = served
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
+    body = {
+        "model": name,
+        "max_tokens": 20,
+        "messages": chat(f"wished {name}"),
+        "context_management": {"edits": [edit]},
+    }
+    answer = proxy.client.post("/v1/messages", json=body, headers={"anthropic-beta": "compact-2026-01-12"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["content"][0]["type"] == "compaction"
+    assert asked_for(fake, name) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", WITHOUT_A_MODEL)
+def test_what_is_done_ahead_of_time_is_done_without_one(strategy: str) -> None:
+    with (
+        LlamaCppFake([FakeModel("m", WINDOW), FakeModel("s")], summariser(qa())) as fake,
+        running_proxy(fake, ahead="on", strategy=strategy, summary_model="s") as proxy,
+    ):
+        talk = Talk(proxy)
+        talk.ask()
+        wait_ahead(proxy, done=1)
+        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert summaries(fake) == []
+        assert ahead(proxy)["done"] >= 1
+
+
+# What came of it
+
+
+def test_what_each_compaction_came_to_is_told(served: tuple[Proxy, FakeBackend]) -> None:
+    proxy, _ = served
+    messages = agent("told")
+    spillway = told(proxy, "mask", messages)
+    (one,) = spillway["compactions"]
+    assert one["kind"] == "pruned"
+    assert one["results_cleaned"] > 2
+    assert (one["messages_before"], one["messages_after"]) == (len(messages), len(messages))
+    assert one["tokens_before"] > 0.8 * WINDOW > 0.6 * WINDOW > one["tokens_after"]
+    assert one["ratio"] == pytest.approx(one["tokens_after"] / one["tokens_before"], abs=0.001)
+    assert one["seconds"] >= 0
+    trimmed = told(proxy, "truncate", chat("told"))["compactions"][0]
+    assert trimmed["messages_after"] < trimmed["messages_before"] == 11
+    assert trimmed["results_cleaned"] == 0
+
+
+def test_what_a_pause_of_an_answer_came_to_is_told_too(served: tuple[Proxy, FakeBackend]) -> None:
+    """It is not due when it is asked for, and the window fills."""
+    proxy, _ = served
+    messages = [*chat("pauses", 6), {"role": "user", "content": "w1 w2 go on"}]
+    answer = proxy.chat({"model": "mask", "messages": messages}).json()
+    assert answer["choices"][0]["message"]["content"].strip() == words(3, 1200)
+    first = answer["usage"]["spillway"]["compactions"][0]
+    assert (first["kind"], first["messages_before"]) == ("compacted", 7)
+    assert first["tokens_before"] < 0.8 * WINDOW
+
+
+def test_what_they_come_to_together_is_counted() -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)], qa()) as fake, running_proxy(fake, strategy="mask") as proxy:
+        (one,) = told(proxy, "m", agent("counted"))["compactions"]
+        names = 'backend="llamacpp",model="m"'
+        assert metric(proxy, "spillway_cleaned_results_total") == {f"{{{names}}}": one["results_cleaned"]}
+        for what in ("messages", "tokens"):
+            assert metric(proxy, f"spillway_compaction_{what}_total") == {
+                f'{{{names},when="{when}"}}': one[f"{what}_{when}"] for when in ("before", "after")
+            }
+        assert metric(proxy, "spillway_compaction_ratio_sum")[f"{{{names}}}"] == pytest.approx(
+            one["ratio"], abs=0.001
+        )
+        (outcome,) = proxy.client.get("/spillway/outcomes").json()["outcomes"]
+        assert outcome["reduced"] == [one]
+
+
+# From so many tokens on
+
+
+def test_a_prompt_is_kept_below_so_many_tokens_in_a_large_window() -> None:
+    settings = {"trigger_tokens": 1500, "target_tokens": 900, "strategy": "truncate"}
+    with (
+        LlamaCppFake([FakeModel("m", 32_768)], qa()) as fake,
+        running_proxy(fake, models={"m": settings}) as proxy,
+    ):
+        messages = chat("so many tokens")
+        answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
+        assert answer.headers["x-spillway-action"] == "trimmed"
+        assert answer.headers["x-spillway-window"] == "32768"
+        assert answer.json()["usage"]["prompt_tokens"] <= 900
+        few = proxy.chat({"model": "m", "messages": messages[:5], "max_tokens": 20})
+        assert few.headers["x-spillway-action"] == "forwarded"
+        (backend,) = proxy.client.get("/spillway/models").json()["backends"]
+        effective = backend["models"]["m"]["effective"]
+        assert (effective["strategy"], effective["trigger_tokens"], effective["target_tokens"]) == (
+            "truncate",
+            1500,
+            900,
+        )
+        (listed,) = proxy.client.get("/v1/models").json()["data"]
+        assert listed["spillway"]["trigger"] == round(1500 / 32_768, 4)
+        explained = proxy.client.post("/spillway/explain", json={"model": "m", "messages": messages}).json()
+        assert (explained["budget"]["trigger"], explained["budget"]["target"]) == (1500, 900)
+
+
+def test_a_system_prompt_that_fills_those_leaves_the_conversation_as_much_again() -> None:
+    """It can't be shortened, and a compaction on each turn would gain nothing."""
+    with (
+        LlamaCppFake([FakeModel("m", 32_768)], qa()) as fake,
+        running_proxy(fake, trigger_tokens=600, strategy="truncate") as proxy,
+    ):
+        messages = [{"role": "system", "content": "Rules of the house. " * 300}]
+        actions = []
+        for number in range(30):
+            messages += chat(f"{number}", 1)
+            answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
+            actions.append(answer.headers["x-spillway-action"])
+            said = answer.json()
+            assert said["usage"]["prompt_tokens"] < 4000
+            messages.append(said["choices"][0]["message"])
+        assert 2 <= actions.count("trimmed") <= 15
