@@ -2,16 +2,21 @@
 # The base image by its digest, of all platforms: a tag can be moved. `make pin` looks it up anew.
 ARG PYTHON=python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 FROM ${PYTHON} AS build
+# The same sources make the same image, byte for byte (`make image`): no file carries the time of its build.
+ARG SOURCE_DATE_EPOCH=0
 WORKDIR /src
 RUN python -m venv /opt/spillway
 # The packages it was tested with, each checked against its digest; `make lock` writes the list anew.
 COPY config/requirements.lock ./config/
-RUN /opt/spillway/bin/pip install --no-cache-dir --require-hashes -r config/requirements.lock
+RUN /opt/spillway/bin/pip install --no-cache-dir --no-compile --require-hashes -r config/requirements.lock
 COPY pyproject.toml README.md LICENSE THIRD_PARTY.md ./
 COPY proxy ./proxy
-RUN /opt/spillway/bin/pip install --no-cache-dir --no-deps .
+RUN /opt/spillway/bin/pip install --no-cache-dir --no-compile --no-deps .
+# What is compiled names the digest of its source instead of the time; nothing has to be compiled at the start.
+RUN /opt/spillway/bin/python -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /opt/spillway/lib
 
 FROM ${PYTHON}
+ARG SOURCE_DATE_EPOCH=0
 COPY --from=build /opt/spillway /opt/spillway
 RUN useradd --system --uid 10001 --no-create-home spillway && install --directory --owner 10001 --mode 0700 /data
 # Checkpoints live on the volume. All addresses, because a port is published to the container's own address; the start

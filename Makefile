@@ -22,6 +22,8 @@ WAITING ?= 4
 # Dozens of interpreters are started by the tests: without what was compiled before, each of them compiles everything again.
 unexport PYTHONDONTWRITEBYTECODE
 OLDEST := .venv-oldest
+PYTHONS ?= 3.11 3.14
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' proxy/__init__.py)
 # Not those that look at the documents and the code, or start other programs.
 OLDEST_TESTS := $(filter-out $(addprefix tests/,agents e2e engine benchmarks openwebui fakes test_docker.py test_docs.py test_architecture.py), \
 	$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py tests/test_*.py)))
@@ -39,7 +41,7 @@ WEBUI_TORCH ?= torch==2.13.0
 # The same for vLLM on the CPU, which is built for this one, and for transformers.
 ENGINES_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom pictures vendor docs site bench e2e-agents e2e-openwebui e2e-engines clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures vendor docs site bench e2e-agents e2e-openwebui e2e-engines clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +98,15 @@ sbom: $(AUDIT)/.ready ## write build/sbom.cdx.json: what the image installs, as 
 	@mkdir -p $(dir $(SBOM))
 	@$(AUDIT)/bin/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible --output-file $(SBOM) config/requirements.lock
 	@echo $(SBOM)
+
+image: sbom ## build the container image, the same bytes from the same commit, with its bill of materials beside it (needs docker)
+	docker buildx build --provenance=false --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		--output type=docker,name=spillway:$(VERSION),rewrite-timestamp=true .
+	docker tag spillway:$(VERSION) spillway:latest
+
+wheel: $(VENV)/.dev $(if $(UV),,$(VENV)/bin/uv) ## build the wheel, and run it as strangers do with the oldest and the newest Python (fetches those)
+	@rm -rf dist && $(UV_TOO) build --quiet --wheel --out-dir dist
+	@for python in $(PYTHONS); do $(PY) -m tests.wheel $(UV_TOO) dist/*.whl $$python || exit 1; done
 
 pictures: $(VENV)/.dev ## take the pictures of the page in docs/images anew (needs chromium)
 	@$(PY) -m tests.page

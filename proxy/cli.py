@@ -1,4 +1,4 @@
-"""The command `spillway`: serve, check, store, launch; and top, tail, show, explain, which look at the one that runs.
+"""The command `spillway`: serve, check, store, launch, completion; and top, tail, show, explain, which look at the one that runs.
 
 Each command is imported when it is run: `spillway --help` answers at once, and nothing is in memory that only others need.
 """
@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 when nothing answered, 2 for a wrong setting or argument."""
     own, rest = _parted(sys.argv[1:] if argv is None else argv)
     args = _parser().parse_args(own)
+    if args.command == "completion":
+        return _complete(args.shell)
     try:
         return _run(args, _settings(args), rest)
     except SettingError as error:
@@ -64,6 +66,13 @@ def _run(args: argparse.Namespace, settings: Settings, rest: Sequence[str]) -> i
             return serve(settings)
         case _:
             return _look(args, settings)
+
+
+def _complete(shell: str) -> int:
+    import shtab
+
+    print(shtab.complete(_parser(), shell))  # noqa: T201 - as above
+    return 0
 
 
 def _look(args: argparse.Namespace, settings: Settings) -> int:
@@ -125,6 +134,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spillway",
         description="An OpenAI-compatible proxy that keeps long conversations alive past the context window.",
+        epilog="`spillway serve` looks for LM Studio, Ollama, llama.cpp and vLLM on their usual ports and listens on "
+        "http://127.0.0.1:8484/v1; `spillway COMMAND --help` tells more. Settings come from arguments, SPILLWAY_… and a TOML "
+        "file. Exit status: 0; 1 if nothing answered; 2 for a wrong setting or argument; 130 if interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"spillway {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -144,8 +156,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a coding agent through the Spillway that runs, or one that is started for it; "
         "what stands behind -- goes to the program.",
     )
-    launching.add_argument("program", choices=PROGRAMS)
+    launching.add_argument("program", choices=tuple(PROGRAMS))
     launching.add_argument("--model", metavar="ID", help="the model (default: the one that suits best)")
+    completing = commands.add_parser(
+        "completion",
+        help="print what a shell needs to complete these commands",
+        description='Print what a shell needs to complete these commands: eval "$(spillway completion bash)" in ~/.bashrc, '
+        "the same for zsh; spillway completion fish > ~/.config/fish/completions/spillway.fish.",
+    )
+    completing.add_argument("shell", choices=("bash", "zsh", "fish"))
     looking = _looking(commands)
     for command in (serving, checking, storing, launching, *looking):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file (also SPILLWAY_CONFIG)")
