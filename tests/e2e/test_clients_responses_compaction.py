@@ -166,8 +166,8 @@ def test_the_endpoint_gives_the_users_messages_and_a_compaction() -> None:
         systems = [each["content"] for each in messages if each["role"] == "system"]
         assert systems == ["Be rude.", "Be brief."]
         assert SUMMARY in str(messages)
-        refused = proxy.client.post("/v1/responses/compact", json={"input": "x"})
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+        named_none = proxy.client.post("/v1/responses/compact", json={"input": "x"})
+        assert named_none.status_code == 200
 
 
 def test_nobody_else_opens_a_compaction_and_foreign_ones_do_no_harm() -> None:
