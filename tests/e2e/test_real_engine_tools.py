@@ -242,11 +242,14 @@ def test_a_loop_that_goes_back_a_round(untooled: Engine, proxy_of: SharedSpillwa
 # -- the end of the window
 
 
-def test_a_call_that_does_not_fit_is_written_once_more(either: Engine, proxy_of: SharedSpillway) -> None:
-    """The window fills in the middle of the arguments: none of them is with the client, and the call is asked for again."""
+def test_a_call_that_does_not_fit_is_written_once_more(either: Engine, spillway: StartSpillway) -> None:
+    """The window fills in the middle of the arguments: none of them is with the client, and the call is asked for again.
+
+    By a proxy of its own: what others have taught about counting their words would have it shorten the prompt first.
+    """
     history, wanted = nearly_full(550)
     for stream in (True, False):
-        proxy = proxy_of(either)
+        proxy = spillway([either.url])
         before = pauses(proxy)
         answer = proxy.chat(history, model=either.model, tools=[tool("fetch")], stream=stream)
         assert made_in(answer.frames) == [("fetch", wanted)]
