@@ -7,8 +7,10 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -54,6 +56,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have HTTP clients load one certificate instead of all: that takes longer than starting a proxy, and no test goes so far."""
+    whole, end = Path(certifi.where()).read_text(), "-----END CERTIFICATE-----\n"
+    one = tmp_path_factory.mktemp("authorities") / "one.pem"
+    one.write_text(whole[: whole.index(end) + len(end)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certifi, "where", lambda: str(one))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

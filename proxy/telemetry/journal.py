@@ -60,22 +60,22 @@ class Journals:
     def _listen(self, listener: Listener, types: frozenset[type], *, aside: bool) -> Callable[[], None]:
         entry = (listener, types, aside)
         self._listeners.append(entry)
-        self._sort()
+        self._enter(entry)
 
         def stop() -> None:
             self._listeners.remove(entry)
-            self._sort()
+            self._by_type.clear()
+            self._aside.clear()
+            for each in self._listeners:
+                self._enter(each)
 
         return stop
 
-    def _sort(self) -> None:
-        for by_type, aside in ((self._by_type, False), (self._aside, True)):
-            by_type.clear()
-            for kind in ALL:
-                if found := tuple(
-                    each for each, kinds, only in self._listeners if kind in kinds and only <= aside
-                ):
-                    by_type[kind] = found
+    def _enter(self, entry: tuple[Listener, frozenset[type], bool]) -> None:
+        listener, types, aside = entry
+        for by_type in (self._aside,) if aside else (self._by_type, self._aside):
+            for kind in types:
+                by_type[kind] = (*by_type.get(kind, ()), listener)
 
     def open(self, request_id: str) -> Journal:
         """The journal of a request that has just come."""
