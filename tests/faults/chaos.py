@@ -244,12 +244,15 @@ def _backend(kind: str) -> Faulty:
 
 
 def not_flat(held: Sequence[dict[str, int]], *, kept: int) -> list[str]:
-    """What grew from lull to lull, but for `kept` connections; the first ones are left to warming up."""
-    first, last = held[min(1, len(held) - 1)], held[-1]
+    """What grew from lull to lull, but for `kept` connections; the first ones are left to warming up.
+
+    What comes and goes, as tasks do, has not grown: it is the least of the second half that tells.
+    """
+    first, later = held[min(1, len(held) - 1)], held[len(held) // 2 :]
     found = [
-        f"{name} grew from {first[name]} to {last[name]}: {[each[name] for each in held]}"
+        f"{name} grew from {first[name]} to {last}: {[each[name] for each in held]}"
         for name, slack in (("tasks", 0), ("locks", 0), ("threads", 0), ("files", kept), ("answering", 0))
-        if last[name] > first[name] + slack
+        if (last := min(each[name] for each in later)) > first[name] + slack
     ]
     if len(held) < ENOUGH:
         return found
