@@ -25,7 +25,7 @@ def tool_set(tools: Sequence[Any], called: Collection[str], first: Sequence[str]
     lean = [_lean(tool) for tool in tools]
     bare = named_only(lean, ())
     sizes = [(_size(whole), _size(least)) for whole, least in zip(lean, bare, strict=True)]
-    left = room - sum(least for _, least in sizes)
+    left = room - _size(bare)
     whole = set(called)
     for index in _ranked(tools, first):
         more = sizes[index][0] - sizes[index][1]

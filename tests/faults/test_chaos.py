@@ -29,7 +29,9 @@ def test_what_grows_is_found() -> None:
     steady = {"tasks": 3, "locks": 0, "threads": 8, "files": 20, "memory": 100_000, "answering": 0}
     assert not_flat([steady] * 9, kept=3) == []
     for name, more in (("tasks", 1), ("locks", 1), ("threads", 1), ("files", 4), ("answering", 1)):
-        assert not_flat([*[steady] * 8, {**steady, name: steady[name] + more}], kept=3)
+        grown = {**steady, name: steady[name] + more}
+        assert not_flat([*[steady] * 4, *[grown] * 5], kept=3)
+        assert not_flat([*[steady] * 5, grown, steady, grown, grown], kept=3) == []
     assert not_flat([{**steady, "memory": 100_000 + 10_000 * n} for n in range(9)], kept=3)
 
 

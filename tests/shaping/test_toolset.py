@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.options import TOOLS_FIRST
@@ -23,6 +23,9 @@ def test_tools_that_have_room_are_the_same() -> None:
     assert tool_set(TOOLS, (), (), len(dumps(TOOLS))) is TOOLS
 
 
+@example(
+    set(), 14_244, ["bash", "edit", "glob", "read", "skill", "grep", "task", "webfetch", "write", "todowrite"]
+)
 @given(st.sets(st.sampled_from(NAMES)), st.integers(0, 25_000), st.permutations(NAMES))
 def test_a_call_of_any_is_as_good_as_ever(called: set[str], room: int, first: list[str]) -> None:
     made = tool_set(TOOLS, called, first, room)
