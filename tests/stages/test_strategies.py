@@ -179,11 +179,12 @@ def test_what_each_compaction_came_to_is_told(served: tuple[Proxy, FakeBackend])
     assert trimmed["results_cleaned"] == 0
 
 
-def test_what_a_pause_of_an_answer_came_to_is_told_too(served: tuple[Proxy, FakeBackend]) -> None:
-    """It is not due when it is asked for, and the window fills."""
-    proxy, _ = served
+def test_what_a_pause_of_an_answer_came_to_is_told_too() -> None:
+    """It is not due when it is asked for, and the window fills; by a proxy that has not learned from others how to count."""
     messages = [*chat("pauses", 6), {"role": "user", "content": "w1 w2 go on"}]
-    answer = proxy.chat({"model": "mask", "messages": messages}).json()
+    models = [FakeModel("mask", WINDOW)]
+    with LlamaCppFake(models, summariser(talks)) as fake, running_proxy(fake, models=MODELS) as proxy:
+        answer = proxy.chat({"model": "mask", "messages": messages}).json()
     assert answer["choices"][0]["message"]["content"].strip() == words(3, 1200)
     first = answer["usage"]["spillway"]["compactions"][0]
     assert (first["kind"], first["messages_before"]) == ("compacted", 7)
