@@ -38,7 +38,7 @@ async def tell_shaped(
         step.kind: round(await tokens(step.left_out) - await tokens(step.put_in)) for step in made
     }
     shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
-    begins = 0 if checkpoint is None else checkpoint.covered
+    begins = len(shown) if shown is wished else 0 if checkpoint is None else checkpoint.covered
     if changed := [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]:
         whole = await tokens([wished[at] for at in changed])
         saved["results"] = round(whole - await tokens([shown[at] for at in changed]))
