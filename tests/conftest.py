@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import socket
 import time
@@ -14,6 +16,7 @@ import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
+from proxy.telemetry.log import FORMAT, OneLine
 from tests.skips import left_out
 
 # The ordinary run draws the same examples every time, so that it fails for everyone or for no one;
@@ -56,6 +59,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What a running Spillway would write at `debug`."""
+    out, log = io.StringIO(), logging.getLogger("spillway")
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(OneLine(FORMAT))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    yield out
+    log.removeHandler(handler)
+    log.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from proxy.telemetry.log import FORMAT, OneLine
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, Question, Reply, ToolCall
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.test_resuming import joined_calls
@@ -204,19 +202,6 @@ def test_an_emulated_call_that_is_made_twice_is_told_once(*, stream: bool) -> No
         )
         assert len(made) == 1
         assert counted(proxy, "mended_tool_calls_total", what="repeated") == 1
-
-
-@pytest.fixture
-def written() -> Iterator[io.StringIO]:
-    """What a running Spillway would write at `debug`."""
-    out, log = io.StringIO(), logging.getLogger("spillway")
-    handler = logging.StreamHandler(out)
-    handler.setFormatter(OneLine(FORMAT))
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG)
-    yield out
-    log.removeHandler(handler)
-    log.setLevel(logging.NOTSET)
 
 
 FAULTS = [

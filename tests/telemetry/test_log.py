@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 
-from proxy.telemetry.log import FORMAT, OneLine
 from tests.fakes import LlamaCppFake
 from tests.proxying import running_proxy
 
 FORGED = "2026-01-01 00:00:00,000 INFO spillway: all is well"
 USER = {"role": "user", "content": "hi"}
-
-
-@pytest.fixture
-def written() -> Iterator[io.StringIO]:
-    """What a running Spillway would write at `debug`."""
-    out, log = io.StringIO(), logging.getLogger("spillway")
-    handler = logging.StreamHandler(out)
-    handler.setFormatter(OneLine(FORMAT))
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG)
-    yield out
-    log.removeHandler(handler)
-    log.setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028", "\x85", "\x0b", "\x1b[2K\r"])
