@@ -148,11 +148,15 @@ def test_what_comes_after_the_first_answer_is_no_guide() -> None:
     "piece", ["Instructions from: a\n", "Contents of a:\n\n", "\n", "--- Context from: a ---\n"]
 )
 def test_it_takes_no_longer_than_the_text_is_long(piece: str) -> None:
-    def seconds(times: int) -> float:
+    def once(times: int) -> float:
         messages = [system("Instructions from: a\n" + piece * times)]
         begun = process_time()
         guided(messages, 100, None)
         return process_time() - begun
+
+    def seconds(times: int) -> float:
+        """The least of some: a collector of garbage may come in between."""
+        return min(once(times) for _ in range(3))
 
     seconds(100)
     assert seconds(8000) < 60 * max(seconds(1000), 0.002)
