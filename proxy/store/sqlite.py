@@ -26,7 +26,7 @@ LOOK_EVERY = 2.0
 LOCK_SHARE = 0.2
 """Of the time that an operation may take, what a write waits for another process's lock: reads wait behind it."""
 
-PATIENCE = 8
+PATIENCE = 20
 """How many times as long an operation may take where processes share the file: given up early, a summary is written twice."""
 
 

@@ -17,7 +17,7 @@ from proxy.store.worker import QueueFull, Worker
 T = TypeVar("T")
 
 QUEUE_DEPTH = 512
-"""Statements that may wait for the disk; what comes on top is dropped."""
+"""Statements that may wait for the disk before one that nobody waits for is dropped."""
 
 
 def _nothing(_: object) -> None:
@@ -78,7 +78,7 @@ class SqliteThread:
         if use is None:
             return done(None)
         try:
-            future = self._worker.submit(partial(self._in_turn, use, statement))
+            future = self._worker.offer(partial(self._in_turn, use, statement))
         except QueueFull as error:
             self.guard.failed(use, error)
             return done(None)

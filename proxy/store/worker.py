@@ -22,18 +22,23 @@ class Worker:
     """
 
     def __init__(self, name: str, *, depth: int) -> None:
+        """`depth`: how many jobs may wait where one more is offered, rather than asked for."""
         self._depth = depth
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Queue it. One that is cancelled before its turn is left out.
+    def offer(self, job: Callable[[], T]) -> Future[T]:
+        """Queue what nobody waits for.
 
         Raises:
             QueueFull: as many as `depth` wait already.
         """
         if self._jobs.qsize() >= self._depth:
             raise QueueFull
+        return self.submit(job)
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Queue what somebody waits for: there are no more of these than of those. One that is cancelled before its turn is left out."""
         future: Future[T] = Future()
         self._jobs.put((future, job))
         return future

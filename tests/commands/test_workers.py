@@ -125,7 +125,7 @@ def test_a_history_is_shortened_once_whichever_workers_are_asked(pair: Pair) -> 
     sent = [request.json["messages"] for request in pair.known.chats()]
     sent = [each for each in sent if "shared" in str(each)]
     asked = [each for each in sent if "Summarise" in str(each[-1]["content"])]
-    assert len(asked) == 1
+    assert len(asked) == 1, pair.proxy.log
     forwarded = [each for each in sent if each not in asked]
     assert len(forwarded) == 6
     assert all(each == forwarded[0] for each in forwarded)
@@ -133,9 +133,7 @@ def test_a_history_is_shortened_once_whichever_workers_are_asked(pair: Pair) -> 
 
 def test_what_one_worker_has_shortened_the_other_takes_at_once(pair: Pair) -> None:
     clients = [pair.one, pair.two]
-    for number in range(
-        6
-    ):  # the next turn comes right after, and there is no second in which it may be unknown
+    for number in range(6):  # the next turn comes right after: there is no second in which it may be unknown
         messages = history(f"passed on {number}")
         here, there = clients[number % 2], clients[1 - number % 2]
         ask(here, {"model": "m", "messages": messages, "max_tokens": 10})

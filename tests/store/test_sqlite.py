@@ -219,6 +219,17 @@ async def test_what_a_full_queue_does_not_take_is_written_later(opened: Open) ->
     await eventually(store.stats, lambda stats: stats.checkpoints == QUEUE_DEPTH + 100)
 
 
+async def test_more_than_the_queue_holds_may_wait_for_an_answer(opened: Open) -> None:
+    store = opened()
+    await store.put(checkpoint(1))
+    await store.stats()  # it is written, then
+    with stuck(store):
+        asking = [asyncio.ensure_future(finds(store, 1)) for _ in range(2 * QUEUE_DEPTH)]
+        await asyncio.sleep(0)
+    assert set(await asyncio.gather(*asking)) == {1}
+    assert store.healthy
+
+
 async def test_a_full_disk_takes_no_writes_but_answers_reads(
     opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:

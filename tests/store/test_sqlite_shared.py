@@ -58,6 +58,7 @@ async def test_a_thousand_who_look_at_once_are_told_and_some_may_leave(
     held.set()
     found = await asyncio.gather(*asking, return_exceptions=True)
     told = [number for number in found if not isinstance(number, BaseException)]
+    assert told.count(None) == 0
     assert told == [at % 5 for at in range(1000) if at % 100]
     assert two.healthy
 

@@ -24,16 +24,17 @@ def test_a_failure_is_handed_over_and_the_thread_goes_on() -> None:
     worker.stop(lambda: None).result(10)
 
 
-def test_the_queue_is_bounded_and_a_cancelled_job_is_left_out() -> None:
+def test_the_queue_of_what_nobody_waits_for_is_bounded_and_a_cancelled_job_is_left_out() -> None:
     worker, gate, ran = Worker("test", depth=3), threading.Event(), list[str]()
     started = threading.Event()
     worker.submit(started.set)
     worker.submit(lambda: gate.wait(10))
     started.wait(10)
-    waiting = [worker.submit(lambda: ran.append("x")) for _ in range(3)]
+    waiting = [worker.offer(lambda: ran.append("x")) for _ in range(3)]
     with pytest.raises(QueueFull):
-        worker.submit(lambda: None)
+        worker.offer(lambda: None)
+    worker.submit(lambda: ran.append("asked for"))
     assert waiting[1].cancel()
     gate.set()
     worker.stop(lambda: ran.append("last")).result(10)
-    assert ran == ["x", "x", "last"]
+    assert ran == ["x", "x", "asked for", "last"]
