@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from proxy.emulation.arguments import Arguments, Unreadable, read_arguments, read_parameters
 from proxy.emulation.cursor import Words
-from proxy.emulation.forms.base import Written
+from proxy.emulation.forms.base import RawCall
 from proxy.emulation.schema import Checker
 from proxy.emulation.tolerant import CUT, UNKNOWN_TOOL, WRONG_ARGUMENTS
 from proxy.wire.jsontext import dumps, loads
@@ -63,7 +63,7 @@ class Offer:
         """Whether a call has to be made."""
         return self.choice in ("required", "named")
 
-    def read(self, written: Written, *, cut: bool) -> Arguments:
+    def read(self, written: RawCall, *, cut: bool) -> Arguments:
         """The arguments of a call. `cut`: the text may end where more was to come.
 
         Raises:

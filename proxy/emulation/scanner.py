@@ -24,7 +24,7 @@ from functools import partial
 from proxy.emulation.arguments import CUT, Unreadable
 from proxy.emulation.cursor import SPACE, Cursor, More, Words
 from proxy.emulation.forms import FORMS
-from proxy.emulation.forms.base import CallForm, Reading, Written
+from proxy.emulation.forms.base import CallForm, RawCall, Reading
 from proxy.emulation.forms.fenced import FENCE, FENCED
 from proxy.emulation.nesting import Nesting
 from proxy.emulation.offer import Offer
@@ -45,7 +45,7 @@ _INDENTED = 3
 _OPENINGS = {opening: form for form in FORMS for opening in form.openings if form is not FENCED}
 _LINE_OPENINGS = Words((*_OPENINGS, *_THINKING))
 _OTHER_OPENINGS = Words((*(o for o, form in _OPENINGS.items() if not form.at_line_start), *_THINKING))
-_NAMELESS = Written("", closed=False)
+_NAMELESS = RawCall("", closed=False)
 _STRANGER = re.compile(
     r"""\s*+<[a-z_]+=([\w.:/-]{1,64})>|\W*+(?:json\b\W*+)?\b(?:name|tool|tool_name|function)["']?\s*+[:=]\s*+["']([\w.:/-]{1,64})["']"""
     r"""|\s*+([\w.:/-]{1,64})(?:\[ARGS\]|[({])"""
@@ -228,7 +228,7 @@ class CallScanner:
             if reading.form.at_line_start and not nesting.over:
                 self._state = partial(self._structure, nesting)
 
-    def _settle(self, form: CallForm, found: list[Written], text: str) -> None:
+    def _settle(self, form: CallForm, found: list[RawCall], text: str) -> None:
         """Hand out the calls of a form: all of them, or none if one can't be made."""
         if self._called and not self._offer.parallel:
             self._separate()
@@ -248,7 +248,7 @@ class CallScanner:
             self._separate()
             self._out += calls
 
-    def _call(self, form: CallForm, written: Written) -> Call:
+    def _call(self, form: CallForm, written: RawCall) -> Call:
         try:
             arguments = self._offer.read(written, cut=self._cut)
         except Unreadable as wrong:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from proxy.emulation.arguments import CUT, Unreadable
-from proxy.emulation.forms.base import Written
+from proxy.emulation.forms.base import RawCall
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import EXAMPLE
 from proxy.emulation.scanned import Call, Malformed
@@ -91,7 +91,7 @@ def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[Cal
         if not call.name:
             continue
         try:
-            offer.read(Written(call.name, call.arguments), cut=cut)
+            offer.read(RawCall(call.name, call.arguments), cut=cut)
         except Unreadable as wrong:
             found.append(fault(CUT if cut and wrong.kind == NOT_JSON else wrong.kind, call.name, NATIVE))
     return found

@@ -10,8 +10,8 @@ from proxy.emulation.cursor import Cursor, More, MoreThanSpace, Words
 
 
 @dataclass(slots=True)
-class Written:
-    """One call as it was written."""
+class RawCall:
+    """One call as it was written: not yet read by what its tool asks for."""
 
     name: str
     arguments: str | None = None
@@ -92,7 +92,7 @@ class Reading:
     names: Words
     """Of the tools."""
     opening: str
-    calls: list[Written] = field(default_factory=list)
+    calls: list[RawCall] = field(default_factory=list)
     size: int = 0
     """Characters of all that it was given, with the opening."""
     _step: Step = field(init=False)

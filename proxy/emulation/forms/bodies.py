@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from proxy.emulation.cursor import Cursor
-from proxy.emulation.forms.base import Body, Reading, Step, Until, Written
+from proxy.emulation.forms.base import Body, RawCall, Reading, Step, Until
 from proxy.emulation.forms.envelope import begins, calls_of_json
 from proxy.emulation.nesting import Nesting
 
@@ -37,7 +37,7 @@ def arguments(name: str, reading: Reading, then: Step) -> Body:
     nesting = Nesting(lenient=True)
 
     def use(text: str) -> bool:
-        reading.calls.append(Written(name, text or None, closed=nesting.closed))
+        reading.calls.append(RawCall(name, text or None, closed=nesting.closed))
         return True
 
     return Body(nesting, use, then)
@@ -86,7 +86,7 @@ def _parameters(
     cursor.run()
     closed = cursor.literal(_FUNCTION_END)
     if closed or (cursor.ended and any(mark.startswith(cursor.rest) for mark in (_PARAMETER, _FUNCTION_END))):
-        reading.calls = [Written(name, parameters=found, closed=closed)]
+        reading.calls = [RawCall(name, parameters=found, closed=closed)]
         return not closed or close(cursor, *marks)
     if not cursor.literal(_PARAMETER):
         return False

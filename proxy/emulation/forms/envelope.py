@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from proxy.emulation.cursor import Cursor, Words
-from proxy.emulation.forms.base import Written
+from proxy.emulation.forms.base import RawCall
 from proxy.emulation.nesting import Nesting
 
 _NAMES = frozenset({"name", "tool", "tool_name", "function"})
@@ -68,13 +68,13 @@ def begins(cursor: Cursor, names: Words) -> bool:
     return False
 
 
-def calls_of_json(text: str, names: Words, *, marked: bool) -> list[Written] | None:
+def calls_of_json(text: str, names: Words, *, marked: bool) -> list[RawCall] | None:
     """The calls in an object or an array of objects, which may have broken off; None if it is other JSON.
 
     `marked`: a tag has said that they are calls. The elements of an array behind the first one may have names that are
     unknown, but have to be built like calls.
     """
-    found: list[Written] = []
+    found: list[RawCall] = []
     at = 0 if text.startswith("{") else _after(_SEPARATORS, text, 1)
     while text.startswith("{", at):
         one = _object(text, at)
@@ -123,7 +123,7 @@ def _object(text: str, start: int) -> _Object:
             return found
 
 
-def _written(one: _Object, names: Words, *, first: bool, marked: bool) -> Written | None:
+def _written(one: _Object, names: Words, *, first: bool, marked: bool) -> RawCall | None:
     """The call that an object is, if it is one."""
     members = dict(one.members)
     broken = one.broken
@@ -141,7 +141,7 @@ def _written(one: _Object, names: Words, *, first: bool, marked: bool) -> Writte
         return None
     if nothing and one.closed and not marked and (others or name not in names):
         return None
-    return Written(name, arguments, closed=one.closed, broken=broken, misplaced=nothing and others)
+    return RawCall(name, arguments, closed=one.closed, broken=broken, misplaced=nothing and others)
 
 
 def _end_of_value(text: str, at: int) -> int:

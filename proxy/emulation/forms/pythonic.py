@@ -11,7 +11,7 @@ import re
 from functools import partial
 
 from proxy.emulation.cursor import Cursor
-from proxy.emulation.forms.base import Body, CallForm, Reading, Step, Written
+from proxy.emulation.forms.base import Body, CallForm, RawCall, Reading, Step
 from proxy.emulation.forms.bodies import between, calls, close
 from proxy.emulation.forms.literals import Parentheses, arguments_of
 
@@ -43,7 +43,7 @@ def _call(cursor: Cursor, reading: Reading, then: Step, *, known: bool = True) -
             return False
         found = arguments_of(text) if follower.closed else None
         cut = not follower.closed
-        reading.calls.append(Written(name, found, closed=not cut, broken=found is None, misplaced=cut))
+        reading.calls.append(RawCall(name, found, closed=not cut, broken=found is None, misplaced=cut))
         return True
 
     return Body(follower, use, then)
