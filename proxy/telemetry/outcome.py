@@ -53,6 +53,21 @@ class Reduced:
     """Tokens after it as a fraction of those before."""
     seconds: float
 
+    @classmethod
+    def of(cls, event: e.Compacted) -> Reduced:
+        """What this one did."""
+        before, after = event.messages
+        return cls(
+            kind=event.kind,
+            results_cleaned=event.cleaned,
+            messages_before=before,
+            messages_after=after,
+            tokens_before=event.before,
+            tokens_after=event.after,
+            ratio=round(event.ratio, 4),
+            seconds=round(event.seconds, 3),
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
@@ -200,24 +215,10 @@ def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
         outcome.kind, outcome.summary = event.kind, event.summary or outcome.summary
         outcome.extracts += event.summary == "extract"
         outcome.compactions += 1
-        outcome.reduced = (*outcome.reduced, _reduced(event))[-MOST_TOLD:]
+        outcome.reduced = (*outcome.reduced, Reduced.of(event))[-MOST_TOLD:]
         outcome.rungs = tuple(dict.fromkeys((*outcome.rungs, *event.rungs)))
     outcome.action, outcome.doing = outcome.kind or FORWARDED, "waiting"
     outcome.compaction_seconds += event.seconds
-
-
-def _reduced(event: e.Compacted) -> Reduced:
-    before, after = event.messages
-    return Reduced(
-        kind=event.kind,
-        results_cleaned=event.cleaned,
-        messages_before=before,
-        messages_after=after,
-        tokens_before=event.before,
-        tokens_after=event.after,
-        ratio=round(event.ratio, 4),
-        seconds=round(event.seconds, 3),
-    )
 
 
 def _recalled(outcome: Outcome, event: e.Recalled, _: float) -> None:

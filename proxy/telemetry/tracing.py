@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -31,7 +31,7 @@ from proxy import __version__
 from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Told
-from proxy.telemetry.outcome import CLIENT_LEFT, Outcome
+from proxy.telemetry.outcome import CLIENT_LEFT, Outcome, Reduced
 from proxy.wire.headers import Headers
 
 PATIENCE = 2.0
@@ -240,18 +240,7 @@ class Tracing:
     def _compacted(self, told: Told) -> None:
         event = told.event
         assert isinstance(event, e.Compacted)
-        before, after = event.messages
-        self._end(
-            told,
-            _COMPACTION,
-            kind=event.kind,
-            tokens_before=event.before,
-            tokens_after=event.after,
-            messages_before=before,
-            messages_after=after,
-            results_cleaned=event.cleaned,
-            by=event.summary,
-        )
+        self._end(told, _COMPACTION, **asdict(Reduced.of(event)), by=event.summary)
 
     def _summarised(self, told: Told) -> None:
         assert isinstance(told.event, e.Summarised)

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.live.diff import What
-from proxy.telemetry.outcome import Activity
+from proxy.telemetry.events import MalformedCall
+from proxy.telemetry.outcome import Activity, Reduced
 
 
 class _Told(BaseModel):
@@ -96,28 +97,6 @@ class Prefix(_Told):
     why: str
 
 
-class MalformedToolCall(_Told):
-    """A tool call that could not be made, or was only shown; without its arguments."""
-
-    reason: str
-    tool: str
-    form: str
-    provider: str
-
-
-class ReducedTold(_Told):
-    """What one compaction came to."""
-
-    kind: str
-    results_cleaned: int
-    messages_before: int
-    messages_after: int
-    tokens_before: int
-    tokens_after: int
-    ratio: float = Field(description="Tokens after it as a fraction of those before.")
-    seconds: float
-
-
 class RequestOutcome(_Told):
     """One request."""
 
@@ -141,7 +120,7 @@ class RequestOutcome(_Told):
     fill_before: float | None
     fill_after: float | None
     rungs: list[str]
-    reduced: list[ReducedTold]
+    reduced: list[Reduced]
     attempts: int
     compactions: int
     compaction_seconds: float
@@ -153,7 +132,7 @@ class RequestOutcome(_Told):
     left_out: int
     left_out_of: int
     searches: int
-    malformed_calls: list[MalformedToolCall]
+    malformed_calls: list[MalformedCall]
     leaked_calls: int
     repeated_calls: int
     refusals: int
