@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import AsyncIterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from proxy.errors import BadRequest
@@ -92,7 +93,10 @@ async def address_read(
     large = len(body) > LARGE
     field = await apart(True, text_field, body, names) if large else _field(body, names)
     if field is None or (asks and not field.value):
-        meant, _ = await router.default() if asks else ("", False)
+        meant = ""
+        if asks:
+            with suppress(BadRequest):  # it goes on without
+                meant = await router.chosen()
         route = await router.route(meant)
         named = await apart(large, _naming, body, route.model) if meant else None
         if named is None:

@@ -146,21 +146,18 @@ class Router:
         Raises:
             BadRequest: there are several to choose from, or it has to be named.
         """
-        model, several = await self.default()
-        if several:
-            raise BadRequest(_STRICT if self._default == OFF else _SEVERAL, param="model")
-        return model
-
-    async def default(self) -> tuple[str, bool]:
-        """The same; instead of an error, whether there is one."""
+        if self._default == OFF:
+            raise BadRequest(_STRICT, param="model")
         if self._default is not None:
-            return ("", True) if self._default == OFF else (self._default, False)
+            return self._default
         table = [(public, route) for public, route in (await self.table()).items() if route.is_for_chats]
         for told in _TELLING:
             meant = [(public, route.model) for public, route in table if told(route)]
             if len({model for _, model in meant}) == 1:
-                return meant[0][0], False
-        return "", bool(table)
+                return meant[0][0]
+        if table:
+            raise BadRequest(_SEVERAL, param="model")
+        return ""
 
     async def unnamed(self, path: str) -> Route:
         """The route of a request that names no model: to the first backend whose own path it is, else to the first."""
