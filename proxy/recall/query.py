@@ -43,6 +43,10 @@ class Query:
     """Whether the user asks something."""
     sought: bool = False
     """Whether the model searches for it: then the best that there is will do."""
+    leant: frozenset[str] = frozenset()
+    """Those of the terms that are taken from what was said before, on which a short message leans."""
+    leans_on: frozenset[int] = frozenset()
+    """The indexes of the messages that they are taken from, which have them all: that these fit tells nothing."""
 
 
 def asks_the_same(message: Message, query: Query) -> bool:
@@ -64,15 +68,16 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
     share = min(_BESIDE, 2 * len(weights) / len(beside)) if len(weights) >= _ENOUGH else 1.0
     for term, weight in beside.items():
         weights.setdefault(term, weight * share)
-    if len(weights) < _FEW:
-        before = messages[max(0, newest - 2) : newest]
-        for term, weight in _leant_on(before, sum(weights.values())).items():
-            weights.setdefault(term, weight)
+    own, before = frozenset(weights), range(max(0, newest - 2), newest) if len(weights) < _FEW else range(0)
+    for term, weight in _leant_on([messages[at] for at in before], sum(weights.values())).items():
+        weights.setdefault(term, weight)
+    leant = frozenset(weights) - own
     results = [message for message in messages[newest + 1 :] if is_result(message)]
     named = identifiers((text_of(message) for message in results), limit=_IDENTIFIERS)
     for term, weight in _weighted(" ".join(named), _LEANS).items():
         weights.setdefault(term, weight)
-    return Query(dict(list(weights.items())[:_MOST_TERMS]), bool(asked))
+    terms_ = dict(list(weights.items())[:_MOST_TERMS])
+    return Query(terms_, bool(asked), leant=leant, leans_on=frozenset(before))
 
 
 def sought(text: str) -> Query:

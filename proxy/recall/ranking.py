@@ -53,6 +53,8 @@ def rank(said: Sequence[MessagePassages], query: Query, near: Sequence[float] | 
     terms_of = [each.places for each in said]
     for term, weight in query.terms.items():
         found = _found(term, terms_of, starts, days)
+        if term in query.leant:
+            found = {at: count for at, count in found.items() if places[at][0] not in query.leans_on}
         idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5)) ** _RARITY
         for at, count in found.items():
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)

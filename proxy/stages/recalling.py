@@ -168,15 +168,18 @@ class Recaller:
     ) -> Block | None:
         """Choose for the newest turn, and put it into the prompt; None: it needs nothing, or there is no room."""
         wanted = budget.zone * job.options.recall_share - _MARKS
-        room = room_left(job, budget, reserve) - _MARKS
+        room = room_left(job, budget) - _MARKS
         found = await self._found(job, turn.sent, wanted)
-        fitting = within(found, room)
+        best = within(found[:1], room)
+        fitting = within(found, room - reserve)
+        fitting = fitting if fitting[:1] == best else best or fitting
         cramped = _sum(fitting) < _ENOUGH * _sum(found)
         while fitting:
             text = block_of(job.prompt.sent, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
             await self._put(job, RecalledBlocks({**earlier, turn.placed: block}, block, cramped))
-            if room_left(job, budget, reserve) >= 0:
+            # What is needed most comes before what is only likely to come.
+            if room_left(job, budget, 0 if fitting == best else reserve) >= 0:
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]
         await self._put(job, RecalledBlocks(earlier, cramped=cramped))

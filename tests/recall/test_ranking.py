@@ -42,6 +42,25 @@ def test_an_answer_without_the_words_of_the_question_is_found_by_the_question_be
     assert order[:2] == [len(FILLER), len(FILLER) + 1]
 
 
+def test_what_a_short_question_leans_on_is_found_by_its_own_words_alone() -> None:
+    """It has all the words that were taken from it, so that nothing else could stand out."""
+    codes = [
+        {
+            "role": "user",
+            "content": f"The code of item{n} is c{n}, " + " ".join(f"w{n}x{i}" for i in range(40)),
+        }
+        for n in range(20)
+    ]
+    messages = [*codes, {"role": "user", "content": "What is the code of item7?"}]
+    query = query_of(messages, 20)
+    ranking = rank([passages_of(m) for m in codes], query)
+    assert "item19" in query.terms
+    assert max(range(20), key=ranking.scores.__getitem__) == 7
+    again = [*codes, {"role": "user", "content": "What is the code of item19?"}]
+    scores = rank([passages_of(m) for m in codes], query_of(again, 20)).scores
+    assert max(range(20), key=scores.__getitem__) == 19
+
+
 def test_a_day_that_is_named_finds_what_was_said_on_it() -> None:
     days = [{**m, "day": f"2024-03-{1 + n // 4:02}"} for n, m in enumerate(FILLER)]
     assert best(days, "What did we talk about on March 3rd?") in range(8, 12)

@@ -18,6 +18,8 @@ from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, R
 from tests.proxying import Proxy, read_stream, running_proxy
 
 WINDOW = 2048
+STRATEGIES = ("auto", "summarize", "truncate", "mask")
+BREAD = "Mix flour, water, yeast and salt, knead the dough, wait until it doubles, and bake till the crust sounds hollow."
 FACT = "My sister Mathilda keeps two hedgehogs called Pim and Pam in Leipzig."
 ASK = "Which animals does my sister Mathilda keep, and what are they called?"
 THINGS = (
@@ -88,6 +90,43 @@ def test_what_was_compacted_comes_back_when_it_is_asked_for(kind: str) -> None:
         assert sum(FACT in text_of(message) for message in sent) == 1
         assert (fake.overflows, fake.invalid_histories) == (0, [])
         assert 'spillway_recalled_tokens_total{backend="' in proxy.client.get("/metrics").text
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_short_question_brings_back_what_it_asks_for(strategy: str) -> None:
+    """It leans on that answer, which has all the words that are taken from it: nothing else could stand out beside it."""
+    *before, _ = long_chat()
+    called = [
+        {"role": "user", "content": "Mathilda called me today, and asked for the train."},
+        {"role": "assistant", "content": "Did Mathilda find the train?"},
+    ]
+    last = [{"role": "user", "content": "How do I bake bread?"}, {"role": "assistant", "content": BREAD}]
+    question = {"role": "user", "content": "And what about Mathilda's hedgehogs?"}
+    with staged(strategy=strategy) as (fake, proxy):
+        ask(proxy, [*called, *before, *last, question])
+        sent = prompts(fake)[-1]
+        assert FACT in text_of(sent[-1])
+        assert not any(FACT in text_of(message) for message in sent[:-1])
+        assert sent[-2] == last[-1]
+
+
+def test_what_is_needed_most_comes_before_the_room_for_results_of_tools() -> None:
+    """Which are not there yet, and may take it later; turns that were left out have no other place."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Look into every module."}]
+    for number, thing in enumerate(THINGS):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        lines = f"def compute_{thing}(): return {number * 7919}\n" + "# some filler for so many lines\n" * 30
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": lines})
+        if number % 4 == 3:
+            messages.append({"role": "assistant", "content": f"I have read {number} of them."})
+            messages.append({"role": "user", "content": "Go on with the next four, please."})
+    messages.append({"role": "assistant", "content": "Done."})
+    messages.append({"role": "user", "content": "What does compute_train return?"})
+    with staged(strategy="truncate") as (fake, proxy):
+        assert ask(proxy, messages).headers["x-spillway-action"] == "trimmed"
+        assert "def compute_train(): return 15838" in text_of(prompts(fake)[-1][-1])
+        assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
 
 
 def test_off_means_off_also_for_one_model() -> None:
