@@ -29,14 +29,6 @@ _REMEMBERED = 256 * 1024
 """Bytes of tool definitions up to which the result is remembered."""
 
 
-def shape(request: Request, options: Options, window: int | None) -> Request:
-    """The request as the policy has it; the same object if that leaves it alone.
-
-    `window` in tokens, None if it is not known.
-    """
-    return shaped(request, options, window)[0]
-
-
 @dataclass(frozen=True, slots=True)
 class ShapedPart:
     """One part of the prompt that the policy shortened: the request before and after it."""
@@ -57,7 +49,10 @@ class ShapedPart:
 
 
 def shaped(request: Request, options: Options, window: int | None) -> tuple[Request, Sequence[ShapedPart]]:
-    """The same as `shape`, with the steps that were taken."""
+    """The request as the policy has it, with the steps that were taken; the same object if that leaves it alone.
+
+    `window` in tokens, None if it is not known.
+    """
     made = list(steps(request, options, window))
     request = made[-1].after if made else request
     cap = None if request.capped else options.answer_cap_for(window)

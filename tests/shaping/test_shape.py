@@ -7,7 +7,7 @@ import pytest
 from proxy.dialects.chat.request import read, written
 from proxy.neutral.request import Request
 from proxy.options import Options
-from proxy.shaping.shape import shape, tool_name
+from proxy.shaping.shape import shaped, tool_name
 from proxy.wire.jsontext import dumps, loads
 from tests.histories import user
 
@@ -20,6 +20,10 @@ def tool(name: str, description: str = "Reads.") -> dict[str, Any]:
 
 def request(**fields: Any) -> Request:
     return read(dumps({"model": "m", "messages": [user("a")], **fields}))
+
+
+def shape(asked: Request, options: Options, window: int | None) -> Request:
+    return shaped(asked, options, window)[0]
 
 
 def sent(made: Request) -> dict[str, Any]:

@@ -131,6 +131,14 @@ def test_what_only_rises_is_a_counter() -> None:
         assert f"\nspillway_left_out_total {number}.0\n" in metrics.render().decode()
 
 
+def test_operators_are_told_of_every_metric(shown: str) -> None:
+    told = (CONFIG.parent / "docs/operations.md").read_text()
+    families = text_string_to_metric_families(shown)
+    names = {f"{family.name}{'_total' if family.type == 'counter' else ''}" for family in families}
+    own = {name for name in names if name.startswith("spillway_") and not name.endswith("_created")}
+    assert {name for name in own if f"`{name}" not in told} == set()
+
+
 # The dashboard
 
 
