@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.history.client_compaction import brought_from
 from proxy.history.marks import INSTRUCTION
-from proxy.history.own_compaction import brought_from
 from proxy.neutral.request import Message, text_of
 
 IMAGE_LEFT_OUT = "[An image{} was here and was left out to save room.]"

@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import whole_answer
-from proxy.history.own_compaction import SINCE, grown, marks_of, plainly
+from proxy.history.client_compaction import SINCE, grown, marks_of, plainly
 from proxy.net.apart import apart
 from proxy.net.tasks import spawn
 from proxy.neutral.dialect import WholeAnswer

@@ -10,7 +10,7 @@ from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.chain import Chains, chain
 from proxy.history.checkpoint import Checkpoints
-from proxy.history.own_compaction import asks_to_compact, unfolded
+from proxy.history.client_compaction import asks_to_compact, unfolded
 from proxy.history.prefixes import LEAST
 from proxy.history.stable import Fronts
 from proxy.history.volatile import lasting_digest

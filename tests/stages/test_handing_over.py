@@ -11,7 +11,7 @@ import pytest
 from proxy.history.marks import EXTRACT
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.brains import FACT, facts
-from tests.history.test_own_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
+from tests.history.test_client_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
 from tests.proxying import Proxy, read_stream, running_proxy
 
 MODEL = "fake-model"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.history.client_compaction import asks_to_compact, brought_from, grown, marks_of, plainly, unfolded
 from proxy.history.constraints import constraints
-from proxy.history.own_compaction import asks_to_compact, brought_from, grown, marks_of, plainly, unfolded
 from proxy.neutral.request import text_of
 
 CODEX = (
