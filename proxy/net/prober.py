@@ -16,10 +16,10 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merg
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.net.flows import FlowRunner, Traced
-from proxy.net.lessons import LESSON_TTL, Lessons
+from proxy.net.refusals import LearnedRefusals
 from proxy.net.snapshot import as_json
 from proxy.net.tasks import spawn
-from proxy.net.teaching import Teaching
+from proxy.net.teaching import LESSON_TTL, Teaching
 from proxy.net.windows import LearnedWindows, contradicts
 
 T = TypeVar("T")
@@ -86,8 +86,8 @@ class Prober:
         self._list_expires = -math.inf
         self._kept: dict[str, _Kept] = {}
         self._windows = LearnedWindows(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
-        self._lessons = Lessons(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
-        self.teaching = Teaching(self._windows, self._lessons)
+        self._refusals = LearnedRefusals(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
+        self.teaching = Teaching(self._windows, self._refusals)
         self._merges: dict[str, _Merged] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._lent = ""
@@ -212,20 +212,20 @@ class Prober:
         if (kept := self._kept.get(model)) is not None:
             self._kept[model] = replace(kept, expires=-math.inf)
         self._windows.suspect(model)
-        self._lessons.forget(model)
+        self._refusals.forget(model)
 
-    def learn_tools(self, model: str, origin: str) -> None:
+    def refuse_tools(self, model: str, origin: str) -> None:
         """Note that tools were refused for a model; `origin` says in whose words.
 
         That holds for a time, or until the backend newly says that the model takes tools or is started anew. The user's own word stands above it.
         """
         kept = self._kept.get(model)
         listed = kept.profile.tools if kept is not None else None
-        self._lessons.refused_tools(model, origin, listed=listed.value if listed is not None else None)
+        self._refusals.refused_tools(model, origin, listed=listed.value if listed is not None else None)
 
     def refuse_continuation(self, model: str, how: Continuation, origin: str) -> None:
         """Note that this way to continue an answer was refused for a model; it holds for as long as for tools."""
-        self._lessons.refused_continuation(model, how, origin)
+        self._refusals.refused_continuation(model, how, origin)
 
     @property
     def knows_little(self) -> bool:
@@ -245,7 +245,7 @@ class Prober:
     def unlearn(self, model: str, what: str) -> bool:
         """Forget what was learned of a model: its `window`, `tools`, `continuations`, or `all`; whether there was any."""
         window = what in ("window", "all") and self._windows.unlearn(model)
-        return self._lessons.unlearn(model, what) or window
+        return self._refusals.unlearn(model, what) or window
 
     def forget(self, model: str | None = None) -> None:
         """The connection was refused, or came back: ask again before believing what is known.
@@ -259,7 +259,7 @@ class Prober:
             if (kept := self._kept.get(name)) is not None:
                 self._kept[name] = replace(kept, expires=-math.inf)
         self._windows.suspect(model)
-        self._lessons.forget(model)
+        self._refusals.forget(model)
         self._list_expires = -math.inf
         self._settled_until = self._unsettled
 
@@ -286,7 +286,9 @@ class Prober:
         return {
             "kind": self.known_backend.kind if self.known_backend is not None else None,
             "models": {
-                model: as_json(profile, self._lessons.seconds_left(model) | self._windows.seconds_left(model))
+                model: as_json(
+                    profile, self._refusals.seconds_left(model) | self._windows.seconds_left(model)
+                )
                 for model, profile in known.items()
             },
         }
@@ -321,7 +323,7 @@ class Prober:
         if self._last_kind is not None:
             self._kept.clear()
             self._windows.clear()
-            self._lessons.forget()
+            self._refusals.forget()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
 
@@ -368,7 +370,7 @@ class Prober:
     def _weigh(self, model: str, profile: ModelProfile) -> None:
         """Drop a learned window once a loaded instance shows that it was another instance's; and so with tools."""
         tools = profile.tools
-        self._lessons.weigh(model, listed=tools.value if tools is not None else None)
+        self._refusals.weigh(model, listed=tools.value if tools is not None else None)
         self._windows.weigh(model, profile.window)
 
     # -- merging -------------------------------------------------------------------------------------
@@ -380,13 +382,13 @@ class Prober:
 
     def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
-        fact, lessons = self._windows.told(model), self._lessons.told(model)
-        told = (*probed, fact, lessons)
+        fact, refusals = self._windows.told(model), self._refusals.told(model)
+        told = (*probed, fact, refusals)
         last = self._merges.get(model)
         if last is not None and last.told == told:  # what is the same object is not looked into
             return last.profile
         corrected = ModelProfile(window=fact)
-        profile = merge_profiles(*probed, corrected, lessons or ModelProfile(), self._overrides(model))
+        profile = merge_profiles(*probed, corrected, refusals or ModelProfile(), self._overrides(model))
         _bound(self._merges)
         self._merges[model] = _Merged(told, profile)
         return profile

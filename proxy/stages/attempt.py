@@ -232,7 +232,7 @@ class Attempts:
         """Learn from a refusal of tools, and prepare the job anew without them."""
         # A choice, or a provider that the client picked, says nothing of other requests.
         if not refusal.choice_only and "provider" not in job.prompt.request.body:
-            job.route.upstream.prober.learn_tools(job.route.model, refusal.origin)
+            job.route.upstream.prober.refuse_tools(job.route.model, refusal.origin)
             job.journal.tell(Refused("tools", refusal.origin))
         searched = bool(job.prompt.search)
         await self._preparer.prepare_anew(job)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from proxy.history.checkpoint import LearnedState
-from proxy.net.lessons import LESSON_TTL
+from proxy.net.teaching import LESSON_TTL
 from proxy.net.upstream import Upstream
 from proxy.stages.counting import Counting
 

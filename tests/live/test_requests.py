@@ -13,7 +13,7 @@ import pytest
 
 from proxy.api.live import schemas
 from proxy.backends.profile import Continuation
-from proxy.net.lessons import Lessons
+from proxy.net.refusals import LearnedRefusals
 from tests.fakes import GenericFake, LlamaCppFake, Question, Reply, scripted, walk, words
 from tests.fakes.waiting import HEADERS, Gate, wait_until
 from tests.live.watching import viewing
@@ -352,15 +352,15 @@ def test_a_lesson_is_everybodys_so_that_no_single_key_makes_it_forgotten() -> No
 
 
 def test_lessons_of_each_kind_are_forgotten_alone() -> None:
-    lessons = Lessons(ttl=100.0, clock=lambda: 0.0, most=9)
-    lessons.refused_tools("m", "said so", listed=None)
-    lessons.refused_continuation("m", Continuation.TRAILING, "said so")
-    assert lessons.unlearn("m", "continuations")
-    told = lessons.told("m")
+    refusals = LearnedRefusals(ttl=100.0, clock=lambda: 0.0, most=9)
+    refusals.refused_tools("m", "said so", listed=None)
+    refusals.refused_continuation("m", Continuation.TRAILING, "said so")
+    assert refusals.unlearn("m", "continuations")
+    told = refusals.told("m")
     assert told is not None
     assert told.tools is not None
     assert told.refused_continuations is None
-    assert not lessons.unlearn("m", "window")
-    assert lessons.unlearn("m", "tools")
-    assert lessons.told("m") is None
-    assert not lessons.unlearn("m", "all")
+    assert not refusals.unlearn("m", "window")
+    assert refusals.unlearn("m", "tools")
+    assert refusals.told("m") is None
+    assert not refusals.unlearn("m", "all")

@@ -10,8 +10,8 @@ import pytest
 
 from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.net import prober as module
-from proxy.net.lessons import LESSON_TTL
 from proxy.net.prober import FIXED_FACTOR
+from proxy.net.teaching import LESSON_TTL
 from tests.net.probing import MODEL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def taught(replies: dict[str, Any], **options: Any) -> Bench:
     """A bench that has probed, and then learnt that the model takes no tools."""
     bench = Bench(replies, **options)
     await bench.prober.profile(MODEL)
-    bench.prober.learn_tools(MODEL, "an error")
+    bench.prober.refuse_tools(MODEL, "an error")
     return bench
 
 
@@ -63,7 +63,7 @@ async def test_a_refusal_of_tools_holds_for_its_time() -> None:
 async def test_the_time_can_be_set_and_begins_anew_with_each_refusal() -> None:
     bench = await taught(vllm(4096), lesson_ttl=10.0)
     bench.clock.now += 9
-    bench.prober.learn_tools(MODEL, "another error")
+    bench.prober.refuse_tools(MODEL, "another error")
     bench.clock.now += 9
     assert await tools(bench) == Fact(value=False, origin="another error", trust=Trust.LEARNED)
     bench.clock.now += 1
@@ -207,7 +207,7 @@ async def test_the_time_left_is_that_of_the_newest_refusal_and_of_the_first_way_
     bench = await taught(vllm(4096), lesson_ttl=100.0)
     bench.prober.refuse_continuation(MODEL, Continuation.FLAGS, "status 400")
     bench.clock.now += 40
-    bench.prober.learn_tools(MODEL, "an error")
+    bench.prober.refuse_tools(MODEL, "an error")
     bench.prober.refuse_continuation(MODEL, Continuation.TRAILING, "status 400")
     told = bench.prober.snapshot()["models"][MODEL]
     assert told["tools"]["expires_in"] == 100
@@ -224,6 +224,6 @@ async def test_remembered_models_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "MOST_MODELS", 3)
     bench = Bench(vllm(4096))
     for number in range(10):
-        bench.prober.learn_tools(f"m{number}", "an error")
+        bench.prober.refuse_tools(f"m{number}", "an error")
     told = [(await bench.prober.profile(f"m{number}")).tools for number in range(10)]
     assert told == [None] * 7 + [REFUSED] * 3

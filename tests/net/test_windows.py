@@ -10,8 +10,8 @@ from proxy.backends.profile import Fact, Trust
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.net import prober as module
-from proxy.net.lessons import LESSON_TTL
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
+from proxy.net.teaching import LESSON_TTL
 from proxy.net.windows import MOST_SEEN
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 

@@ -9,8 +9,8 @@ import pytest
 from proxy.backends.profile import Continuation
 from proxy.net.credentials import OwnKeys
 from proxy.net.flows import FlowRunner
-from proxy.net.lessons import LESSON_TTL
 from proxy.net.prober import Prober
+from proxy.net.teaching import LESSON_TTL
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
 from proxy.stages.counting import Counting
@@ -69,7 +69,7 @@ async def look(clock: HandClock, *processes: Process) -> None:
 async def test_all_kinds_of_lessons_reach_the_others(clock: HandClock, pair: tuple[Process, Process]) -> None:
     one, two = pair
     one.prober.learn("m", 2048, "error")
-    one.prober.learn_tools("m", "refused")
+    one.prober.refuse_tools("m", "refused")
     two.prober.refuse_continuation("m", Continuation.TRAILING, "refused")
     two.prober.learn("ünï|", 4096, "error")
     await look(clock, one, two, one)
@@ -121,7 +121,7 @@ async def test_a_lesson_ends_for_all_at_the_same_time(
     clock: HandClock, pair: tuple[Process, Process]
 ) -> None:
     one, two = pair
-    one.prober.learn_tools("m", "refused")
+    one.prober.refuse_tools("m", "refused")
     await look(clock, one)
     clock.advance(LESSON_TTL - 10)
     await look(clock, two)
