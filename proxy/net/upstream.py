@@ -40,8 +40,8 @@ class Upstream:
         """The name as a header's value."""
         self.url = url
         self.prober = prober
-        self.background: set[asyncio.Task[Any]] = set()
-        """Work that is cancelled as soon as anything else is sent here."""
+        self.ahead: set[asyncio.Task[Any]] = set()
+        """Work ahead of time, which is cancelled as soon as anything else is sent here."""
         self.managed = managed
         """Whether requests to it are managed, where nothing is said of the model."""
         self._authorization = authorization
@@ -70,19 +70,19 @@ class Upstream:
         body: bytes | AsyncIterable[bytes],
         *,
         drop: Collection[bytes] = (),
-        background: bool = False,
+        ahead: bool = False,
     ) -> httpx.Response:
         """Send a request and return the response with its body unread; close it when done.
 
-        `target` is path and query as the client sent them; `drop` names headers to leave out; for what is sent in the
-        `background` nobody waits. A body that is produced while it is sent has the length that the client's headers tell.
+        `target` is path and query as the client sent them; `drop` names headers to leave out; for what is sent
+        `ahead` of time nobody waits. A body that is produced while it is sent has the length that the client's headers tell.
 
         Raises:
             UpstreamUnavailable: no connection, or it broke before the response.
             UpstreamInvalid: it is no response of HTTP/1.1.
             UpstreamTimeout: it said nothing for the read timeout.
         """
-        if self.background and not background:
+        if self.ahead and not ahead:
             self._make_way(method)
         kept = upstream_headers(
             headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop
@@ -115,7 +115,7 @@ class Upstream:
 
     def _make_way(self, method: str) -> None:
         """Cancel what nobody waits for; a look at something (`GET`) does not need the room."""
-        for task in self.background if method != "GET" else ():
+        for task in self.ahead if method != "GET" else ():
             task.cancel()
 
     def _invalid(self, what: object) -> UpstreamInvalid:

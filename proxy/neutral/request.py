@@ -78,7 +78,7 @@ class Request:
         return messages
 
     @property
-    def background_task(self) -> bool:
+    def background(self) -> bool:
         """Whether it looks like a client's own chore (Open WebUI 0.12: titles, tags, follow-ups)."""
         messages = self.messages
         if self.stream or len(messages) != 1 or self.body.get("tools"):

@@ -25,7 +25,7 @@ def with_search(
         return request, ""
     begun = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
     odd = request.structured or begun or body.get("logprobs") or body.get("functions")
-    if odd or request.background_task or request.choices > 1:
+    if odd or request.background or request.choices > 1:
         return request, ""
     name = name_beside([tool_name(tool) for tool in tools])
     return request.changed(tools=[*tools, definition(name)]), name

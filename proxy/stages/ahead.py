@@ -230,7 +230,7 @@ class AheadCompactor:
             plans.popitem(last=False)
 
     def _may(self, upstream: Upstream, options: Options) -> bool:
-        """Whether background work may be done at a backend; by itself only where tokens are not paid."""
+        """Whether work may be done ahead at a backend; by itself only where tokens are not paid."""
         if options.ahead != "auto":
             return options.ahead == "on"
         backend = upstream.prober.known_backend
@@ -327,7 +327,7 @@ class AheadCompactor:
         headers = own_headers(job, same=True)
         body = reading_only(job.body(), [*job.prompt.messages, *rest])
         with suppress(ClientError, httpx.TransportError):
-            response = await upstream.send("POST", UPSTREAM_PATH, headers, body, background=True)
+            response = await upstream.send("POST", UPSTREAM_PATH, headers, body, ahead=True)
             stream = response.stream
             assert isinstance(stream, httpx.AsyncByteStream)
             try:
@@ -341,12 +341,12 @@ class AheadCompactor:
 def _giving_way(upstreams: set[Upstream], task: asyncio.Task[Became | None]) -> Iterator[None]:
     """While inside, whatever is sent to one of these backends cancels the task."""
     for upstream in upstreams:
-        upstream.background.add(task)
+        upstream.ahead.add(task)
     try:
         yield
     finally:
         for upstream in upstreams:
-            upstream.background.discard(task)
+            upstream.ahead.discard(task)
 
 
 def _is_conversation(job: Job) -> bool:

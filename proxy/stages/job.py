@@ -230,7 +230,7 @@ class Job:
 
         Open WebUI names the chore in a header where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
         """
-        return self.prompt.request.background_task or self.is_task
+        return self.prompt.request.background or self.is_task
 
     @property
     def is_task(self) -> bool:

@@ -244,7 +244,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
             max_tokens=ask.max_tokens,
             ask_usage=job.asked.compaction is not None and job.options.ask_usage,
         ),
-        background=job.expected is not None,
+        ahead=job.expected is not None,
     )
 
 

@@ -39,7 +39,7 @@ def test_a_bound_is_set_by_the_name_that_the_client_uses() -> None:
     ],
 )
 def test_a_clients_own_chores(fields: dict[str, Any], chore: bool) -> None:
-    assert request(**fields).background_task is chore
+    assert request(**fields).background is chore
 
 
 def test_leading_system_messages_are_counted() -> None:
