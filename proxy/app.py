@@ -220,7 +220,7 @@ def _surface(
 
 def _router(settings: Settings, options: Options, transport: httpx.AsyncBaseTransport) -> Router:
     return Router(
-        upstreams(settings.backends, settings, transport),
+        upstreams(settings.backends, settings, options, transport),
         helpers=helpers_of(settings, options),
         default=settings.default_model,
     )
@@ -319,10 +319,9 @@ def _metrics(store: StoreAdmin, place: WorkerPlace | None, *, keyed: bool) -> Me
     return metrics
 
 
-def upstream_of(
+def _upstream(
     backend: BackendSetting, settings: Settings, options: Options, transport: httpx.AsyncBaseTransport
 ) -> Upstream:
-    """One backend with its prober."""
     authorization = backend.authorization
     headers = {} if authorization is None else {"authorization": authorization}
     prober = Prober(
@@ -345,8 +344,10 @@ def upstream_of(
 
 
 def upstreams(
-    backends: Sequence[BackendSetting], settings: Settings, transport: httpx.AsyncBaseTransport
+    backends: Sequence[BackendSetting],
+    settings: Settings,
+    options: Options,
+    transport: httpx.AsyncBaseTransport,
 ) -> list[Upstream]:
-    """Backends with their probers, for looking at them without an application."""
-    options = options_of(settings)
-    return [upstream_of(backend, settings, options, transport) for backend in backends]
+    """These backends, each with its prober."""
+    return [_upstream(backend, settings, options, transport) for backend in backends]

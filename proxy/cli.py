@@ -46,7 +46,7 @@ def _run(args: argparse.Namespace, settings: Settings, rest: Sequence[str]) -> i
         case "check":
             import asyncio
 
-            from proxy.commands.doctor import check
+            from proxy.commands.check import check
 
             return asyncio.run(check(settings, as_json=args.json))
         case "store":

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.doctor.judging import judged
-from proxy.commands.doctor.seen import Around, SeenBackend
+from proxy.commands.check.judging import judged
+from proxy.commands.check.seen import Around, SeenBackend
 from proxy.settings import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel
 from tests.fakes.server import BackgroundServer
@@ -25,14 +25,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("SPILLWAY_PORT", str(free.getsockname()[1]))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr("proxy.commands.doctor.command.CONTAINERS", ())
-    monkeypatch.setattr("proxy.commands.doctor.command.PLACES", {"lmstudio": ("~/.lmstudio",)})
+    monkeypatch.setattr("proxy.commands.check.command.CONTAINERS", ())
+    monkeypatch.setattr("proxy.commands.check.command.PLACES", {"lmstudio": ("~/.lmstudio",)})
     return tmp_path
 
 
 @pytest.fixture
-def doctor(capsys: pytest.CaptureFixture[str]) -> Any:
-    """What the doctor finds, by its codes."""
+def checked(capsys: pytest.CaptureFixture[str]) -> Any:
+    """What `spillway check` finds, by its codes."""
 
     def ask(*backends: FakeBackend | str, answers: bool = True) -> dict[str, dict[str, Any]]:
         urls = [each if isinstance(each, str) else each.url for each in backends]
@@ -114,7 +114,7 @@ def test_a_wrong_setting_is_one_line(
         assert word in error
 
 
-# The doctor
+# What is wrong
 
 
 def test_where_nothing_is_wrong_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,71 +125,71 @@ def test_where_nothing_is_wrong_it_says_so(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("kind", ["ollama", "lmstudio", "llamacpp"])
 def test_a_window_that_is_only_a_default_is_found(
-    kind: str, doctor: Any, capsys: pytest.CaptureFixture[str]
+    kind: str, checked: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small, large = FakeModel("m", 4096, trained_window=40960), FakeModel("m", 32768, trained_window=40960)
     cures = {"ollama": "OLLAMA_CONTEXT_LENGTH", "lmstudio": "Context Length", "llamacpp": "`-c 16384`"}
     with FAKES[kind]([large]) as fake:
-        assert "small_window" not in doctor(fake)
+        assert "small_window" not in checked(fake)
     with FAKES[kind]([small]) as fake:
-        found = doctor(fake)["small_window"]
+        found = checked(fake)["small_window"]
         assert cures[kind] in found["cure"]
         assert "40,960" in found["text"]
         assert main(["check", "--backend", fake.url]) == 0
         assert f"\n! {found['text']}\n  {found['cure'][0].upper()}" in capsys.readouterr().out
 
 
-def test_a_model_that_ollama_has_not_loaded_is_told_by_what_it_would_get(doctor: Any) -> None:
+def test_a_model_that_ollama_has_not_loaded_is_told_by_what_it_would_get(checked: Any) -> None:
     with FAKES["ollama"]([FakeModel("m", 4096, trained_window=40960, loaded=False)]) as fake:
-        assert doctor(fake)["small_window"]["models"] == ["m:latest"]
+        assert checked(fake)["small_window"]["models"] == ["m:latest"]
 
 
 @pytest.mark.parametrize("kind", ["ollama", "llamacpp", "vllm"])
-def test_a_model_without_a_chat_template_is_found(kind: str, doctor: Any) -> None:
+def test_a_model_without_a_chat_template_is_found(kind: str, checked: Any) -> None:
     with FAKES[kind]([FakeModel("m", 32768)]) as fake:
-        assert "no_chat_template" not in doctor(fake)
+        assert "no_chat_template" not in checked(fake)
     with FAKES[kind]([FakeModel("base", 32768, templated=False)]) as fake:
-        found = doctor(fake)["no_chat_template"]
+        found = checked(fake)["no_chat_template"]
         assert found["models"] == ["base:latest" if kind == "ollama" else "base"]
         assert "-instruct" in found["cure"]
 
 
-def test_a_window_that_nobody_tells_is_found_with_the_setting_that_tells_it(doctor: Any) -> None:
+def test_a_window_that_nobody_tells_is_found_with_the_setting_that_tells_it(checked: Any) -> None:
     with FAKES["generic"]([FakeModel("m")]) as fake:
-        assert 'SPILLWAY_MODELS=\'{"m": {"window": 32768}}\'' in doctor(fake)["unknown_window"]["cure"]
+        assert 'SPILLWAY_MODELS=\'{"m": {"window": 32768}}\'' in checked(fake)["unknown_window"]["cure"]
 
 
 def test_a_window_that_the_backend_does_not_have_is_found(
-    doctor: Any, monkeypatch: pytest.MonkeyPatch
+    checked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPILLWAY_MODELS", '{"m": {"window": 65536}}')
     with FAKES["llamacpp"]([FakeModel("m", 8192)]) as fake:
-        text = doctor(fake)["window_too_large"]["text"]
+        text = checked(fake)["window_too_large"]["text"]
         assert "65,536" in text
         assert "8,192" in text
 
 
-def test_a_backend_that_wants_a_key_is_found(doctor: Any) -> None:
+def test_a_backend_that_wants_a_key_is_found(checked: Any) -> None:
     with FAKES["vllm"]([FakeModel("m")], api_key="secret") as fake:
-        found = doctor(fake)
+        found = checked(fake)
         assert "api_key" in found["wants_a_key"]["cure"]
 
 
-def test_a_backend_without_models_is_found(doctor: Any) -> None:
+def test_a_backend_without_models_is_found(checked: Any) -> None:
     with FAKES["lmstudio"]([]) as fake:
-        assert "lms get" in doctor(fake)["no_models"]["cure"]
+        assert "lms get" in checked(fake)["no_models"]["cure"]
 
 
 def test_loopback_inside_of_a_container_is_found(
-    doctor: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+    checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert set(doctor(gone(), answers=False)) == {"no_answer"}
+    assert set(checked(gone(), answers=False)) == {"no_answer"}
     (home / "mark").touch()
-    monkeypatch.setattr("proxy.commands.doctor.command.CONTAINERS", (home / "mark",))
-    found = doctor(gone(), answers=False)["loopback_in_container"]
+    monkeypatch.setattr("proxy.commands.check.command.CONTAINERS", (home / "mark",))
+    found = checked(gone(), answers=False)["loopback_in_container"]
     assert "host.docker.internal" in found["cure"]
     monkeypatch.setenv("SPILLWAY_DISCOVER", "127.0.0.1")
-    assert set(doctor(answers=False)) == {"host_out_of_reach"}
+    assert set(checked(answers=False)) == {"host_out_of_reach"}
 
 
 @pytest.mark.parametrize(
@@ -206,18 +206,18 @@ def test_a_backend_that_listens_on_its_own_loopback_only_is_found(port: int, cur
     assert "extra_hosts" in found.cure
 
 
-def test_what_is_installed_and_does_not_serve_is_found(doctor: Any, home: Path) -> None:
-    assert doctor(answers=False) == {}
+def test_what_is_installed_and_does_not_serve_is_found(checked: Any, home: Path) -> None:
+    assert checked(answers=False) == {}
     (home / ".lmstudio").mkdir()
-    assert "lms server start" in doctor(answers=False)["not_serving"]["cure"]
+    assert "lms server start" in checked(answers=False)["not_serving"]["cure"]
     (home / ".lmstudio").rmdir()
     (home / "bin").mkdir()
     (home / "bin/ollama").write_text("#!/bin/sh\n")
     (home / "bin/ollama").chmod(0o755)
-    assert "ollama serve" in doctor(answers=False)["not_serving"]["cure"]
+    assert "ollama serve" in checked(answers=False)["not_serving"]["cure"]
 
 
-def test_a_port_that_another_program_has_is_found(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_program_has_is_found(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def other(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body", "body": b"what?"})
@@ -226,11 +226,11 @@ def test_a_port_that_another_program_has_is_found(doctor: Any, monkeypatch: pyte
     server.start()
     with FAKES["llamacpp"]([FakeModel("m", 32768)]) as fake:
         monkeypatch.setenv("SPILLWAY_PORT", str(server.port))
-        assert "port_taken" in doctor(fake)
+        assert "port_taken" in checked(fake)
         server.stop()
         with running_proxy(fake) as proxy:
             monkeypatch.setenv("SPILLWAY_PORT", proxy.url.rpartition(":")[2])
-            assert doctor(fake) == {}, "Spillway itself may run there"
+            assert checked(fake) == {}, "Spillway itself may run there"
 
 
 CODEX = """
@@ -245,7 +245,7 @@ base_url = "http://127.0.0.1:9/v1"
 
 
 def test_a_client_that_believes_in_a_smaller_window_is_found(
-    doctor: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+    checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = gone().rpartition(":")[2]
     monkeypatch.setenv("SPILLWAY_PORT", port)
@@ -258,20 +258,20 @@ def test_a_client_that_believes_in_a_smaller_window_is_found(
 
     with FAKES["llamacpp"]([FakeModel("m", 32768)]) as fake:
         told(8192)
-        found = doctor(fake)["client_window"]
+        found = checked(fake)["client_window"]
         assert "Codex believes in a window of 8,192" in found["text"]
         assert "200,000" in found["cure"]
         told(272_000)
-        assert doctor(fake) == {}
+        assert checked(fake) == {}
         told(8192)
         codex.write_text(codex.read_text().replace('model_provider = "mine"', 'model_provider = "other"'))
-        assert doctor(fake) == {}, "it does not go by Spillway"
+        assert checked(fake) == {}, "it does not go by Spillway"
         options = {"baseURL": f"http://127.0.0.1:{port}/v1"}
         models = {"m": {"limit": {"context": 16384, "output": 4096}}}
         opencode.write_text(json.dumps({"provider": {"local": {"options": options, "models": models}}}))
-        assert "opencode believes in a window of 16,384" in doctor(fake)["client_window"]["text"]
+        assert "opencode believes in a window of 16,384" in checked(fake)["client_window"]["text"]
         opencode.write_text("{junk")
-        assert doctor(fake) == {}
+        assert checked(fake) == {}
 
 
 def test_the_table_of_the_program_is_that_of_the_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ LATER = {
     "jsonschema",
     "opentelemetry",
     "proxy.api.own",
-    "proxy.commands.doctor",
+    "proxy.commands.check",
     "proxy.commands.terminal",
     "proxy.demo",
     "pygments",

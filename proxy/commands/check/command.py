@@ -15,9 +15,9 @@ import httpx
 
 from proxy.app import open_wire, upstreams
 from proxy.backends.profile import Fact, ModelProfile
-from proxy.commands.doctor.clients import beliefs
-from proxy.commands.doctor.judging import judged
-from proxy.commands.doctor.seen import Around, Finding, SeenBackend, SeenModel
+from proxy.commands.check.clients import beliefs
+from proxy.commands.check.judging import judged
+from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
 from proxy.commands.running import listens, url_of
 from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import open_transport
@@ -41,11 +41,12 @@ PROGRAMS = {"lmstudio": "lms", "ollama": "ollama", "llamacpp": "llama-server", "
 
 async def check(settings: Settings, *, as_json: bool = False) -> int:
     """Print what was found; 0 if any backend answered, else 1."""
+    options = options_of(settings)
     connect_timeout = min(5.0, settings.connect_timeout)
     async with open_transport(connect_timeout=connect_timeout, read_timeout=10.0) as transport:
         backends = settings.backends or await _found(transport, settings)
     async with open_wire(backends, connect_timeout=connect_timeout, read_timeout=10.0) as wire:
-        found = upstreams(backends, settings, wire)
+        found = upstreams(backends, settings, options, wire)
         seen = [await _seen(each, backend) for each, backend in zip(found, backends, strict=True)]
         table = await Router(found).table() if found else {}
     answers = any(backend.kind for backend in seen)
@@ -57,7 +58,7 @@ async def check(settings: Settings, *, as_json: bool = False) -> int:
                 text=warning,
                 cure="name one of those that are listed, or have it loaded",
             )
-            for warning in not_listed(helpers_of(settings, options_of(settings)), table)
+            for warning in not_listed(helpers_of(settings, options), table)
         ]
     if as_json:
         _say(json.dumps(_as_json(seen, findings, answers=answers), indent=2, ensure_ascii=False))

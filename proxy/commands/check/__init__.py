@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from proxy.commands.doctor.command import check
+from proxy.commands.check.command import check
 
 __all__ = ["check"]

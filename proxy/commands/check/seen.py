@@ -1,4 +1,4 @@
-"""What the doctor looks at, as plain values: it judges without looking."""
+"""What `spillway check` looks at, as plain values: they are judged without looking."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
-from proxy.commands.doctor.seen import Around, Finding, SeenBackend, SeenModel
+from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
 from proxy.settings import Settings, is_here
 
 SMALL = 4096
