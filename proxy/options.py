@@ -1,4 +1,4 @@
-"""What the user chose, as the pure part and the stages see it; made from the settings by `proxy.app`."""
+"""What the user chose, as the pure part and the stages see it; made from the settings by `proxy.settings.choosing`."""
 
 from __future__ import annotations
 
