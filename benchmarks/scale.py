@@ -43,7 +43,7 @@ http {{
   access_log off; client_max_body_size 64m; keepalive_timeout 600s; keepalive_requests 100000;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  upstream replicas {{ server 127.0.0.1:{one}; server 127.0.0.1:{two}; keepalive 256; }}
+  upstream replicas {{ {servers} keepalive 256; }}
   server {{
     listen 127.0.0.1:{port} backlog=4096;
     location / {{
@@ -113,6 +113,18 @@ def _bare(upstream: int, folder: Path) -> Iterator[Layout]:
 
 
 @contextmanager
+def gateway(port: int, behind: Sequence[int], folder: Path) -> Iterator[None]:
+    """Run nginx on a port of loopback, which gives each of those behind it a request in turn."""
+    user = "user root;" if folder.owner() == "root" else ""
+    servers = " ".join(f"server 127.0.0.1:{each};" for each in behind)
+    config = folder / "gateway.conf"
+    config.write_text(_GATEWAY.format(folder=folder, user=user, port=port, servers=servers), encoding="utf-8")
+    with running([NGINX, "-p", str(folder), "-c", str(config)], folder / "gateway.log") as process:
+        process.wait_until_listening(port)
+        yield
+
+
+@contextmanager
 def _replicas(upstream: int, folder: Path) -> Iterator[Layout]:
     """Two, with one Redis, behind nginx; its memory and CPU do not count."""
     redis, port = free_port(), free_port()
@@ -123,15 +135,7 @@ def _replicas(upstream: int, folder: Path) -> Iterator[Layout]:
         one, two = (
             stack.enter_context(_spillway(upstream, folder, store, name=name)) for name in ("-one", "-two")
         )
-        user = "user root;" if folder.owner() == "root" else ""
-        config = folder / "gateway.conf"
-        config.write_text(
-            _GATEWAY.format(folder=folder, user=user, port=port, one=one.port, two=two.port), encoding="utf-8"
-        )
-        gateway = stack.enter_context(
-            running([NGINX, "-p", str(folder), "-c", str(config)], folder / "gateway.log")
-        )
-        gateway.wait_until_listening(port)
+        stack.enter_context(gateway(port, [one.port, two.port], folder))
         yield Layout(port, [*one.processes, *two.processes])
 
 

@@ -25,6 +25,9 @@ from tests.proxying import read_stream
 from tests.server.raw import Raw, chat, connected
 from tests.server.test_server import body_of
 from tests.store.stack import backend, history
+from tests.store.support import RedisServer, redis_server
+
+__all__ = ["redis_server"]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -96,17 +99,36 @@ class Pair:
     two: httpx.Client
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@contextmanager
+def two_workers(folder: Path, **settings: Any) -> Iterator[Pair]:
     silent = GenericFake([FakeModel("n", 2048)], summariser(qa()))
     with (
         backend(prompt_delay=0.2) as known,
         silent,
-        serving(tmp_path_factory.mktemp("pair"), known.url, silent.url) as proxy,
+        serving(folder, known.url, silent.url, **settings) as proxy,
         ExitStack() as stack,
     ):
         first, second = workers_of(proxy.pid)
         yield Pair(proxy, known, silent, at(first, proxy, stack), at(second, proxy, stack))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with two_workers(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def redis_pair(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with two_workers(tmp_path_factory.mktemp("redis_pair"), store=redis_server.url) as pair:
+        yield pair
+
+
+@pytest.fixture(params=["pair", pytest.param("redis_pair", marks=pytest.mark.slow)])
+def each_pair(request: pytest.FixtureRequest) -> Pair:
+    """With either store that workers can share."""
+    pair: Pair = request.getfixturevalue(request.param)
+    return pair
 
 
 def ask(client: httpx.Client, body: dict[str, Any]) -> httpx.Response:
@@ -115,17 +137,17 @@ def ask(client: httpx.Client, body: dict[str, Any]) -> httpx.Response:
     return answer
 
 
-def test_a_history_is_shortened_once_whichever_workers_are_asked(pair: Pair) -> None:
+def test_a_history_is_shortened_once_whichever_workers_are_asked(each_pair: Pair) -> None:
     messages = history("shared")
     body = {"model": "m", "messages": messages, "max_tokens": 10}
     with ExitStack() as stack, ThreadPoolExecutor(6) as pool:
-        first, second = workers_of(pair.proxy.pid)
-        clients = [at(worker, pair.proxy, stack) for worker in (first, second) * 3]
+        first, second = workers_of(each_pair.proxy.pid)
+        clients = [at(worker, each_pair.proxy, stack) for worker in (first, second) * 3]
         list(pool.map(lambda client: ask(client, body), clients))
-    sent = [request.json["messages"] for request in pair.known.chats()]
+    sent = [request.json["messages"] for request in each_pair.known.chats()]
     sent = [each for each in sent if "shared" in str(each)]
     asked = [each for each in sent if "Summarise" in str(each[-1]["content"])]
-    assert len(asked) == 1, pair.proxy.log
+    assert len(asked) == 1, each_pair.proxy.log
     forwarded = [each for each in sent if each not in asked]
     assert len(forwarded) == 6
     assert all(each == forwarded[0] for each in forwarded)
@@ -142,21 +164,21 @@ def test_what_one_worker_has_shortened_the_other_takes_at_once(pair: Pair) -> No
         assert later.headers["x-spillway-action"] == "forwarded"
 
 
-def test_a_window_that_one_worker_has_learned_the_other_knows(pair: Pair) -> None:
+def test_a_window_that_one_worker_has_learned_the_other_knows(each_pair: Pair) -> None:
     def window(client: httpx.Client) -> Any:
         backends = client.get("/spillway/models").json()["backends"]
         found = [each["models"]["n"] for each in backends if "n" in each["models"]]
         return found[0].get("window")
 
-    ask(
-        pair.one, {**ASK, "messages": history("learning", 12)}
-    )  # which the backend refuses, and names its window
-    assert (window(pair.one)["value"], window(pair.one)["trust"]) == (2048, "learned")
-    wait_until(lambda: (window(pair.two) or {}).get("trust") == "learned", 20)
-    assert window(pair.two)["value"] == 2048
-    refused = pair.silent.overflows
-    ask(pair.two, {**ASK, "messages": history("knowing", 12)})
-    assert pair.silent.overflows == refused
+    one, two, silent = each_pair.one, each_pair.two, each_pair.silent
+    # Which the backend refuses, and names its window.
+    ask(one, {**ASK, "messages": history("learning", 12)})
+    assert (window(one)["value"], window(one)["trust"]) == (2048, "learned")
+    wait_until(lambda: (window(two) or {}).get("trust") == "learned", 20)
+    assert window(two)["value"] == 2048
+    refused = silent.overflows
+    ask(two, {**ASK, "messages": history("knowing", 12)})
+    assert silent.overflows == refused
 
 
 def requests_counted(client: httpx.Client) -> float:

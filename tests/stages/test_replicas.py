@@ -1,37 +1,111 @@
-"""Two replicas behind one Redis: a compaction is made once and serves both."""
+"""Two replicas with one Redis behind nginx: no summary is written twice, and what one has learned the other knows."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
-from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
-from tests.proxying import running_proxy
+import httpx
+import pytest
+
+from benchmarks.process import free_port
+from benchmarks.scale import gateway
+from tests.fakes import FakeModel, GenericFake, LlamaCppFake, qa, summariser, wait_until
+from tests.proxying import Proxy, running_proxy
+from tests.store.stack import history
 from tests.store.support import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 
 
-def test_replicas_share_one_compaction_and_its_checkpoint(redis_server: RedisServer) -> None:
-    roles = ("user", "assistant")
-    messages: list[dict[str, Any]] = [
-        {"role": roles[n % 2], "content": f"shared {n} " + "word " * 150} for n in range(11)
-    ]
-    body = {"model": "m", "messages": messages, "max_tokens": 10}
-    store = redis_server.url
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], summariser(qa()), prompt_delay=0.2) as fake,
-        running_proxy(fake, store=store) as one,
-        running_proxy(fake, store=store) as two,
-    ):
-        with ThreadPoolExecutor(6) as pool:
-            answers = list(pool.map(lambda proxy: proxy.chat(body), [one, two] * 3))
-        assert {answer.status_code for answer in answers} == {200}
-        sent = [request.json["messages"] for request in fake.chats()]
-        asked = [each for each in sent if "Summarise" in str(each[-1]["content"])]
-        assert len(asked) == 1
-        forwarded = [each for each in sent if each not in asked]
-        assert all(each == forwarded[0] for each in forwarded)
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    one: Proxy
+    two: Proxy
+    both: httpx.Client
+    """Through the gateway, which sends requests to either."""
+    known: LlamaCppFake
+    """Has the model `m`, and tells its window."""
+    silent: GenericFake
+    """Has the models `n0` to `n3`, and tells no window."""
+
+
+@pytest.fixture(scope="module")
+def replicas(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    if shutil.which("nginx") is None:
+        pytest.skip("nginx is not installed")
+    known = LlamaCppFake([FakeModel("m", 2048)], summariser(qa()), prompt_delay=0.1)
+    silent = GenericFake([FakeModel(f"n{number}", 2048) for number in range(4)], summariser(qa()))
+    with ExitStack() as stack:
+        stack.enter_context(known)
+        stack.enter_context(silent)
+        one, two = (
+            stack.enter_context(running_proxy(known, silent, store=redis_server.url)) for _ in range(2)
+        )
+        port = free_port()
+        behind = [int(proxy.url.rsplit(":", 1)[1]) for proxy in (one, two)]
+        stack.enter_context(gateway(port, behind, tmp_path_factory.mktemp("gateway")))
+        both = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
+        yield Replicas(one, two, stack.enter_context(both), known, silent)
+
+
+def ask(client: httpx.Client, messages: list[dict[str, Any]], model: str = "m") -> httpx.Response:
+    body = {"model": model, "messages": messages, "max_tokens": 10}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def window(proxy: Proxy, model: str) -> tuple[int, str] | None:
+    """The one that a replica believes in, and why."""
+    backends = proxy.client.get("/spillway/models").json()["backends"]
+    found = next(each["models"][model] for each in backends if model in each["models"]).get("window")
+    return None if found is None else (found["value"], found["trust"])
+
+
+def test_a_summary_is_written_once_and_serves_both(replicas: Replicas) -> None:
+    messages = history("shared")
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: ask(replicas.both, messages), range(6)))
+    sent = [request.json["messages"] for request in replicas.known.chats()]
+    sent = [each for each in sent if "shared" in str(each)]
+    asked = [each for each in sent if "Summarise" in str(each[-1]["content"])]
+    assert len(asked) == 1
+    forwarded = [each for each in sent if each not in asked]
+    assert len(forwarded) == 6
+    assert all(each == forwarded[0] for each in forwarded)
+    for number in range(4):
+        messages += [
+            {"role": "assistant", "content": "Noted."},
+            {"role": "user", "content": f"And {number}?"},
+        ]
+        assert ask(replicas.both, messages).headers["x-spillway-action"] == "forwarded"
+
+
+def test_the_next_turn_after_a_summary_may_come_to_the_other_replica(replicas: Replicas) -> None:
+    pair = [replicas.one, replicas.two]
+    for number in range(2):
+        here, there = pair[number % 2], pair[1 - number % 2]
+        messages = history(f"passed on {number}")
+        assert ask(here.client, messages).headers["x-spillway-action"] == "compacted"
         messages += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": "And?"}]
-        later = two.chat({"model": "m", "messages": messages, "max_tokens": 10})
-        assert later.headers["x-spillway-action"] == "forwarded"
+        assert ask(there.client, messages).headers["x-spillway-action"] == "forwarded"
+
+
+def test_what_replicas_learn_at_the_same_time_both_know(replicas: Replicas) -> None:
+    """All of it stands under one name in the store, and neither writes over what the other has."""
+    learning = [(replicas.one, "n0"), (replicas.two, "n1"), (replicas.one, "n2"), (replicas.two, "n3")]
+    with ThreadPoolExecutor(4) as pool:  # each is refused, and the refusal names the window
+        list(pool.map(lambda each: ask(each[0].client, history(f"of {each[1]}", 12), each[1]), learning))
+    for proxy in (replicas.one, replicas.two):
+        for _, model in learning:
+            wait_until(lambda proxy=proxy, model=model: window(proxy, model) == (2048, "learned"), 20)  # type: ignore[misc]  # bound at once
+    refused = replicas.silent.overflows
+    for _, model in learning:
+        for number in range(2):
+            ask(replicas.both, history(f"knowing {model} {number}", 12), model)
+    assert replicas.silent.overflows == refused
