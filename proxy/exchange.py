@@ -27,6 +27,7 @@ TellWhenGone: TypeAlias = Callable[[Callable[[], None] | None], None]
 SendMessage: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
 
 
+_ID = b"x-request-id"
 _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 """A request id as clients make them: nothing that could break a header, a log line or a table."""
 _PROCESS = token_hex(8)
@@ -56,12 +57,29 @@ class Intake:
 
 
 class Exchange:
-    """A request being answered. Header names are lower case, as ASGI gives them."""
+    """A request being answered. Header names are lower case, as ASGI gives them. What is not known of it yet stands in the class."""
 
     halted = False
     """Whether somebody who looks at it had it end."""
     _task: asyncio.Task[Any] | None = None
     """In which it is served."""
+    tenant = ""
+    """A digest of whom it came from: histories of different ones never meet."""
+    trusted = False
+    """Whether it came from somebody who may know all: by a key, or because none is asked for."""
+    added: Headers = ()
+    """Headers that its answer has, whatever it is."""
+    status = 0
+    """What the client was answered; 0: nothing yet."""
+    started = False
+    ended = False
+    gone = False
+    """Whether the client has left."""
+    _begun: tuple[bytes, bool] | None = None
+    """A piece of the body that was looked at, and whether there are more."""
+    _uploaded: asyncio.Event | None = None
+    """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
+    _held = 0
 
     def __init__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
         self.method: str = scope["method"]
@@ -72,29 +90,12 @@ class Exchange:
             self.target += b"?" + self.query
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self._first = dict(reversed(self.headers))
-        self.id = _id_in(self._first.get(b"x-request-id"))
+        self.id = _id_in(self._first.get(_ID))
         """The client's own `x-request-id` if it sent a sane one, else one of ours; every answer carries it."""
         self.version: str = scope.get("http_version", "1.1")
-        self.tenant = ""
-        """A digest of whom it came from: histories of different ones never meet."""
-        self.trusted = False
-        """Whether it came from somebody who may know all: by a key, or because none is asked for."""
-        self.added: Headers = ()
-        """Headers that its answer has, whatever it is."""
-        self.status = 0
-        """What the client was answered; 0: nothing yet."""
-        self.started = False
-        self.ended = False
-        self.gone = False
-        """Whether the client has left."""
         self._receive = receive
         self._send = send
-        self._begun: tuple[bytes, bool] | None = None
-        """A piece of the body that was looked at, and whether there are more."""
-        self._uploaded: asyncio.Event | None = None
-        """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
         self._intake: Intake = scope.get("spillway.intake") or Intake()
-        self._held = 0
         # Taken out of the scope, which would go round in a circle with it.
         self._tell_when_gone: TellWhenGone | None = scope.pop("spillway.gone", None)
 
@@ -333,11 +334,10 @@ class Exchange:
         self.status = status
         if self._uploaded is not None:
             self._uploaded.set()
-        told = [
-            header if header[0] != b"x-request-id" else (b"x-upstream-request-id", header[1])
-            for header in (*headers, *self.added)
-        ]
-        told.append((b"x-request-id", self.id.encode()))
+        told = [*headers, *self.added]
+        if _ID in dict(told):
+            told = [(b"x-upstream-request-id" if name == _ID else name, value) for name, value in told]
+        told.append((_ID, self.id.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": told})
 
     def write(self, data: bytes) -> Awaitable[None]:

@@ -31,8 +31,12 @@ _ROLES = {role: role.encode() + b"\0" for role in ("system", "developer", "user"
 
 def link(previous: bytes, message: Any) -> bytes:
     """Digest of the prefix that ends with `message`, from the digest of the prefix before it."""
-    content = message.get("content") if isinstance(message, dict) and len(message) == 2 else None
-    if isinstance(content, str) and (role := _ROLES.get(str(message.get("role")))) is not None:
+    if (
+        type(message) is dict
+        and len(message) == 2
+        and type(content := message.get("content")) is str
+        and (role := _ROLES.get(str(message.get("role")))) is not None
+    ):
         data = b"%b%b%b" % (previous, role, content.encode("utf-8", "surrogatepass"))
     else:
         text = dump(message)

@@ -57,15 +57,17 @@ class Account:
         outcome = record.outcome
         if outcome.tokens_after is None:
             return 0
-        full, window = _full(record), outcome.window
-        without = full if window is None else min(full, window)
+        without = _full(record)
+        if (window := outcome.window) is not None and without > window:
+            without = window
+            self.prompts += 1
         self.requests += 1
         self.without += without
         self.sent += record.asked
         self.spent += record.spent
         self.waited += outcome.compaction_seconds
-        self.prompts += window is not None and full > window
-        self.answers += outcome.resumes > 0
+        if outcome.resumes:
+            self.answers += 1
         if outcome.reused and any(isinstance(event, e.Stabilised) for _, event in outcome.story):
             self.avoided += outcome.reused
         if outcome.unlike == "shortened" and outcome.repeated is not None:

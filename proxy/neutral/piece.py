@@ -116,6 +116,6 @@ def arguments_of(written: str) -> dict[str, Any]:
 
 def whole_number(value: Any) -> int:
     """A count as a backend reported it, 0 for anything that is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
-        return 0
-    return int(value)
+    if type(value) is int:  # as nearly all of them are
+        return value if 0 <= value < _LARGEST else 0
+    return int(value) if isinstance(value, float) and 0 <= value < _LARGEST else 0

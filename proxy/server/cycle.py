@@ -17,6 +17,8 @@ from proxy.wire.jsontext import dumps
 _log = logging.getLogger("spillway.server")
 
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_OURS = frozenset({b"connection", b"transfer-encoding"})
+"""Headers that are written here."""
 _DISCONNECT: AsgiMessage = {"type": "http.disconnect"}
 
 
@@ -202,23 +204,26 @@ class Cycle:
         if not 200 <= status <= 999:
             raise RuntimeError(f"{status} is no status of an answer")
         self._expects = False
+        headers = message["headers"]
+        named = {name.lower(): value for name, value in headers}
+        if (length := named.get(b"content-length")) is not None:
+            self._left = int(length)
+        if not _OURS.isdisjoint(named):
+            headers = [pair for pair in headers if self._passes(*pair)]
         out = [_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        for name, value in message["headers"]:
-            lower = name.lower()
-            if lower == b"content-length":
-                self._left = int(value)
-            elif lower == b"transfer-encoding":
-                continue
-            elif lower == b"connection":
-                self.keep_alive = self.keep_alive and b"close" not in value.lower()
-                continue
-            out.append(b"%b: %b\r\n" % (name, value))
+        out += [b"%b: %b\r\n" % pair for pair in headers]
         self._frame(status, out)
         head = b"".join(out)
         if head.count(b"\n") != len(out) or head.count(b"\r") != len(out) or b"\0" in head:
             raise RuntimeError("a header of the answer has a line break in it")
         self.started = True
         self._line.begin(head + b"\r\n")
+
+    def _passes(self, name: bytes, value: bytes) -> bool:
+        """Whether a header goes out as it is: how the answer is framed, and what becomes of the connection, is told here."""
+        if name.lower() == b"connection":
+            self.keep_alive = self.keep_alive and b"close" not in value.lower()
+        return name.lower() not in _OURS
 
     def _frame(self, status: int, out: list[bytes]) -> None:
         """How the end of the body is told (RFC 9112, section 6.3), and what becomes of the connection."""

@@ -84,8 +84,11 @@ def _guided(request: Request, options: Options, window: int | None) -> Request:
 
 
 def _prompted(request: Request, options: Options, window: int | None) -> Request:
-    text, lead = options.own_system_prompt, leading_system(request.messages)
-    if text is None and lead and window is not None and options.shortens_agents:
+    text = options.own_system_prompt
+    if text is None and not options.shortens_agents:
+        return request
+    lead = leading_system(request.messages)
+    if text is None and lead and window is not None:
         text = _of_agent(request, lead, options, window)
     if text is None or not lead:
         # A request without a system prompt gets none: it may be a chore of the client's own.

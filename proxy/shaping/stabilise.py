@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.history.cachemarks import MARK, all_unmarked
 from proxy.history.stable import BILLING, MARKS
-from proxy.neutral.request import Message, Request, leading_system
+from proxy.neutral.request import SYSTEM_ROLES, Message, Request
 
 _BILLING = "x-anthropic-billing-header:"
 """How the first line of Claude Code's (2.1) system prompt begins. It is no instruction, and another one in every conversation,
@@ -40,7 +40,7 @@ def stabilised(request: Request, kinds: Collection[str], *, takes_marks: bool) -
 
 def _unbilled(messages: list[Message]) -> list[Message] | None:
     """The messages without the line at their front; None if there is none."""
-    if not leading_system(messages[:1]):
+    if not messages or messages[0].get("role") not in SYSTEM_ROLES:
         return None
     first = messages[0]
     content = first.get("content")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 _SAFE = 0.97
 """Share of the window that the upper bound of a prompt may fill: a prompt of exactly the window is refused
@@ -17,9 +18,9 @@ _DEEP = 1 / 4
 """Share of what is left that a compaction comes down to then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContextBudget:
-    """One model's window in tokens and the fractions of it at which Spillway acts.
+    """One model's window in tokens and the fractions of it at which Spillway acts. Many requests share one.
 
     `fixed` are tokens of what no compaction touches: system prompt, tools, the template. Where they take most of the
     target, trigger and target move up into what they leave: a compaction would else be due again at once. `within` are the
@@ -33,17 +34,17 @@ class ContextBudget:
     fixed: int = 0
     within: int | None = None
 
-    @property
+    @cached_property
     def zone(self) -> int:
         """Tokens of the window in which prompts are to stay: twice what can't be shortened, if they are to stay in less."""
         return self.window if self.within is None else min(self.window, max(self.within, 2 * self.fixed))
 
-    @property
+    @cached_property
     def is_tight(self) -> bool:
         """Whether what can't be shortened takes so much that the rest is managed within what it leaves."""
         return self.fixed > self.zone * self.target * _FIXED
 
-    @property
+    @cached_property
     def goal(self) -> int:
         """Prompt tokens to come down to when compacting."""
         aimed = self.zone * self.target
@@ -55,19 +56,19 @@ class ContextBudget:
         between = self.target + (self.trigger - self.target) * _ENOUGH
         return max(self.goal, int(self.zone * between))
 
-    @property
+    @cached_property
     def due(self) -> float:
         """Prompt tokens at which a compaction is due."""
         base = self.zone * self.trigger
         left = self.fixed + (self.zone - self.fixed) * self.trigger
         return max(base, min(self.ceiling, left)) if self.is_tight else base
 
-    @property
+    @cached_property
     def limit(self) -> int:
         """Prompt tokens that surely fit."""
         return int(self.window * _SAFE)
 
-    @property
+    @cached_property
     def pause_point(self) -> int:
         """Prompt and completion tokens together at which a running answer is paused."""
         return int(self.window * self.pause)
@@ -77,7 +78,7 @@ class ContextBudget:
         """Prompt tokens up to which a prompt may be filled for one turn: an answer has as much room as it has without that."""
         return int(self.due)
 
-    @property
+    @cached_property
     def ceiling(self) -> int:
         """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
         return int(self.zone * (self.trigger + self.pause) / 2)

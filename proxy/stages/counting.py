@@ -42,8 +42,10 @@ class Counting:
         self._asked: set[tuple[ModelKey, bytes]] = set()
         self._cut: dict[tuple[str, bytes], None] = {}
 
-    async def measure(self, route: Route, profile: ModelProfile, body: Mapping[str, Any]) -> Estimate:
-        """Estimate the prompt tokens of a body for a model.
+    async def measure(
+        self, route: Route, profile: ModelProfile, body: Mapping[str, Any], *, short: bool = False
+    ) -> Estimate:
+        """Estimate the prompt tokens of a body for a model; `short`: it is known to be, see `Meter.measure`.
 
         Raises:
             BadRequest: something in it is nested too deeply to be counted.
@@ -56,7 +58,7 @@ class Counting:
         if key not in self._loaded:
             self._loaded.add(key)
             await self._load(key)
-        return await self.meter.measure(key, body)
+        return await self.meter.measure(key, body, short=short)
 
     async def exactly(self, route: Route, body: Mapping[str, Any]) -> int:
         """Prompt tokens of a body as the backend counts them; an estimate where it does not, or not soon."""

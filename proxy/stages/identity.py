@@ -23,9 +23,8 @@ def conversation_of(exchange: Exchange, request: Request) -> str:
 
     Another client may give the same name to another conversation: checkpoints are found by content alone.
     """
-    any_ = not _ANY_NAME.isdisjoint(exchange.by_name)
-    named = (exchange.header(name) for name in (_NAMED if any_ else ()))
-    name = next(filter(None, (*named, request.conversation)), "")
+    named = () if _ANY_NAME.isdisjoint(exchange.by_name) else map(exchange.header, _NAMED)
+    name = next(filter(None, named), request.conversation)
     if not name:
         return ""
     said = f"{exchange.tenant}|{name}".encode("utf-8", "surrogatepass")

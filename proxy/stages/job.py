@@ -164,12 +164,12 @@ class Job:
     @property
     def budget(self) -> ContextBudget | None:
         """None while the window is not known: then nothing is managed."""
-        window = self.profile.window or self.assumed
-        estimate = self.prompt.estimate
-        if window is not self._budget[0] or estimate is not self._budget[1]:
+        window, estimate = self.profile.window or self.assumed, self.prompt.estimate
+        known_window, known_estimate, budget = self._budget
+        if window is not known_window or estimate is not known_estimate:
             budget = None if window is None else self.options.budget(window.value, estimate.fixed)
             self._budget = window, estimate, budget
-        return self._budget[2]
+        return budget
 
     @property
     def is_due(self) -> bool:

@@ -122,7 +122,8 @@ class Preparer:
         await self._prepare(job, emulate=True)
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:
-        form = await self._in_form(job, emulate=emulate)
+        short = _is_short(job.asked)
+        form = await self._in_form(job, emulate=emulate, short=short)
         request, messages = form.request, form.messages
         if request.continues:
             backend = job.route.upstream.prober.known_backend
@@ -133,7 +134,7 @@ class Preparer:
         sent: Sequence[Message] = messages[lead:]
         if job.restored:
             sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
-        links = chain(sent) if _is_short(job.asked) else await self._chain(job.asked, sent)
+        links = chain(sent) if short else await self._chain(job.asked, sent)
         stable = self._fronts.keep(job.scope, links, system, sent, job.options.stabilise)
         system, sent = stable.system, stable.sent
         # The newest message is never covered, not even where the same loop has been run before.
@@ -156,7 +157,9 @@ class Preparer:
             history=history,
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
-            estimate=await self._counting.measure(job.route, job.profile, body),
+            estimate=await self._counting.measure(
+                job.route, job.profile, body, short=short and checkpoint is None and not job.restored
+            ),
             untouched=checkpoint is None
             and messages is request.messages
             and shown is sent
@@ -170,13 +173,14 @@ class Preparer:
         if checkpoint is not None:
             await self._recaller.recall(job)
 
-    async def _in_form(self, job: Job, *, emulate: bool) -> _Form:
+    async def _in_form(self, job: Job, *, emulate: bool, short: bool) -> _Form:
         """The request as the policy has it, what it offers as text, and its messages as backends take them."""
         profile, model = job.profile, job.route.model
         window = profile.window.value if profile.window is not None else None
-        tools = [job.asked.body.get(form) for form in ("tools", "functions")]
-        small = _is_small(job.asked)
-        heavy = not small and is_heavy(tools, HEAVY_TOOLS)
+        small = short or _is_small(job.asked)
+        heavy = not small and is_heavy(
+            [job.asked.body.get(form) for form in ("tools", "functions")], HEAVY_TOOLS
+        )
         asked, options = job.asked, job.options
         request, made = await apart(heavy, shaped, asked, options, window)
         search = ""
@@ -188,7 +192,7 @@ class Preparer:
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
         own = rules if offer is None else RepairRules()
-        if _is_short(asked):
+        if short:
             messages, kinds = tidied(request.messages, own)
         else:
             messages, kinds = await self._tidied(request.messages, own, small=small)

@@ -30,6 +30,9 @@ async def tell_shaped(
 
     `wished`: the history before its results were brought within the limits; `made`: what became of the parts in front of it.
     """
+    shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
+    if shown is wished and not made:
+        return
 
     async def tokens(messages: Sequence[Message]) -> float:
         return sum(await apart(is_heavy(messages, HEAVY), counting.meter.costs, job.key, messages))
@@ -37,7 +40,6 @@ async def tell_shaped(
     saved: dict[str, int] = {
         step.kind: round(await tokens(step.left_out) - await tokens(step.put_in)) for step in made
     }
-    shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
     begins = len(shown) if shown is wished else 0 if checkpoint is None else checkpoint.covered
     if changed := [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]:
         whole = await tokens([wished[at] for at in changed])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, get_args
 
 from proxy.neutral.record import record
 from proxy.telemetry.events import Answering, CheckpointKept, Event, Failed, Finished, Received, Taken
-from proxy.telemetry.outcome import NOTED, Outcome
+from proxy.telemetry.outcome import NOTED, Noted, Outcome
 from proxy.wire.headers import Headers
 
 
@@ -31,8 +31,13 @@ UNKEPT: frozenset[type] = frozenset({Received, Taken, Answering, CheckpointKept}
 """Those that are no part of what happened, or in which there is what was said."""
 Listener: TypeAlias = Callable[[Told], None]
 """Called at once, in order. It must be quick, and must not raise."""
+Plan: TypeAlias = tuple[Noted | None, bool, tuple[Listener, ...]]
+"""What is done with an event of one type: how the outcome takes it in, whether it is kept, who is told."""
 Carrier: TypeAlias = Callable[[Outcome, Headers], Headers]
 """What the headers become of a request to a backend that is sent for the one with this outcome."""
+
+
+_UNHEARD: dict[type, Plan] = {kind: (NOTED.get(kind), kind not in UNKEPT, ()) for kind in ALL}
 
 
 class Journals:
@@ -42,8 +47,8 @@ class Journals:
         """`clock` gives seconds that never go back."""
         self.clock = self._clock = clock
         self._listeners: list[tuple[Listener, frozenset[type], bool]] = []
-        self._by_type: dict[type, tuple[Listener, ...]] = {}
-        self._aside: dict[type, tuple[Listener, ...]] = {}
+        self._by_type = dict(_UNHEARD)
+        self._aside = dict(_UNHEARD)
         self.keeping = 0
         """Events of each request that are kept with its outcome: as many as somebody would show."""
         self.carrier: Carrier | None = None
@@ -64,8 +69,8 @@ class Journals:
 
         def stop() -> None:
             self._listeners.remove(entry)
-            self._by_type.clear()
-            self._aside.clear()
+            self._by_type.update(_UNHEARD)
+            self._aside.update(_UNHEARD)
             for each in self._listeners:
                 self._enter(each)
 
@@ -75,7 +80,8 @@ class Journals:
         listener, types, aside = entry
         for by_type in (self._aside,) if aside else (self._by_type, self._aside):
             for kind in types:
-                by_type[kind] = (*by_type.get(kind, ()), listener)
+                noted, kept, listeners = by_type[kind]
+                by_type[kind] = noted, kept, (*listeners, listener)
 
     def open(self, request_id: str) -> Journal:
         """The journal of a request that has just come."""
@@ -90,7 +96,7 @@ class Journals:
 
     def silent(self) -> Journal:
         """A journal that nobody reads, for a request that is only looked at."""
-        return Journal("", {}, self._clock)
+        return Journal("", _UNHEARD, self._clock)
 
 
 class Journal:
@@ -99,15 +105,15 @@ class Journal:
     def __init__(
         self,
         request_id: str,
-        listeners: Mapping[type, Sequence[Listener]],
+        plans: Mapping[type, Plan],
         clock: Callable[[], float],
         carrier: Carrier | None = None,
         keeping: int = 0,
     ) -> None:
-        """`listeners` are those of each type of event; who comes or goes is looked up anew each time. `keeping`: see `Journals`."""
+        """`plans` are those of each type of event, looked up anew each time. `keeping`: see `Journals`."""
         self.outcome = Outcome(id=request_id)
         self.clock = clock
-        self._listeners = listeners
+        self._plans = plans
         self._carrier = carrier
         self._keeping = keeping
         self._since = clock()
@@ -124,12 +130,14 @@ class Journal:
         """Something happened. What comes after the end is no part of the request any more, and told nobody."""
         if self._closed:
             return
-        now, kind, outcome = self.clock(), type(event), self.outcome
-        if (noted := NOTED.get(kind)) is not None:
-            noted(outcome, event, now - self._since)
-        if len(outcome.story) < self._keeping and kind not in UNKEPT:
-            outcome.story.append((now - self._since, event))
-        if (listeners := self._listeners.get(kind)) is not None:
+        outcome, now = self.outcome, self.clock()
+        since = now - self._since
+        noted, kept, listeners = self._plans[type(event)]
+        if noted is not None:
+            noted(outcome, event, since)
+        if kept and len(outcome.story) < self._keeping:
+            outcome.story.append((since, event))
+        if listeners:
             told = Told(outcome.id, now, event, outcome)
             for listener in listeners:
                 listener(told)

@@ -192,7 +192,7 @@ class Metrics:
         for kind, tokens in outcome.shaped.items():
             self._inc(self._shaped, outcome, kind, by=tokens)
         if outcome.usage is not None:
-            self._used(outcome, outcome.usage)
+            self._used(outcome, outcome.usage, where)
         if outcome.repeated is not None:
             self._cache(outcome, where)
         if (fill := outcome.fill) is not None:
@@ -200,27 +200,27 @@ class Metrics:
         if outcome.first_byte is not None:
             self._observe(self._first_byte, where, outcome.first_byte)
 
-    def _used(self, outcome: Outcome, usage: Mapping[str, Any]) -> None:
+    def _used(self, outcome: Outcome, usage: Mapping[str, Any], where: tuple[str, str]) -> None:
         details = usage.get("prompt_tokens_details")
-        told = whole_number(details.get("cached_tokens")) if isinstance(details, Mapping) else 0
-        self._spent(
-            outcome,
-            prompt=whole_number(usage.get("prompt_tokens")),
-            completion=whole_number(usage.get("completion_tokens")),
-            cached=told or outcome.reused or 0,
-            recalled=outcome.recalled_tokens,
-        )
+        cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0
+        key = self._asker(outcome)
+        for kind, tokens in (
+            ("prompt", whole_number(usage.get("prompt_tokens"))),
+            ("completion", whole_number(usage.get("completion_tokens"))),
+            ("cached", cached or outcome.reused),
+            ("recalled", outcome.recalled_tokens),
+        ):
+            if tokens:
+                self._pending[self._usage, (*where, key, kind)] += tokens
 
     def _summarised(self, outcome: Outcome, event: e.Summarised) -> None:
         self._inc(self._summaries, outcome, event.verdict)
-        self._spent(outcome, summary=event.tokens)
+        if event.tokens:
+            self._inc(self._usage, outcome, self._asker(outcome), "summary", by=event.tokens)
 
-    def _spent(self, outcome: Outcome, **tokens: int) -> None:
-        """Put tokens on the account of whoever asked."""
-        key = owner(outcome.credential) if self._keyed and outcome.credential else ""
-        for kind, number in tokens.items():
-            if number:
-                self._inc(self._usage, outcome, key, kind, by=number)
+    def _asker(self, outcome: Outcome) -> str:
+        """Whose account tokens are put on, as a label; empty: everybody's."""
+        return owner(outcome.credential) if self._keyed and outcome.credential else ""
 
     def _cache(self, outcome: Outcome, where: tuple[str, str]) -> None:
         prompts, repeated, reused, breaks = self._caches

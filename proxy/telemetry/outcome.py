@@ -296,7 +296,8 @@ def _resumed(outcome: Outcome, _: e.Resumed, __: float) -> None:
     outcome.doing = "answering"
 
 
-NOTED: dict[type, Callable[[Outcome, Any, float], None]] = {
+Noted: TypeAlias = Callable[[Outcome, Any, float], None]
+NOTED: dict[type, Noted] = {
     e.Received: _received,
     e.Named: _named,
     e.Routed: _routed,

@@ -15,6 +15,7 @@ from proxy.counting.features import NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, a
 from proxy.counting.images import ImageRule
 from proxy.history.prefixes import LEAST, Found, Known, Prefixes
 from proxy.neutral.record import record
+from proxy.neutral.request import SYSTEM_ROLES
 from proxy.neutral.weight import is_heavy
 from proxy.tokens.vocabulary import Vocabulary, text_vector
 
@@ -47,12 +48,10 @@ class TextCache:
 
     def get(self, key: _TextKey) -> Vector | None:
         """The vector, if known."""
-        vector = self._vectors.get(key)
-        if vector is not None:
-            with self._lock:
-                if key in self._vectors:
-                    self._vectors.move_to_end(key)
-        return vector
+        with self._lock:
+            if (vector := self._vectors.get(key)) is not None:
+                self._vectors.move_to_end(key)
+            return vector
 
     def put(self, key: _TextKey, vector: Vector) -> None:
         """Keep a vector."""
@@ -202,22 +201,17 @@ def _read(
     """Messages counted, of which the first `common` are known."""
     if common == len(messages) == len(known.vectors):
         return known
-    digests, vectors = list(known.digests[:common]), list(known.vectors[:common])
+    digests, new = list(known.digests[:common]), messages[common:]
     previous = digests[-1] if digests else b""
-    for message in messages[common:]:
-        previous = link(previous, message)
-        digests.append(previous)
-        vectors.append(vectorizer.message(message))
-    return Segment(vectors, digests)
+    digests += [previous := link(previous, message) for message in new]
+    return Segment([*known.vectors[:common], *map(vectorizer.message, new)], digests)
 
 
 def _halves(messages: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     """The leading system messages, and the others."""
     lead = 0
-    while lead < len(messages) and _is_system(messages[lead]):
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in SYSTEM_ROLES:
+            break
         lead += 1
     return messages[:lead], messages[lead:]
-
-
-def _is_system(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") in {"system", "developer"}

@@ -56,8 +56,8 @@ class Meter:
         """
         await self._models.warm(key)
 
-    async def measure(self, key: ModelKey, body: Mapping[str, Any]) -> Estimate:
-        """Estimate the prompt tokens of a chat completion body.
+    async def measure(self, key: ModelKey, body: Mapping[str, Any], *, short: bool = False) -> Estimate:
+        """Estimate the prompt tokens of a chat completion body; `short`: the caller knows it to be, see `is_long`.
 
         Raises:
             BadRequest: `messages` is no list, or something is nested too deeply to be counted.
@@ -67,7 +67,7 @@ class Meter:
             raise BadRequest("messages must be a list", param="messages")
         model = self._models.get(key)
         vectorizer = model.vectorizer or await self._models.vectorizer(model)
-        if (none := model.extras.without(body)) is not None and not is_long(messages):
+        if (none := model.extras.without(body)) is not None and (short or not is_long(messages)):
             return self._estimate(model, vectorizer, none, history_of(vectorizer, messages))
         draft = self._histories.draft(vectorizer, messages)
         extras_draft = model.extras.draft(vectorizer, body)
