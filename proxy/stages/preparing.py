@@ -144,6 +144,7 @@ class Preparer:
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         shown = await limited(job, wished)
         history = shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
+        short = short and history is shown and not job.restored
         fields = narrowing(job, request, form.offer, sent, checkpoint)
         body = {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
@@ -157,9 +158,7 @@ class Preparer:
             history=history,
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
-            estimate=await self._counting.measure(
-                job.route, job.profile, body, short=short and checkpoint is None and not job.restored
-            ),
+            estimate=await self._counting.measure(job.route, job.profile, body, short=short),
             untouched=checkpoint is None
             and messages is request.messages
             and shown is sent

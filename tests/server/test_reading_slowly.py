@@ -47,7 +47,7 @@ def test_the_last_answer_of_a_connection_is_whole_on_a_slow_line(
     with (
         raw_backend(large) as backend,
         # The guard looks four times in this.
-        running_proxy(backend.setting, client_timeout=0.4) as proxy,
+        running_proxy(backend.setting, client_timeout=2.0) as proxy,
         connected(proxy.url, window=65536) as client,
     ):
         client.send(asked)
