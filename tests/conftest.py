@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -38,6 +39,16 @@ FUZZ_UNTIL = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "inf")
 """What has not begun by then is left out: `make fuzz` takes the tests in another order each time."""
 
 LOOPBACK = ("127.", "::1", "localhost")
+
+
+# What is imported while tests are collected stays: looking through it again and again for garbage would take a third of that time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected again, and looked for in what the tests make alone."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup() -> None:

@@ -33,4 +33,5 @@ class Leftovers:
 
 def _held() -> set[asyncio.Lock]:
     """Every lock that somebody holds, wherever it is."""
-    return {thing for thing in gc.get_objects() if isinstance(thing, asyncio.Lock) and thing.locked()}
+    # By its type alone: to ask half a million objects of what they are instances takes a second.
+    return {thing for thing in gc.get_objects() if type(thing) is asyncio.Lock and thing.locked()}
