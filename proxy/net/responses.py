@@ -79,6 +79,15 @@ def plain_body(response: httpx.Response, body: bytes, limit: int) -> bytes | Non
     return plain
 
 
+def plain_error(response: httpx.Response, body: bytes) -> bytes:
+    """The body of an error without its content-encoding; as it came if that can't be undone."""
+    try:
+        plain = plain_body(response, body, ERROR_BYTES)
+    except Undecodable:
+        plain = None
+    return body if plain is None else plain
+
+
 async def _take(response: httpx.Response, body: bytearray, limit: int) -> bool:
     """Add to `body` what is left of the response, and close that; False when it is more than `limit` bytes.
 

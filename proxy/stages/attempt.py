@@ -18,8 +18,8 @@ from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
 from proxy.errors import UpstreamUnavailable
 from proxy.net.headers import decodable, uncompressed
-from proxy.net.inflate import Undecodable, readable
-from proxy.net.responses import ERROR_BYTES, body_of, error_of, is_event_stream, plain_body
+from proxy.net.inflate import readable
+from proxy.net.responses import body_of, error_of, is_event_stream, plain_error
 from proxy.shortening.continuation import ContinuationRequest
 from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
@@ -144,7 +144,7 @@ class Attempts:
             return Attempted(plain, estimate, ask, min(bound.values(), default=None))
         said = await self._read(job, response)
         final = response.status_code >= 500 or response.status_code in _FINAL
-        overflow = recognise(response.status_code, _readable_of(response, said))
+        overflow = recognise(response.status_code, plain_error(response, said))
         return self._refusal(job, overflow, None, how=how, final=final)
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
@@ -178,7 +178,7 @@ class Attempts:
 
     def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
         """What a response that is no stream refuses; None: it is an answer, or an error that nothing helps against."""
-        status, body = response.status_code, _readable_of(response, body)
+        status, body = response.status_code, plain_error(response, body)
         if status < 400 and status != 0 and not is_refusal(body):
             return None
         overflow = recognise(status, body)
@@ -279,15 +279,6 @@ class Attempts:
 
 
 _ENCODING = frozenset({b"content-encoding"})
-
-
-def _readable_of(response: httpx.Response, body: bytes) -> bytes:
-    """The body of an error without its content-encoding; as it came if that can't be undone."""
-    try:
-        plain = plain_body(response, body, ERROR_BYTES)
-    except Undecodable:
-        plain = None
-    return body if plain is None else plain
 
 
 def _target(job: Job) -> bytes:

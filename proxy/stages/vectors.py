@@ -8,7 +8,7 @@ from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, decodable, said_otherwise
 from proxy.net.inflate import Undecodable
-from proxy.net.responses import body_of, error_of, plain_body
+from proxy.net.responses import body_of, error_of, plain_body, plain_error
 from proxy.options import Options
 from proxy.stages.naming import address_read
 from proxy.stages.passing import failure, pass_to
@@ -41,13 +41,14 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
             )
             journal.tell(FirstByte())
             if response.status_code != 200:
-                await exchange.reply(response.status_code, [AS_JSON], refused(await error_of(response)))
+                error = plain_error(response, await error_of(response))
+                await exchange.reply(response.status_code, [AS_JSON], refused(error))
                 return
             came = await body_of(response, options.max_answer)
             plain = plain_body(response, came, options.max_answer)
-        except UpstreamUnavailable as error:
-            journal.tell(failure(error))
+        except UpstreamUnavailable as lost:
+            journal.tell(failure(lost))
             raise
-        except Undecodable as error:
-            raise UpstreamInvalid(f"The backend's answer can't be decoded: {error}.") from None
+        except Undecodable as wrong:
+            raise UpstreamInvalid(f"The backend's answer can't be decoded: {wrong}.") from None
         await exchange.reply(200, [AS_JSON], answered(plain or came, exchange.path, route.model))

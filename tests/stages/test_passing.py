@@ -129,6 +129,14 @@ def test_other_paths_pass_streaming_and_whole() -> None:
             assert fake.requests[-1].body == fake.requests[-2].body
 
 
+def test_a_compressed_error_about_vectors_is_told_in_the_clients_words() -> None:
+    with VllmFake([FakeModel("m")], gzip=True) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(400, {"error": {"message": "no vectors here"}}, path="/v1/embeddings")
+        answer = proxy.client.post("/api/embed", json={"model": "m", "input": "x"})
+        assert (answer.status_code, answer.json()) == (400, {"error": "no vectors here"})
+        assert gzip.decompress(fake.response_bytes[-1])
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_answer_tells_the_id_of_its_request(stream: bool) -> None:
     with LlamaCppFake(brain=scripted(["hi"] * 2)) as fake, running_proxy(fake) as proxy:
