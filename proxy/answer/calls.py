@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from proxy.answer.events import Correct
-from proxy.neutral.piece import CallPart, Piece
+from proxy.neutral.piece import CallPart, Piece, calls_finish
 from proxy.wire.jsontext import loads
 
 
@@ -85,7 +85,7 @@ class CallCollector:
     @property
     def finish(self) -> str:
         """The finish reason of an answer that ends in them."""
-        return "tool_calls" if self.count else "function_call"
+        return calls_finish(legacy=not self.count)
 
     @property
     def callable(self) -> bool:

@@ -29,7 +29,7 @@ from proxy.emulation.verdict import (
     fault_of,
     strangers_of,
 )
-from proxy.neutral.piece import CallPart, Piece
+from proxy.neutral.piece import CallPart, Piece, calls_finish
 
 _MARKED = frozenset(form.name for form in FORMS if form.marked)
 _ANNOUNCED = 200
@@ -252,7 +252,7 @@ class LeakedCalls:
         self.leaked += len(calls)
         sent.append(replace(last.blank(), calls=tuple(map(self._part, calls, range(len(calls))))))
         counts = {name: _latest(held, name) for name in ("usage", "prompt_tokens", "completion_tokens")}
-        ends = None if finish is None else "function_call" if self._offer.legacy else "tool_calls"
+        ends = None if finish is None else calls_finish(legacy=self._offer.legacy)
         return [*sent, replace(last.blank(), finish=ends, **counts)] if ends or any(counts.values()) else sent
 
     def _part(self, call: Call, index: int) -> CallPart:
@@ -269,12 +269,11 @@ def leaked_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> tu
     calls = tuple(call for each in said for call in each.calls)
     if not calls:
         return piece, reader
-    finish = "function_call" if offer.legacy else "tool_calls"
     return replace(
         piece,
         text="".join(each.text for each in said if not each.done),
         calls=calls,
-        finish=finish,
+        finish=calls_finish(legacy=offer.legacy),
         bare=True,
     ), reader
 

@@ -20,7 +20,7 @@ from proxy.emulation.verdict import (
     fault_of,
     strangers_of,
 )
-from proxy.neutral.piece import CallPart, Piece
+from proxy.neutral.piece import CallPart, Piece, calls_finish
 
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
 
@@ -211,7 +211,7 @@ class EmulatedStream:
             self.faults += strangers_of(own.scanner)
             if ended and (own.calls or any(isinstance(each, Call) for each in found)):
                 # Some backends have words of their own for `stop`.
-                finish = "function_call" if self._offer.legacy else "tool_calls"
+                finish = calls_finish(legacy=self._offer.legacy)
             elif ended and self._offer.required and all(isinstance(each, Text) for each in found):
                 found.append(NO_CALL)
         if found == ([Text(piece.text)] if piece.text else []) and finish == piece.finish:

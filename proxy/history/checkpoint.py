@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
+
+from proxy.history.marks import is_extract, is_summary
+
+EDITED = "edited"
+"""Kind of a checkpoint in which somebody who looked at it changed a summary; it is read as the deepest reduction."""
+By: TypeAlias = Literal["written", "extract", "edited"]
+"""Who told what was taken out: a model, code, or somebody who looked at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +24,7 @@ class Checkpoint:
     `scope` names who may see it and where it holds (credential, backend, model; opaque here);
     `digest` is the chain digest of the covered prefix, 16 bytes; `covered` counts the messages after the
     leading system messages that it covers; `replacement` are the messages that stand for them (parsed
-    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted` or `trimmed`.
+    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted`, `trimmed` or `edited`.
     """
 
     scope: str
@@ -29,6 +36,15 @@ class Checkpoint:
     kind: str
     created: float
     """Seconds since the epoch, from the clock of whoever made it."""
+
+    @property
+    def by(self) -> By | None:
+        """Who told what it covers; None: nobody did."""
+        if not any(map(is_summary, self.replacement)):
+            return None
+        if self.kind == EDITED:
+            return "edited"
+        return "extract" if any(map(is_extract, self.replacement)) else "written"
 
 
 @dataclass(frozen=True, slots=True)

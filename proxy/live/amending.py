@@ -13,10 +13,10 @@ from proxy.backends.profile import ModelKey
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, Conflict, NotFound, StoreUnavailable
 from proxy.exchange import Exchange
-from proxy.history.checkpoint import Checkpoint, Checkpoints
+from proxy.history.checkpoint import EDITED, Checkpoint, Checkpoints
 from proxy.live.blocks import blocks_in, told, with_text
 from proxy.live.book import Book
-from proxy.live.record import EDITED, Note, Record, Talk
+from proxy.live.record import Note, Record, Talk
 from proxy.live.telling import note_of
 from proxy.net.apart import apart
 from proxy.neutral.managing import CompactionWish

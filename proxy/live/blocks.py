@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from proxy.history.checkpoint import By
 from proxy.history.marks import CLOSE, EXTRACT, HEADING, MORE_SAID, NAMES, OPEN, carried_rules, is_summary
-from proxy.live.record import By
 from proxy.neutral.request import Message
 from proxy.shortening.summary import plain
 

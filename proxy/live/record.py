@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from proxy.answer.answer import Answer
-from proxy.history.checkpoint import Checkpoint
-from proxy.history.marks import is_extract, is_summary
+from proxy.history.checkpoint import By, Checkpoint
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Request
@@ -17,8 +16,6 @@ from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
 from proxy.telemetry.outcome import Activity, Outcome
-
-By: TypeAlias = Literal["written", "extract", "edited"]
 
 BASE, PER_EVENT = 3000, 300
 """Bytes that a request takes without its bodies, and each of its events, about."""
@@ -30,8 +27,6 @@ CLIENT = 40
 """Characters of a client's name."""
 HEADS = 64
 """Ends of histories by which a conversation is found again."""
-EDITED = "edited"
-"""Kind of a checkpoint in which somebody who looked at it changed a summary; it is read as the deepest reduction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +43,12 @@ class Note:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Note:
         """What is noted of one."""
-        blocks = [message for message in checkpoint.replacement if is_summary(message)]
-        by: By | None = None
-        if blocks and checkpoint.kind == EDITED:
-            by = "edited"
-        elif blocks:
-            by = "extract" if any(map(is_extract, blocks)) else "written"
         return cls(
             scope=checkpoint.scope,
             digest=checkpoint.digest,
             kind=checkpoint.kind,
             covered=checkpoint.covered,
-            by=by,
+            by=checkpoint.by,
             created=checkpoint.created,
         )
 

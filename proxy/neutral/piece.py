@@ -105,6 +105,11 @@ class Piece:
         return made
 
 
+def calls_finish(*, legacy: bool) -> str:
+    """The finish reason of an answer that ends in calls; `legacy`: in the one of the older form."""
+    return "function_call" if legacy else "tool_calls"
+
+
 def arguments_of(written: str) -> dict[str, Any]:
     """The arguments of a whole call; none where they are no JSON object."""
     try:

@@ -101,8 +101,7 @@ class _Plan:
 
     def is_gone_on_by(self, job: Job) -> bool:
         """Whether a job goes on with it."""
-        links = job.prompt.links
-        return self.scope == job.scope and len(links) > self.expected.messages and self.expected.begins(links)
+        return self.scope == job.scope and self.expected.goes_on(job.prompt.links)
 
 
 @dataclass(slots=True)

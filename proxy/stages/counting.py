@@ -13,6 +13,7 @@ from proxy.counting.truncation import CutSeen
 from proxy.history.checkpoint import LearnedState
 from proxy.history.turns import is_result
 from proxy.net.tasks import spawn
+from proxy.neutral.piece import whole_number
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
 from proxy.stages.repeating import tell_reused
@@ -141,7 +142,7 @@ class Counting:
         if verdict is Observation.CUT:
             self._was_cut(job, estimate, reported)
         elif verdict is Observation.ACCEPTED:
-            self._fitted(job, Filled(reported, _count(usage.get("completion_tokens"))), finish)
+            self._fitted(job, Filled(reported, whole_number(usage.get("completion_tokens"))), finish)
             now = job.journal.clock()
             if now - self._unsaved.setdefault(job.key, now) >= SAVE_EVERY:
                 spawn(self._save(job.key), name="save-weights")
@@ -210,11 +211,6 @@ class Counting:
         if learned is not None and learned != self._stored.get(key):
             self._stored[key] = learned
             self.meter.load(key, learned)
-
-
-def _count(value: Any) -> int:
-    """A count as it is reported; 0 for anything else."""
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _state_key(key: ModelKey) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from proxy.emulation import protocol
 from proxy.errors import ContextOverflow
-from proxy.history.marks import is_extract, is_summary
 from proxy.history.turns import newest_user
-from proxy.neutral.request import Message
 from proxy.recall.recalled import NOTHING
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
@@ -155,13 +152,6 @@ def _checkpoint(job: Job) -> dict[str, Any] | None:
         "replaced_by_messages": len(found.replacement),
         "tokens_before": found.tokens_before,
         "tokens_after": found.tokens_after,
-        "summary": _told(found.replacement),
+        "summary": found.by,
         "created": found.created,
     }
-
-
-def _told(replacement: Sequence[Message]) -> str | None:
-    """Who told what was taken out, so far as anything did: a model, or code."""
-    if not any(map(is_summary, replacement)):
-        return None
-    return "extract" if any(map(is_extract, replacement)) else "written"

@@ -94,6 +94,10 @@ class Expected:
         """Whether a history of this chain begins so."""
         return len(links) >= self.messages and links[self.messages - 1] == self.link
 
+    def goes_on(self, links: Sequence[bytes]) -> bool:
+        """Whether a history of this chain begins so, and there is more of it."""
+        return len(links) > self.messages and self.begins(links)
+
 
 @dataclass(slots=True, kw_only=True)
 class Job:
@@ -182,10 +186,9 @@ class Job:
 
     def goes_on_with(self, other: Job) -> bool:
         """Whether it is what another job, done ahead of time, was done for."""
-        expected, links = other.expected, self.prompt.links
-        if expected is None or self.expected is not None or self.scope != other.scope:
+        if other.expected is None or self.expected is not None or self.scope != other.scope:
             return False
-        return len(links) > expected.messages and expected.begins(links)
+        return other.expected.goes_on(self.prompt.links)
 
     @property
     def wish(self) -> str:

@@ -16,9 +16,9 @@ from proxy.emulation import EmulatedMessage, complaint, emulated_message
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.net.headers import headers_of
 from proxy.net.inflate import Undecodable
-from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body
+from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body, plain_error
 from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.piece import Identity, Piece
+from proxy.neutral.piece import Identity, Piece, calls_finish
 from proxy.neutral.record import record
 from proxy.neutral.request import text_of
 from proxy.stages.client_stream import Audience, Nobody
@@ -120,7 +120,7 @@ def _read(job: Job, came: WholeAnswer, said: Sequence[Piece]) -> tuple[list[Piec
     if read:
         pieces = [once(job, each.piece) for each in read]
         if _cut_after_calls(job, pieces[0]):
-            finish = "function_call" if pieces[0].calls[0].legacy else "tool_calls"
+            finish = calls_finish(legacy=pieces[0].calls[0].legacy)
             pieces[0] = replace(pieces[0], text=read[0].before, finish=finish)
     return pieces, read
 
@@ -177,7 +177,7 @@ def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
 def _ended(piece: Piece) -> Piece:
     """A choice that came without a finish reason, with the one that a whole body stands for."""
     if piece.calls:
-        return replace(piece, finish="function_call" if piece.calls[0].legacy else "tool_calls", bare=True)
+        return replace(piece, finish=calls_finish(legacy=piece.calls[0].legacy), bare=True)
     return replace(piece, finish="stop", bare=True) if piece.text or piece.thought else piece
 
 
@@ -283,21 +283,13 @@ def _refused(job: Job, response: httpx.Response, whole: Whole) -> Whole:
     if whole.status < 400 and not job.native:
         told = job.dialect.refused(dumps(whole.error()))
         return _with_body(replace(whole, status=whole.error_status), told, kind=_JSON)
-    plain = _error_body(response, whole.body)
-    if plain is not None and (told := job.dialect.refused(plain)) is not plain:
+    plain = plain_error(response, whole.body)
+    if (told := job.dialect.refused(plain)) is not plain:
         return _with_body(whole, told)
     if whole.status < 400 or _is_readable(response, whole.body):
         return whole
     # A page of a proxy on the way, or an error that was cut off.
     return _with_body(whole, job.dialect.refused(dumps(whole.error())), kind=_JSON)
-
-
-def _error_body(response: httpx.Response, body: bytes) -> bytes | None:
-    """The body of an error without its content-encoding; None if that can't be undone."""
-    try:
-        return plain_body(response, body, ERROR_BYTES)
-    except Undecodable:
-        return None
 
 
 def _is_readable(response: httpx.Response, body: bytes) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from proxy.history.checkpoint import By
 from proxy.live.diff import What
 from proxy.telemetry.events import MalformedCall
 from proxy.telemetry.outcome import Activity, Reduced
@@ -48,7 +49,7 @@ class CheckpointTold(_Told):
 
     kind: str
     covered: int = Field(description="Messages of the client's that it stands for.")
-    summary: Literal["written", "extract", "edited"] | None
+    summary: By | None
     created_at: float
 
 
@@ -182,7 +183,7 @@ class SummaryBlock(_Told):
     text: str
     appended: str = Field(description="What code put behind it; it stays when the text is edited.")
     rules: list[str]
-    by: Literal["written", "extract", "edited"]
+    by: By
     tokens: int
 
 
