@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from proxy.answer.answer import Answer
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
@@ -106,6 +107,26 @@ class Counting:
         """Have the backend count, for a moment, what is about to be refused by an estimate."""
         if job.prompt.estimate.source != "backend":
             await self._ask(job, EXACT_TIMEOUT)
+
+    async def count_said(self, job: Job, answer: Answer) -> None:
+        """Have the backend count what the first attempt said of an answer that is to be gone on with.
+
+        It was counted delta by delta, and one may hold several tokens: vLLM puts all into it that were made since the last.
+        """
+        attempt = answer.attempt
+        told = attempt.counted or attempt.calling or attempt.completion_tokens != answer.completion_tokens
+        if told or not answer.size:
+            return
+        # Between other words, because of templates that trim.
+        said = (f"a\n{text}\na" for text in (answer.reasoning + answer.text, "a"))
+        asked = ({"model": job.route.model, "messages": [{"role": "user", "content": each}]} for each in said)
+        try:
+            async with asyncio.timeout(EXACT_TIMEOUT):
+                with_it, without = await asyncio.gather(*map(job.route.upstream.prober.count, asked))
+        except TimeoutError:
+            return
+        if with_it is not None and without is not None:
+            attempt.completion_tokens = max(1, with_it - without + 1) + attempt.dropped
 
     def ask_soon(self, job: Job) -> None:
         """Have the backend count in the background: its figure anchors what comes after."""

@@ -57,6 +57,7 @@ class Resumer:
         """
         if answer.attempt.spoke:
             job.spent.answered()
+            await self._counting.count_said(job, answer)
         if answer.attempt.restarted and state.how is not None:
             await self._refuse(job, state.how, "began its answer anew")
             if state.how is Continuation.QUOTE:

@@ -45,7 +45,8 @@ class HttpFake:
     """Compress whole responses for clients that accept it."""
     gzip_streams: bool = False
     """Compress streams too, flushing after each event."""
-    tokens_per_chunk: int = 1
+    tokens_per_chunk: int | tuple[int, ...] = 1
+    """Several numbers take turns."""
     delay: float = 0.0
     """Seconds before each chunk."""
     prompt_delay: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Literal
 
 from tests.fakes.model import Prompt, Reply, ToolCall
@@ -39,6 +40,8 @@ class Generation:
         self.prompt = prompt
         self.tokens = 0
         self.reasoning_tokens = 0
+        self.sent = 0
+        """Tokens of the deltas that went out."""
         self.finish = reply.finish or ("tool_calls" if reply.tool_calls else "stop")
         self._tokenizer = tokenizer
         self._echo = echo
@@ -136,11 +139,13 @@ def _overlap(text: str, stops: Iterable[str]) -> int:
     )
 
 
-def grouped(deltas: Iterable[Delta], size: int) -> Iterator[Delta]:
-    """Join neighbours of one kind into deltas of about `size` tokens."""
-    if size <= 1:
+def grouped(deltas: Iterable[Delta], size: int | tuple[int, ...]) -> Iterator[Delta]:
+    """Join neighbours of one kind into deltas of about `size` tokens, or of those many in turn."""
+    sizes = cycle((size,) if isinstance(size, int) else size)
+    if size == 1:
         yield from deltas
         return
+    size = next(sizes)
     held: Delta | None = None
     for delta in deltas:
         if held is not None and (held.kind, held.index) == (delta.kind, delta.index) and not delta.first:
@@ -153,6 +158,6 @@ def grouped(deltas: Iterable[Delta], size: int) -> Iterator[Delta]:
             held = delta
         if held.tokens >= size:
             yield held
-            held = None
+            held, size = None, next(sizes)
     if held is not None:
         yield held

@@ -82,6 +82,7 @@ class ChatStream:
         async for choice, delta, last in self._deltas():
             generation = self._generations[choice]
             finish = generation.finish if last else None
+            generation.sent += delta.tokens
             await self._chunk([fake.choice(choice, fake.delta(delta), finish)], generation)
         for choice, generation in enumerate(self._generations):
             if choice not in self._finished or fake.double_finish:

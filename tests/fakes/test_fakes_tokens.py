@@ -127,9 +127,12 @@ def test_reasoning_comes_first_and_is_counted() -> None:
     assert (made.reasoning_tokens, made.tokens) == (3, 4)
 
 
-@given(st.lists(st.sampled_from(["content", "reasoning"])), st.integers(1, 5))
-def test_grouping_keeps_text_and_kinds(kinds: list[str], size: int) -> None:
+SIZES = st.integers(1, 5)
+
+
+@given(st.lists(st.sampled_from(["content", "reasoning"])), SIZES | st.tuples(SIZES, SIZES))
+def test_grouping_keeps_text_and_kinds(kinds: list[str], size: int | tuple[int, ...]) -> None:
     single = [Delta(kind, str(number)) for number, kind in enumerate(kinds)]  # type: ignore[arg-type]
     joined = list(grouped([Delta(one.kind, one.text) for one in single], size))
     assert "".join(one.text for one in joined) == "".join(one.text for one in single)
-    assert all(one.tokens <= size for one in joined)
+    assert all(one.tokens <= (size if isinstance(size, int) else max(size)) for one in joined)

@@ -106,12 +106,19 @@ def test_a_template_may_drop_what_is_to_be_continued() -> None:
 
 def test_running_counts(fake: VllmFake) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    events = chunks(ask(fake, stream=True, max_tokens=3, stream_options=options).content)
-    assert [event["usage"]["completion_tokens"] for event in events] == [0, 1, 2, 3, 3, 3]
+    events = chunks(ask(fake, stream=True, max_tokens=12, stream_options=options).content)
+    assert [event["usage"]["completion_tokens"] for event in events] == [0, 1, 2, 3, 8, 9, 11, 12, 12]
     alone = chunks(
         ask(fake, stream=True, max_tokens=3, stream_options={"continuous_usage_stats": True}).content
     )
     assert not any("usage" in event for event in alone)
+
+
+def test_the_last_delta_comes_with_the_reason_for_the_end(fake: VllmFake) -> None:
+    """As 0.32 sends it, whose last chunk but usage is no empty one."""
+    (last,) = chunks(ask(fake, stream=True, max_tokens=3).content)[-1]["choices"]
+    assert last["delta"]["content"]
+    assert last["finish_reason"] == "length"
 
 
 def test_usage_may_be_forced() -> None:
@@ -130,7 +137,7 @@ def test_an_error_in_mid_stream_is_followed_by_done() -> None:
 
 
 def test_keep_alive_comments() -> None:
-    with VllmFake(comments=2, comment_every=3) as fake:
+    with VllmFake(comments=2, comment_every=3, tokens_per_chunk=1) as fake:
         content = ask(fake, stream=True, max_tokens=9).content
         assert content.startswith(b": keep-alive\n\n: keep-alive\n\ndata:")
         assert content.count(b": keep-alive\n\n") == 2 + 3

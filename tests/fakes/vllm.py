@@ -32,6 +32,9 @@ class VllmFake(Extras):
     kind: ClassVar[str] = "vllm"
     reasoning_field: str = "reasoning"
     done_after_error = True
+    finish_with_content: bool = True
+    tokens_per_chunk: int | tuple[int, ...] = (1, 1, 1, 5, 1, 2)
+    """Where its API server lags behind the engine, or a client behind that, a delta holds all that was made since the last one (0.32)."""
     comment = b": keep-alive\n\n"
 
     tool_parser: bool = True
@@ -217,7 +220,7 @@ class VllmFake(Extras):
     @override
     def choice(self, index: int, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return choice if finish is None else {**choice, "stop_reason": None}
+        return {**(choice if finish is None else {**choice, "stop_reason": None}), "token_ids": None}
 
     @override
     def usage_details(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
@@ -233,9 +236,9 @@ class VllmFake(Extras):
         options = prompt.body.get("stream_options") or {}
         if "usage" in chunk or not (options.get("include_usage") and options.get("continuous_usage_stats")):
             return
-        made = 0 if generation is None else generation.tokens
-        total = prompt.tokens + made
-        chunk["usage"] = {"prompt_tokens": prompt.tokens, "total_tokens": total, "completion_tokens": made}
+        made = 0 if generation is None else generation.sent
+        counts = {"prompt_tokens": prompt.tokens, "total_tokens": prompt.tokens + made}
+        chunk["usage"] = {**counts, "completion_tokens": made, "completion_tokens_details": None}
 
 
 def _characters(messages: Sequence[Message]) -> int:

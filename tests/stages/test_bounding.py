@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeModel, GenericFake, VllmFake, summariser, walk
+from tests.fakes.tokens import FakeTokenizer
 from tests.proxying import read_stream, running_proxy
 
 WINDOW = 1024
@@ -33,6 +34,18 @@ def test_vllm_is_not_asked_for_an_answer_that_it_would_refuse(name: str) -> None
         assert seen.finishes == [whole["choices"][0]["finish_reason"]] == ["length"]
         assert fake.overflows == 0
         assert all(request.json[name] <= WINDOW for request in fake.chats() if name in request.json)
+
+
+@pytest.mark.parametrize("size", [1, 7, (1, 1, 40)])
+def test_a_paused_answer_is_as_long_as_it_may_be_however_many_tokens_a_delta_holds(
+    size: int | tuple[int, ...],
+) -> None:
+    """Of a model whose vocabulary nobody knows: estimated, it would end so many tokens too early, or too late."""
+    with VllmFake([model()], summariser(walk()), tokens_per_chunk=size) as fake:
+        with running_proxy(fake) as proxy:
+            seen = read_stream(proxy.chat({**ASKED, "max_tokens": LONG, "stream": True}).content)
+        assert (seen.finishes, seen.errors) == (["length"], [])
+        assert FakeTokenizer(fake.letters).count(seen.text) == LONG
 
 
 def test_a_bound_that_fits_goes_out_as_it_came() -> None:
