@@ -175,8 +175,9 @@ class StreamSession:
         self._inlet.settle(self._outlet.template)
         return stop or (self._pause_if_due(out) if self.answer.attempt.unseen else None)
 
-    def _pieces(self, pieces: Iterable[Piece], out: list[bytes]) -> Stop | None:
-        return next((stop for piece in pieces if (stop := self._piece(piece, out))), None)
+    def _pieces(self, pieces: Sequence[Piece], out: list[bytes]) -> Stop | None:
+        stops = (self._piece(each, out, last=each is pieces[-1]) for each in pieces)
+        return next((stop for stop in stops if stop), None)
 
     def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
         """A frame like one that was parsed before."""
@@ -188,7 +189,7 @@ class StreamSession:
         self._outlet.text_frame(frame, text, out)
         return self._pause_if_due(out)
 
-    def _piece(self, piece: Piece, out: list[bytes]) -> Stop | None:
+    def _piece(self, piece: Piece, out: list[bytes], *, last: bool) -> Stop | None:
         if piece.form is None:
             return self._beside(piece, out)
         if self._done_seen or self.answer.attempt.errored:
@@ -207,7 +208,8 @@ class StreamSession:
             return self._restarted(out)
         if attempt.finish not in (None, "length") and not attempt.searching:
             self._outlet.release(out)
-        return self._pause_if_due(out)
+        # What it counts comes with the last of what a frame says.
+        return self._pause_if_due(out) if last else None
 
     def _beside(self, piece: Piece, out: list[bytes]) -> Stop | None:
         """A frame that is none of the answer's own."""
@@ -331,10 +333,8 @@ class StreamSession:
         if (stop := self._stop_at_end(out)) is not None:
             return stop
         self.failed = not understood
-        ending, outlet = self._ending, self._outlet
-        self._last(
-            out, ending.complete(out, marked=self._done_seen) if understood else outlet.failed(ending.why)
-        )
+        ending, failed = self._ending, self._outlet.failed
+        self._last(out, ending.complete(out, marked=self._done_seen) if understood else failed(ending.why))
         return Finish()
 
     def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | Search | None:
@@ -389,6 +389,7 @@ class StreamSession:
 
     def _final(self, finish: str, out: list[bytes]) -> Finish:
         """End the answer in Spillway's own words, though the attempt goes on."""
+        self.answer.attempt.finish = finish
         self._last(out, self._outlet.final(finish))
         return Finish()
 

@@ -92,7 +92,9 @@ def _vllm(stack: ExitStack, folder: Path) -> Place:
     for spec in (WALK, ECHO):
         model, port = folder / spec.mode, free_port()
         words = write_folder(spec, model, WINDOW) or words
-        command: list[str | Path] = [VLLM / "bin" / "vllm", "serve", model, "--served-model-name", spec.mode]
+        # By a path that means nothing to Spillway, which reads the vocabulary where it can.
+        command: list[str | Path] = [VLLM / "bin" / "vllm", "serve", model.name]
+        command += ["--served-model-name", spec.mode]
         command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(WINDOW)]
         command += ["--dtype", "float32", "--enforce-eager"]
         command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]

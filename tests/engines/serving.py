@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.fakes import wait_until
 START_SECONDS = 600.0
 """vLLM imports and compiles for minutes when the machine is busy."""
 _ENDING = 20.0
+_PORTS = range(20_000, 30_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,14 @@ def serving(
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of the loopback interface that nobody listens on, and that no other program is given meanwhile.
+
+    It is below those that systems hand out: an engine takes a minute until it listens.
+    """
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise RuntimeError("every port is taken")
 
 
 def _answers(url: str) -> bool:

@@ -233,6 +233,35 @@ def test_an_emulated_call_that_does_not_fit_is_asked_for_again(kind: str, stream
         assert len(fake.chats()) >= 3
 
 
+def test_a_call_that_ends_with_its_answer_is_counted_once() -> None:
+    """The last chunk has the end of the call, the reason for the end and the count of both."""
+    arguments = dumps({"city": "word " * 900}).decode()
+    written = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+    with VllmFake([FakeModel("m", 2048)], summariser(says(written))) as fake:
+        with running_proxy(fake, **EMULATED) as proxy:
+            body = {"model": "m", "messages": history(140, 8), "tools": [WEATHER]}
+            used = proxy.chat(body).json()["usage"]["completion_tokens"]
+        first, *_, last = fake.chats()
+    assert last.json["stream_options"]["continuous_usage_stats"]
+    reported = [
+        int(each.response.rpartition(b'"completion_tokens":')[2].partition(b",")[0]) for each in (first, last)
+    ]
+    assert used == sum(reported)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_with_the_call(
+    stream: bool,
+) -> None:
+    """It has been gone on with before, so that its end is Spillway's own."""
+    text = "I write it. " * 200 + f"\n{CALL}\n" + "The result may be this. " * 600
+    with VllmFake([FakeModel("m", 2048)], summariser(says(text))) as fake:
+        with running_proxy(fake, **EMULATED) as proxy:
+            made = calls_of(proxy, stream=stream, messages=history(140, 8))
+        assert len(fake.chats()) >= 3
+        assert made[1:] == ([PARIS], "tool_calls")
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_long_tool_loop_in_a_small_window(stream: bool) -> None:
     """Sixty rounds, each result a tenth of the window: no overflow, every call right, results compacted."""
