@@ -13,6 +13,9 @@ from proxy.tokens.patterns import CL100K, DEEPSEEK3, O200K, QWEN2, TEKKEN
 from proxy.tokens.sentencepiece import SentencePieceVocabulary
 from proxy.tokens.vocabulary import GENERAL, BpeVocabulary, Vocabulary
 
+O200K_ID = "o200k"
+MOST = 57_344
+"""Tokens of the general vocabulary: as many as a hash table of 65,536 places takes, of which tiktoken makes two."""
 _NEVER = re.compile(r"(?!)")
 
 
@@ -30,13 +33,23 @@ class Family:
     hints: re.Pattern[str] = _NEVER
     names: re.Pattern[str] = _NEVER
     load: Callable[[], Vocabulary] | None = None
-    near: str = GENERAL
+    near: str = O200K_ID
     prior: tuple[float, ...] = ()
 
 
+@cache
 def load_general() -> Vocabulary:
-    """Build the general vocabulary: 0.25 s, 42 MB."""
-    return _byte_level(GENERAL, O200K)
+    """Build the general vocabulary: 0.15 s, 15 MB.
+
+    With the weights of classes of bytes that every unknown model begins with, it counts those as well as all of o200k would,
+    which takes 42 MB: what is not known of a model is more than what the two differ in.
+    """
+    return BpeVocabulary(GENERAL, O200K, _shipped(O200K_ID, MOST))
+
+
+def load_of(vocabulary: str) -> Callable[[], Vocabulary] | None:
+    """What loads the vocabulary of this name."""
+    return load_general if vocabulary == GENERAL else BY_ID[vocabulary].load
 
 
 @cache
@@ -49,10 +62,10 @@ def _sentencepiece(name: str) -> Vocabulary:
     return SentencePieceVocabulary(name, [token.decode() for _, token in pieces], prefix=True)
 
 
-def _shipped(name: str) -> dict[bytes, int]:
+def _shipped(name: str, most: int | None = None) -> dict[bytes, int]:
     from proxy.tokens import data  # noqa: PLC0415 - so that it can be seen from outside when the first one is read
 
-    return unpack(resources.files(data).joinpath(f"{name}.spv").read_bytes())
+    return unpack(resources.files(data).joinpath(f"{name}.spv").read_bytes(), most)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -168,12 +181,12 @@ FAMILIES: tuple[Family, ...] = (
             *(0.531, -0.054, 0.967, 0.012),
         ),
     ),
-    # o200k: GPT-4o and later, gpt-oss; also the general vocabulary for models without one of their own.
+    # o200k: GPT-4o and later, gpt-oss; its beginning is the general vocabulary for models that are not known.
     Family(
-        id=GENERAL,
+        id=O200K_ID,
         hints=re.compile(r"o200k(_base|_harmony)?|gpt-?oss|gpt-4o"),
         names=re.compile(r"gpt-?oss|gpt-4o|gpt-4\.[1-9]|gpt-[5-9]|chatgpt|(^|[/:-])o[134](-|$)"),
-        load=load_general,
+        load=partial(_byte_level, O200K_ID, O200K),
     ),
     # cl100k: GPT-4, GPT-3.5; also Phi-4.
     Family(

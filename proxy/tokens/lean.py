@@ -22,8 +22,8 @@ def pack(tokens: Sequence[bytes]) -> bytes:
     return MAGIC + lzma.compress(body, format=lzma.FORMAT_XZ, filters=_FILTERS)
 
 
-def unpack(data: bytes) -> dict[bytes, int]:
-    """Ranks by token.
+def unpack(data: bytes, most: int | None = None) -> dict[bytes, int]:
+    """Ranks by token; `most`: of the first so many only, which are a vocabulary too, made of the first merges.
 
     Raises:
         ValueError: not in this form, or damaged.
@@ -39,7 +39,7 @@ def unpack(data: bytes) -> dict[bytes, int]:
     if at + sum(lengths) != len(body):
         raise ValueError("a packed vocabulary is damaged")
     ranks = {}
-    for rank, length in enumerate(lengths):
+    for rank, length in enumerate(lengths[:most]):
         if length:
             ranks[body[at : at + length]] = rank
             at += length

@@ -16,7 +16,7 @@ from proxy.counting.verdict import SWAPPED, Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.extras import ExtrasCache
-from proxy.tokens.families import BY_ID, load_general
+from proxy.tokens.families import load_general, load_of
 from proxy.tokens.library import Library
 from proxy.tokens.resolve import Resolution, resolve
 from proxy.tokens.vocabulary import GENERAL, CoarseVocabulary
@@ -178,7 +178,7 @@ class Models:
         """The vectorizer of a model, for which its vocabulary is loaded: its own, or the one that its prior corrects."""
         family, vocabulary = model.resolution.family, model.counter.vocabulary
         own = family is not None and model.counter.exact
-        load = family.load if family is not None and own else BY_ID[vocabulary].load
+        load = family.load if family is not None and own else load_of(vocabulary)
         if load is not None and await self._library.load(vocabulary, load) is None and own:
             model.counter = begin(model.resolution, contradicted=True)
             return await self.vectorizer(model)

