@@ -250,6 +250,7 @@ class Book:
             if talk.records[-1] is not record:
                 record.links = ()
             self._talks.move_to_end(talk.id)
+            self._lean(talk, record)
         self._keep(record)
         for each in self.watching:
             each.ended(record)
@@ -315,6 +316,15 @@ class Book:
         while self._size > self._limit and self._stripped < len(self._ended):
             self._strip(self._ended[self._stripped])
             self._stripped += 1
+
+    def _lean(self, talk: Talk, record: Record) -> None:
+        """Keep of the bodies before this one's, which are let go of before, only what is not in these."""
+        before = talk.records[-2] if len(talk.records) > 1 and talk.records[-1] is record else None
+        if before is None or before.running or before.bodies is None or record.bodies is None:
+            return
+        freed = before.bodies.lean_on(record.bodies)
+        self._bodies -= freed
+        self._size -= freed
 
     def _strip(self, record: Record) -> None:
         """Let go of a request's bodies."""

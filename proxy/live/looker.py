@@ -180,7 +180,7 @@ class Looker:
         offered = [_tools(body) for body in (asked, forwarded)]
         return {
             "request": record.outcome.id,
-            "same": bodies.forwarded is bodies.asked,
+            "same": bodies.same,
             "tokens": {"sent": tokens, "forwarded": record.prompt or record.outcome.tokens_after or 0},
             "counts": {what: sum(line.what == what for line in lines) for what in get_args(What)},
             "tools": {

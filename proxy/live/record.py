@@ -9,6 +9,7 @@ from typing import Any
 
 from proxy.answer.answer import Answer
 from proxy.history.checkpoint import By, Checkpoint
+from proxy.live.bodies import Bodies
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Request
@@ -62,21 +63,6 @@ class Parts:
     summary: int
     recalled: int
     tail: int
-
-
-@dataclass(slots=True)
-class Bodies:
-    """What the client sent, and what was sent for it last."""
-
-    asked: bytes | Request
-    own: int
-    """Bytes that this takes, about."""
-    forwarded: bytes = b""
-
-    @property
-    def size(self) -> int:
-        """Bytes of both, about."""
-        return self.own + (0 if self.forwarded is self.asked else len(self.forwarded))
 
 
 class Record:
@@ -181,7 +167,7 @@ class Record:
             self.saved, self.prompt = prompt.saved, prompt.estimate.tokens
             self.posted = job.posts
             if self.bodies is not None:
-                self.bodies.forwarded = job.posted
+                self.bodies.forward(job.posted)
         self.follow()
         if self.answer is not None:
             self.asked = sum(each.prompt_tokens for each in self.answer.attempts)

@@ -37,7 +37,9 @@ def neutral() -> Calibration:
 
 
 def test_begins_with_what_is_typical() -> None:
-    assert 90 < neutral().predict(message(100, digits=10)) - 5 < 100, "the general vocabulary is smaller than most"
+    assert 90 < neutral().predict(message(100, digits=10)) - 5 < 100, (
+        "the general vocabulary is smaller than most"
+    )
     assert neutral().predict(request_vector(tools=200, schema=0)) == pytest.approx(8 + 230)
     exact = Calibration.begin(start(exact=True))
     assert exact.predict(message(100, digits=10)) == pytest.approx(105)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ print((general - before) / (resident() - general))
 """
 
 
-def errors(weights: tuple[float, ...], vectors: list[tuple[float, ...]]) -> float:
+def errors(weights: tuple[float, ...], vectors: Sequence[tuple[float, ...]]) -> float:
     """The mean relative error over all vocabularies and texts."""
     found = [
         abs(dot(weights, x) / count - 1)
@@ -61,7 +62,9 @@ def test_no_language_is_taken_for_much_less_than_it_is() -> None:
 
 def test_it_is_a_vocabulary_of_its_own_size() -> None:
     assert load_general().count("hello world") == 2
-    assert load_general().count("\u10d2\u10d0\u10db\u10d0\u10e0\u10ef\u10dd\u10d1\u10d0") > 3, "a word that comes late"
+    assert load_general().count("\u10d2\u10d0\u10db\u10d0\u10e0\u10ef\u10dd\u10d1\u10d0") > 3, (
+        "a word that comes late"
+    )
     assert load_general().id not in GOLDEN
     assert MOST < 2**16
 

@@ -1,0 +1,108 @@
+"""What a client sent and what was sent for it, kept so that what the next turn of the conversation repeats takes no room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.neutral.request import Request
+
+LEAST = 16 * 1024
+"""Bytes from which it is worth looking for what two bodies have in common."""
+NEAR = 512
+"""Bytes from the end of the shorter of two bodies in which what they have in common ends, mostly: the messages come before little else."""
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """Bytes, or of how many of them another is the beginning, which is kept longer, and the rest."""
+
+    own: bytes
+    shared: int = 0
+    later: Body | None = None
+
+    def lean_on(self, later: Body) -> None:
+        """Have what this begins with as `later` does, which is whole, in it alone, if that is worth it."""
+        if self.later is None and self is not later and len(self.own) >= LEAST:
+            shared = beginning(self.own, later.own)
+            if shared >= len(self.own) // 2:
+                self.own, self.shared, self.later = self.own[shared:], shared, later
+
+    def whole(self) -> bytes:
+        """All of the bytes."""
+        body, most = self, self.shared + len(self.own)
+        parts: list[bytes] = []
+        while body.later is not None:
+            parts.append(body.own[: max(0, most - body.shared)])
+            most = min(most, body.shared)
+            body = body.later
+        return b"".join((body.own[:most], *reversed(parts))) if parts else body.own
+
+
+class Bodies:
+    """The bodies of one request."""
+
+    __slots__ = ("_asked", "_forwarded", "_request", "_taken")
+
+    def __init__(self, asked: bytes | Request, taken: int) -> None:
+        """Keep what was asked; as a request it takes so many bytes, about."""
+        self._request = None if isinstance(asked, bytes) else asked
+        self._asked = Body(asked) if isinstance(asked, bytes) else None
+        self._taken = taken
+        self._forwarded: Body | None = None
+
+    @property
+    def asked(self) -> bytes | Request:
+        """What the client sent, as far as it was JSON of chat completions; else what it was read as."""
+        if self._asked is not None:
+            return self._asked.whole()
+        assert self._request is not None
+        return self._request
+
+    @property
+    def forwarded(self) -> bytes:
+        """What was sent for it last; b"": nothing yet."""
+        return b"" if self._forwarded is None else self._forwarded.whole()
+
+    def forward(self, data: bytes) -> None:
+        """This is sent for it."""
+        if self._asked is not None and self._asked.own is data:
+            self._forwarded = self._asked
+        elif data and (self._forwarded is None or self._forwarded.own is not data):
+            self._forwarded = Body(data)
+
+    @property
+    def same(self) -> bool:
+        """Whether it was sent as it came."""
+        return self._forwarded is not None and self._forwarded is self._asked
+
+    @property
+    def size(self) -> int:
+        """Bytes of both, about."""
+        asked = self._taken if self._asked is None else len(self._asked.own)
+        return asked + (0 if self._forwarded is None or self.same else len(self._forwarded.own))
+
+    def lean_on(self, later: Bodies) -> int:
+        """Keep only what those of the conversation's next request do not begin with; the bytes, about, that this frees.
+
+        A large body takes as long as comparing it once. The other one has to be kept for as long as this is.
+        """
+        before = self.size
+        for mine, theirs in ((self._asked, later._asked), (self._forwarded, later._forwarded)):
+            if mine is not None and theirs is not None:
+                mine.lean_on(theirs)
+        return before - self.size
+
+
+def beginning(one: bytes, other: bytes) -> int:
+    """Of how many bytes it is known at a look that both begin with them: nearly all."""
+    low, high = 0, min(len(one), len(other))
+    step = NEAR
+    while low < high:
+        at = max(low, high - step) if step < high - low else (low + high) // 2
+        if at > low and not other.startswith(one[low:at], low):
+            high, step = at - 1, 8 * step
+        elif high - at <= NEAR:
+            return at
+        else:
+            low, step = at, high
+    return low
