@@ -13,14 +13,14 @@ NEAR = 512
 
 
 @dataclass(slots=True, eq=False)
-class Body:
+class KeptBody:
     """Bytes, or of how many of them another is the beginning, which is kept longer, and the rest."""
 
     own: bytes
     shared: int = 0
-    later: Body | None = None
+    later: KeptBody | None = None
 
-    def lean_on(self, later: Body) -> None:
+    def lean_on(self, later: KeptBody) -> None:
         """Have what this begins with as `later` does, which is whole, in it alone, if that is worth it."""
         if self.later is None and self is not later and len(self.own) >= LEAST:
             shared = beginning(self.own, later.own)
@@ -46,9 +46,9 @@ class Bodies:
     def __init__(self, asked: bytes | Request, taken: int) -> None:
         """Keep what was asked; as a request it takes so many bytes, about."""
         self._request = None if isinstance(asked, bytes) else asked
-        self._asked = Body(asked) if isinstance(asked, bytes) else None
+        self._asked = KeptBody(asked) if isinstance(asked, bytes) else None
         self._taken = taken
-        self._forwarded: Body | None = None
+        self._forwarded: KeptBody | None = None
 
     @property
     def asked(self) -> bytes | Request:
@@ -68,7 +68,7 @@ class Bodies:
         if self._asked is not None and self._asked.own is data:
             self._forwarded = self._asked
         elif data and (self._forwarded is None or self._forwarded.own is not data):
-            self._forwarded = Body(data)
+            self._forwarded = KeptBody(data)
 
     @property
     def same(self) -> bool:

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from proxy.history.checkpoint import CheckpointStore
 from proxy.store.memory import open_memory
 from proxy.store.opening import StoreLimits, refusal
-from proxy.store.sqlite import open_sqlite
 
 steady_clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -22,6 +21,12 @@ steady_clock: Callable[[], float] = (
 
 DEFAULT_TIMEOUT = 0.25
 """Seconds an operation of a dead or slow store may cost a request."""
+
+
+def _open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
+    from proxy.store.sqlite import open_sqlite  # noqa: PLC0415 - 1 MB that only this one needs
+
+    return open_sqlite(url, limits)
 
 
 def _open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
@@ -34,7 +39,7 @@ def _open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
 
 STORES: Mapping[str, Callable[[str, StoreLimits], CheckpointStore]] = MappingProxyType(
     {
-        "sqlite": open_sqlite,
+        "sqlite": _open_sqlite,
         "memory": open_memory,
         "redis": _open_redis,
         "rediss": _open_redis,
