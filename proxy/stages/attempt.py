@@ -130,7 +130,7 @@ class Attempts:
             UpstreamUnavailable: the backend can't be reached.
         """
         # These frames are rewritten in any case, so the backend may as well count in each of them.
-        backend = job.route.upstream.prober.known_backend
+        backend = job.known_backend
         counts = backend.ask_running_counts if backend is not None else {}
         body = going_on(job.body(), ask.messages, ask.fields, counts)
         estimate = await self._meter.measure(job.key, body)
@@ -244,7 +244,7 @@ class Attempts:
 
     async def _send(self, job: Job, why: str) -> httpx.Response:
         request = job.prompt.request
-        backend = job.route.upstream.prober.known_backend
+        backend = job.known_backend
         reports = backend is not None and backend.reports_usage
         job.usage_asked = job.options.ask_usage and may_ask_usage(request) and not reports
         messages = None if job.prompt.untouched else job.prompt.messages

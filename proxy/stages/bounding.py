@@ -70,7 +70,7 @@ def _must_fit_whole(job: Job) -> bool:
 
     Where the window shifts, nobody watches an answer that comes whole.
     """
-    backend = job.route.upstream.prober.known_backend
+    backend = job.known_backend
     if backend is None:
         return False
     return backend.fits_answer or (backend.shifts_silently and not job.prompt.request.stream)
@@ -78,5 +78,5 @@ def _must_fit_whole(job: Job) -> bool:
 
 def _would_be_refused(job: Job, window: int) -> bool:
     """Whether the backend refuses the answer that the client allows, before it has looked at the prompt."""
-    backend, wanted = job.route.upstream.prober.known_backend, job.prompt.request.max_tokens
+    backend, wanted = job.known_backend, job.prompt.request.max_tokens
     return backend is not None and backend.refuses_long_answers and wanted is not None and wanted > window

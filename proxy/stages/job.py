@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from proxy.backends.profile import Fact, ModelKey, ModelProfile
+from proxy.backends.base import Backend
+from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile
 from proxy.backends.remedy import Spent
 from proxy.dialects import CHAT
 from proxy.emulation import Offer
@@ -241,9 +242,20 @@ class Job:
         return bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
+    def known_backend(self) -> Backend | None:
+        """The kind of backend as far as it is known, without asking."""
+        return self.route.upstream.prober.known_backend
+
+    @property
+    def ways(self) -> list[Continuation]:
+        """Ways to have an answer gone on with, best first."""
+        backend = self.known_backend
+        return self.profile.ways(() if backend is None else backend.continuations)
+
+    @property
     def cancels(self) -> bool:
         """Whether leaving a stream ends the generation, so that it may be paused at any word."""
-        backend = self.route.upstream.prober.known_backend
+        backend = self.known_backend
         return backend is None or backend.stops_when_left(self.prompt.request.body, self.profile)
 
     def body(self) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _reads_leaks(job: Job) -> bool:
 
 
 def _tell(job: Job, faults: Iterable[CallFault]) -> None:
-    backend = job.route.upstream.prober.known_backend
+    backend = job.known_backend
     kind = _UNKNOWN if backend is None else backend.kind
     for fault in faults:
         if fault.tool and fault.tool == job.prompt.search:

@@ -126,9 +126,7 @@ class Preparer:
         form = await self._in_form(job, emulate=emulate, short=short)
         request, messages = form.request, form.messages
         if request.continues:
-            backend = job.route.upstream.prober.known_backend
-            ways = job.profile.ways(() if backend is None else backend.continuations)
-            request = asked_to_go_on(request, ways[0])
+            request = asked_to_go_on(request, job.ways[0])
         lead = leading_system(messages)
         system: Sequence[Message] = messages[:lead]
         sent: Sequence[Message] = messages[lead:]
@@ -185,7 +183,7 @@ class Preparer:
         search = ""
         if not job.is_task:
             request, search = with_search(request, options, profile, alone=not emulate)
-        backend = job.route.upstream.prober.known_backend
+        backend = job.known_backend
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
         rules = _rules(model, request)

@@ -62,7 +62,7 @@ class Resumer:
             await self._refuse(job, state.how, "began its answer anew")
             if state.how is Continuation.QUOTE:
                 return None
-        for how in self._ways(job):
+        for how in job.ways:
             if (
                 job.budget is None
             ):  # nothing is known of the model, or not any more, because another one answers
@@ -163,10 +163,6 @@ class Resumer:
         opened = await self._attempts.go_on(job, request, answer.said_tokens, how=None)
         return opened if isinstance(opened, Attempted) else None
 
-    def _ways(self, job: Job) -> list[Continuation]:
-        backend = job.route.upstream.prober.known_backend
-        return job.profile.ways(backend.continuations if backend is not None else ())
-
     async def _refuse(self, job: Job, how: Continuation, why: str) -> None:
         """Remember that this way does not work here. Quoting is never ruled out: it is all that remains."""
         _log.info("%s/%s %s: %s", *job.key, why, how.value)
@@ -192,5 +188,5 @@ class Resumer:
 
 
 def _thinks_on(job: Job) -> bool:
-    backend = job.route.upstream.prober.known_backend
+    backend = job.known_backend
     return backend is not None and backend.continues_reasoning

@@ -28,7 +28,7 @@ def cannot_fit(job: Job, window: int) -> bool:
 
     An honest backend decides doubtful cases itself; its refusal teaches the window and is answered.
     """
-    backend = job.route.upstream.prober.known_backend
+    backend = job.known_backend
     doubt = 1.0 if backend is not None and backend.shifts_silently else 1.1
     return job.prompt.estimate.tokens >= window * doubt
 

@@ -135,7 +135,7 @@ def _told_otherwise(job: Job, came: WholeAnswer) -> WholeAnswer:
         return came
     if not came.pieces:
         raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
-    backend, request = job.route.upstream.prober.known_backend, job.asked
+    backend, request = job.known_backend, job.asked
     if not request.continues or backend is None or not backend.repeats_begun:
         return came
     begun = text_of(request.messages[-1])
