@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.backends.profile import ModelKey
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, Conflict, NotFound, StoreUnavailable
 from proxy.exchange import Exchange
@@ -83,7 +82,8 @@ class Amender:
         at = len(blocks) - 1 if block is None else block
         if not 0 <= at < len(blocks):
             raise BadRequest(f"There is no block {at}: the summary has {len(blocks)}.", param="block")
-        key, window = _key(talk), talk.newest.outcome.window
+        outcome = talk.newest.outcome
+        key, window = outcome.key, outcome.window
         most = max(_LEAST_ROOM, (window or 0) // _SHARE)
         if not text.strip():
             raise BadRequest("`text` must say something; to do without a summary, delete it.", param="text")
@@ -230,7 +230,7 @@ class Amender:
             each.changed(talk)
 
     def _told(self, talk: Talk, checkpoint: Checkpoint) -> dict[str, Any]:
-        key = _key(talk)
+        key = talk.newest.outcome.key
         edited = checkpoint.kind == EDITED
         return {
             "conversation": talk.id,
@@ -246,8 +246,3 @@ class Amender:
             "messages": list(checkpoint.replacement),
             "earlier": sum(note.covered < checkpoint.covered for note in talk.notes.values()),
         }
-
-
-def _key(talk: Talk) -> ModelKey:
-    outcome = talk.newest.outcome
-    return outcome.backend, outcome.model

@@ -93,9 +93,10 @@ class Looker:
             and record.bodies.forwarded
             and (record.parts or (0,))[0] != record.posted
         ):
-            posted, outcome = record.posted, record.outcome
-            key = (outcome.backend, outcome.model)
-            parts = await parts_in(self._meter, key, record.bodies.forwarded, record.prompt or 0)
+            posted = record.posted
+            parts = await parts_in(
+                self._meter, record.outcome.key, record.bodies.forwarded, record.prompt or 0
+            )
             record.parts = None if parts is None else (posted, parts)
         return None if record.parts is None else record.parts[1]
 
@@ -172,7 +173,7 @@ class Looker:
         forwarded = await parsed(bodies.forwarded)
         asked = bodies.asked.body if isinstance(bodies.asked, Request) else await parsed(bodies.asked)
         before, after = asked.get("messages") or [], forwarded.get("messages") or []
-        key = (record.outcome.backend, record.outcome.model)
+        key = record.outcome.key
         tokens = (await self._meter.measure(key, dict(asked))).tokens
         await self._meter.measure(key, forwarded)
         costs = self._meter.costs(key, after)

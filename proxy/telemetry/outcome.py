@@ -8,6 +8,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
+from proxy.backends.profile import ModelKey
 from proxy.telemetry import events as e
 
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
@@ -151,6 +152,11 @@ class Outcome:
     """Code of the error that the client got; None: none."""
     story: list[tuple[float, e.Event]] = field(default_factory=list, repr=False, compare=False)
     """What happened, with the seconds since it was received, as far as that is kept (`Journals.keeping`)."""
+
+    @property
+    def key(self) -> ModelKey:
+        """Backend and model."""
+        return self.backend, self.model
 
     @property
     def fill(self) -> float | None:
