@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
 from proxy.dialects import UPSTREAM
-from proxy.neutral.piece import Piece
+from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.wire import sse
+
+WORDS = st.text(min_size=1, max_size=30)
+
+Said = dict[str, Any]
+"""An answer: its `thought` and `text`, and its `calls`, each a name and arguments."""
+
+
+def answers(names: st.SearchStrategy[str], arguments: st.SearchStrategy[Said]) -> st.SearchStrategy[Said]:
+    """Answers that say something, or call something."""
+    calls = st.lists(st.tuples(names, arguments), max_size=3)
+    said = {"thought": st.just("") | WORDS, "text": st.just("") | WORDS, "calls": calls}
+    return st.fixed_dictionaries(said).filter(lambda each: each["text"] or each["calls"])
+
+
+def _as_json(_: str, arguments: Said) -> str:
+    return json.dumps(arguments)
+
+
+def piece_of(said: Said, *, call: str = "call", written: Callable[[str, Said], str] = _as_json) -> Piece:
+    """An answer in one piece; `call`: how the ids of calls begin, `written`: a tool's arguments as a model writes them."""
+    calls = tuple(
+        CallPart(name, written(name, arguments), id=f"{call}_{index}", index=index)
+        for index, (name, arguments) in enumerate(said["calls"])
+    )
+    return Piece(
+        form={},
+        choice=True,
+        text=said["text"],
+        thought=said["thought"],
+        calls=calls,
+        finish="tool_calls" if calls else "stop",
+        identity=Identity("chatcmpl-1", 1_700_000_000, "m"),
+    )
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> Piece:

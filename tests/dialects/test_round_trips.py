@@ -17,13 +17,10 @@ from hypothesis import strategies as st
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OLLAMA
 from proxy.neutral.dialect import NO_ANSWER, Dialect
-from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.neutral.request import Message, Request
 from tests.dialects.messages.test_writing import message_of
-from tests.dialects.streams import events
+from tests.dialects.streams import WORDS, Said, answers, events, piece_of
 
-IDENTITY = Identity("chatcmpl-1", 1_700_000_000, "m")
-WORDS = st.text(min_size=1, max_size=30)
 NAMES = st.sampled_from(["look", "agents__spawn", "patch"])
 ARGUMENTS = st.dictionaries(
     st.text(max_size=5),
@@ -34,34 +31,9 @@ ARGUMENTS = st.dictionaries(
     ),
     max_size=3,
 )
-ANSWERS = st.fixed_dictionaries(
-    {
-        "thought": st.just("") | WORDS,
-        "text": st.just("") | WORDS,
-        "calls": st.lists(st.tuples(NAMES, ARGUMENTS), max_size=3),
-    }
-).filter(lambda said: said["text"] or said["calls"])
+ANSWERS = answers(NAMES, ARGUMENTS)
 ANTHROPIC, (CHATTING, GENERATING) = Messages(), OLLAMA
 PICTURE = "iVBORw0KGgo="
-
-Said = dict[str, Any]
-
-
-def piece(said: Said) -> Piece:
-    calls = tuple(
-        CallPart(name, json.dumps(arguments), id=f"call_{index}", index=index)
-        for index, (name, arguments) in enumerate(said["calls"])
-    )
-    finish = "tool_calls" if calls else "stop"
-    return Piece(
-        form={},
-        choice=True,
-        text=said["text"],
-        thought=said["thought"],
-        calls=calls,
-        finish=finish,
-        identity=IDENTITY,
-    )
 
 
 def message(said: Said) -> Message:
@@ -87,14 +59,14 @@ def parsed(told: Message) -> Message:
 
 
 def whole(dialect: Dialect, request: Request, said: Said) -> dict[str, Any]:
-    came = replace(NO_ANSWER, read=lambda: (piece(said),))
+    came = replace(NO_ANSWER, read=lambda: (piece_of(said),))
     told: dict[str, Any] = json.loads(dialect.writer(request, "0a1b").whole(came, came.pieces, {}))
     return told
 
 
 def streamed(dialect: Dialect, request: Request, said: Said) -> bytes:
     writer = dialect.writer(request, "0a1b")
-    return writer.relay(piece(said), None, role_said=False) + writer.end()
+    return writer.relay(piece_of(said), None, role_said=False) + writer.end()
 
 
 # -- Messages

@@ -42,28 +42,29 @@ async def _run(guard: StoreGuard, what: object = _works, *, write: bool = False)
     return await guard.run(operation, "nothing", seconds=0.25, write=write)
 
 
-def test_pauses_double_up_to_half_a_minute() -> None:
-    breaker, now, pauses = Breaker(), 0.0, []
-    for _ in range(8):
+def _pauses(breaker: Breaker, times: int, *, works: bool = False) -> list[float]:
+    """Seconds until it is tried again, each time after it has failed; `works`: what is tried does, and what comes after it fails."""
+    now, pauses = 0.0, []
+    for _ in range(times):
         breaker.failed(now, now)
         failed = now
         while not breaker.admits(now):
             now += 0.5
         pauses.append(now - failed)
-    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+        if works:
+            breaker.worked(now)
+    return pauses
+
+
+def test_pauses_double_up_to_half_a_minute() -> None:
+    assert _pauses(Breaker(), 8) == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_a_store_that_fails_again_soon_is_tried_as_seldom_as_before() -> None:
-    breaker, now, pauses = Breaker(), 0.0, []
-    for _ in range(6):
-        breaker.failed(now, now)
-        failed = now
-        while not breaker.admits(now):
-            now += 0.5
-        pauses.append(now - failed)
-        breaker.worked(now)  # what is tried is small, what fails is large
+    breaker = Breaker()
+    pauses = _pauses(breaker, 6, works=True)  # what is tried is small, what fails is large
     assert pauses == [1, 2, 4, 8, 16, 30]
-    now += 31
+    now = sum(pauses) + 31
     breaker.failed(now, now)
     assert breaker.admits(now + 1.0)
 

@@ -95,23 +95,22 @@ async def test_the_index_is_read_again_after_a_restart(opened: Open) -> None:
     assert await finds(store, 1) == 1
 
 
-async def test_what_another_process_deleted_falls_back_to_a_shorter_prefix(opened: Open, path: Path) -> None:
+@pytest.mark.parametrize(
+    "done",
+    [
+        pytest.param("DELETE FROM checkpoints WHERE digest = ?", id="deleted"),
+        pytest.param("UPDATE checkpoints SET body = X'00' WHERE digest = ?", id="unreadable"),
+    ],
+)
+async def test_what_another_process_took_away_falls_back_to_a_shorter_prefix(
+    opened: Open, path: Path, done: str
+) -> None:
     store = opened()
     for number in (1, 2):
         await store.put(checkpoint(number))
     await store.stats()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("DELETE FROM checkpoints WHERE digest = ?", (digest(2),))
-    assert await finds(store, 2, 1) == 1
-
-
-async def test_an_unreadable_body_falls_back_to_a_shorter_prefix(opened: Open, path: Path) -> None:
-    store = opened()
-    for number in (1, 2):
-        await store.put(checkpoint(number))
-    await store.stats()
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE checkpoints SET body = X'00' WHERE digest = ?", (digest(2),))
+        db.execute(done, (digest(2),))
     assert await finds(store, 2, 1) == 1
     assert store.healthy
 

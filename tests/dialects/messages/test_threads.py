@@ -16,7 +16,8 @@ from proxy.errors import BadRequest, NotFound
 from proxy.neutral.kept import Fetch, Keep
 from proxy.neutral.piece import NOBODY, Piece
 from proxy.neutral.request import Request
-from tests.dialects.test_round_trips import ANSWERS, WORDS, Said, piece, whole
+from tests.dialects.streams import WORDS, Said, piece_of
+from tests.dialects.test_round_trips import ANSWERS, whole
 
 DIALECT = Messages()
 SYSTEM: Any = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
@@ -49,14 +50,14 @@ def streamed(request: Request, said: Said, unique: str) -> dict[str, Any]:
     """The message at the end of a stream in which the second half of the text came on the short way."""
     writer = DIALECT.writer(request, unique)
     half = len(said["text"]) // 2
-    first = replace(piece(said), text=said["text"][:half], calls=(), finish=None)
+    first = replace(piece_of(said), text=said["text"][:half], calls=(), finish=None)
     writer.relay(first, None, role_said=False)
     more = writer.more("content") if half else None
     if more is not None:
         more(said["text"][half:])
     else:
         writer.relay(Piece(form={}, choice=True, text=said["text"][half:]), None, role_said=True)
-    writer.relay(replace(piece(said), text="", thought=""), NOBODY, role_said=True)
+    writer.relay(replace(piece_of(said), text="", thought=""), NOBODY, role_said=True)
     writer.end()
     final: dict[str, Any] = json.loads(json.dumps(writer.final))
     return final

@@ -14,21 +14,14 @@ from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
 from proxy.neutral.dialect import NO_ANSWER
 from proxy.neutral.kept import Fetch, Keep
-from proxy.neutral.piece import CallPart, Identity, Piece
+from proxy.neutral.piece import Piece
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking
+from tests.dialects.streams import WORDS, Said, answers, piece_of
 
-IDENTITY = Identity("chatcmpl-1", 1_700_000_000, "m")
-WORDS = st.text(min_size=1, max_size=30)
 NAMES = st.sampled_from(["look", "agents__spawn", "patch", "local_shell", "tool_search"])
 ARGUMENTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(-9, 9), max_size=3)
-ANSWERS = st.fixed_dictionaries(
-    {
-        "thought": st.just("") | WORDS,
-        "text": st.just("") | WORDS,
-        "calls": st.lists(st.tuples(NAMES, ARGUMENTS), max_size=3),
-    }
-).filter(lambda said: said["text"] or said["calls"])
+ANSWERS = answers(NAMES, ARGUMENTS)
 TOOLS: list[Any] = [
     {"type": "function", "name": "look", "parameters": {"type": "object"}},
     {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}]},
@@ -51,24 +44,11 @@ def asked(**fields: Any) -> Request:
     return read(json.dumps({"model": "m", "tools": TOOLS, **fields}).encode())
 
 
-def piece(said: dict[str, Any], unique: str) -> Piece:
-    calls = tuple(
-        CallPart(name, as_sent(name, arguments), id=f"call_{unique}_{index}", index=index)
-        for index, (name, arguments) in enumerate(said["calls"])
-    )
-    finish = "tool_calls" if calls else "stop"
-    return Piece(
-        form={},
-        choice=True,
-        text=said["text"],
-        thought=said["thought"],
-        calls=calls,
-        finish=finish,
-        identity=IDENTITY,
-    )
+def piece(said: Said, unique: str) -> Piece:
+    return piece_of(said, call=f"call_{unique}", written=as_sent)
 
 
-def answered(request: Request, said: dict[str, Any], unique: str, *, streamed: bool) -> dict[str, Any]:
+def answered(request: Request, said: Said, unique: str, *, streamed: bool) -> dict[str, Any]:
     """The response, as the client has it at its end."""
     writer = ResponsesWriter(request, unique)
     if not streamed:
@@ -82,7 +62,7 @@ def answered(request: Request, said: dict[str, Any], unique: str, *, streamed: b
     return told
 
 
-def check(message: Message, said: dict[str, Any], unique: str) -> None:
+def check(message: Message, said: Said, unique: str) -> None:
     assert message["role"] == "assistant"
     assert (message["content"] or "") == said["text"]
     assert message.get("reasoning_content", "") == said["thought"]
@@ -97,7 +77,7 @@ def check(message: Message, said: dict[str, Any], unique: str) -> None:
 
 @given(ANSWERS, st.booleans(), st.sampled_from([None, "auto"]))
 def test_an_answer_that_is_sent_back_is_what_the_model_said(
-    said: dict[str, Any], streamed: bool, summary: str | None
+    said: Said, streamed: bool, summary: str | None
 ) -> None:
     request = asked(input="go", reasoning={"summary": summary, "effort": "low"})
     response = answered(request, said, "0a1b", streamed=streamed)
@@ -108,7 +88,7 @@ def test_an_answer_that_is_sent_back_is_what_the_model_said(
 
 
 @given(ANSWERS)
-def test_streamed_and_whole_are_the_same_response(said: dict[str, Any]) -> None:
+def test_streamed_and_whole_are_the_same_response(said: Said) -> None:
     request = asked(input="go")
     assert answered(request, said, "0a1b", streamed=True) == answered(request, said, "0a1b", streamed=False)
 
@@ -160,7 +140,7 @@ def drive(flow: Generator[Any, Any, Any], held: dict[str, Any]) -> Any:
         return stop.value
 
 
-def results(said: dict[str, Any], unique: str) -> list[dict[str, Any]]:
+def results(said: Said, unique: str) -> list[dict[str, Any]]:
     kinds = {"patch": "custom_tool_call_output", "local_shell": "local_shell_call_output"}
     return [
         {
