@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from secrets import token_hex
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
+from proxy.asgi import AsgiMessage, Client, Receive, Scope, SendMessage
 from proxy.errors import ClientError, Forbidden, Overloaded, ShuttingDown
 from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON
@@ -18,14 +19,6 @@ from proxy.net.inflate import body_too_large, decoded
 from proxy.net.tasks import spawn
 from proxy.wire.headers import Headers, joined
 from proxy.wire.jsontext import dumps
-
-Scope: TypeAlias = MutableMapping[str, Any]
-AsgiMessage: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
-TellWhenGone: TypeAlias = Callable[[Callable[[], None] | None], None]
-"""Has what is given called when the client leaves; None: nothing any more. In the scope as `spillway.gone`."""
-SendMessage: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
-
 
 _ID = b"x-request-id"
 _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
@@ -97,7 +90,7 @@ class Exchange:
         self._send = send
         self._intake: Intake = scope.get("spillway.intake") or Intake()
         # Taken out of the scope, which would go round in a circle with it.
-        self._tell_when_gone: TellWhenGone | None = scope.pop("spillway.gone", None)
+        self._client: Client | None = scope.pop("spillway.client", None)
 
     @property
     def draining(self) -> bool:
@@ -308,11 +301,11 @@ class Exchange:
 
     def watch(self, task: asyncio.Task[Any]) -> Callable[[], object]:
         """Cancel the task when the client leaves, until what is returned is called."""
-        tell = self._tell_when_gone
-        if tell is None or self._uploaded is not None:
+        client = self._client
+        if client is None or self._uploaded is not None:
             return spawn(self._wait(task), name="client-watch").cancel
-        tell(partial(self._left, task))
-        return partial(tell, None)
+        client.when_gone(partial(self._left, task))
+        return partial(client.when_gone, None)
 
     async def _wait(self, task: asyncio.Task[Any]) -> None:
         """As ASGI has it: whoever wants to see the client leave has to take what else it sends."""
@@ -343,6 +336,16 @@ class Exchange:
     def write(self, data: bytes) -> Awaitable[None]:
         """Send a piece of the body. No coroutine of its own: this runs for every chunk."""
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def push(self, data: bytes) -> None:
+        """Send a piece of the body at once; only while it is `ready`."""
+        assert self._client is not None
+        self._client.push(data)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a piece of the body need not wait; never where the server is not Spillway's own."""
+        return self._client is not None and self._client.ready
 
     async def end(self) -> None:
         """End the body."""

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from proxy.api.door import Door
+from proxy.asgi import Receive, Scope, SendMessage
 from proxy.dialects import CHAT
 from proxy.errors import BrokenOff, ClientError, InternalError
-from proxy.exchange import Exchange, Receive, Scope, SendMessage
+from proxy.exchange import Exchange
 
 _log = logging.getLogger("spillway.api")
 

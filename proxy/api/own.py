@@ -40,9 +40,10 @@ from proxy.api.schemas import (
 )
 from proxy.api.stored import stored_router
 from proxy.api.surface import Surface
+from proxy.asgi import AsgiMessage
 from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.bodies import object_in, text_in
-from proxy.exchange import AsgiMessage, Exchange
+from proxy.exchange import Exchange
 
 _MESSAGES = DIALECTS["/v1/messages"]
 _EXCHANGE = "spillway.exchange"

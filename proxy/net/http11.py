@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from typing import Protocol
 
 import httpx
@@ -16,6 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from typing_extensions import override
 
 from proxy.net.framing import BODILESS, fault_in, has_body, is_chunked, is_framed
+from proxy.net.silence import Silence
 from proxy.net.sockets import is_readable
 from proxy.net.tasks import spawn
 
@@ -23,7 +24,6 @@ HIGH_WATER = 256 * 1024
 """Bytes of body buffered before the socket is left unread, so that a slow client slows its backend."""
 JOIN_LIMIT = 64 * 1024
 """Bytes of body up to which head and body are copied together into one write."""
-
 BETWEEN = 128 * 1024
 """Bytes that may come without anything of the answer: its head, 1xx responses, what frames the body, trailers."""
 MOST_HEADERS = 1000
@@ -60,6 +60,8 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.reason = b""
         self.headers: list[tuple[bytes, bytes]] = []
+        self.taker: Callable[[bytes], bool] | None = None
+        """Is offered what comes of the body while the reader waits; True: it took it, and the reader goes on waiting."""
         self._loop = loop
         self._owner = owner
         self._transport: asyncio.Transport | None = None
@@ -67,9 +69,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._blocked: asyncio.Future[None] | None = None
         """Waits for room to write; `_waiter` for anything of the response."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timeout = 0.0
-        self._heard = 0.0
+        self._silence = Silence(loop, self._waits, self._silent)
         self._writable = True
         self._sent = self._has_head = self._complete = True
         self._keep_alive = False
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         else:
             transport.write(head)
             transport.write(body)
-        self._watch(read_timeout)
+        self._silence.watch(read_timeout)
 
     async def upload(
         self, head: bytes, body: AsyncIterable[bytes], *, chunked: bool, read_timeout: float, head_only: bool
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
                 await self._wait()
         finally:
             pump.cancel()
-        self._watch(read_timeout)
+        self._silence.watch(read_timeout)
 
     async def _pump(self, body: AsyncIterable[bytes], *, chunked: bool, seconds: float) -> None:
         try:
@@ -196,9 +196,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the socket at once, dropping what was not sent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._silence.stop()
         if self._transport is not None:
             self._transport.abort()
 
@@ -209,11 +207,10 @@ class Connection(asyncio.Protocol):
             raise httpx.ReadError("the connection was closed while it was idle")
         self.responded = False
         self.status, self.reason, self.headers = 0, b"", []
-        self._sent = True
+        self._sent = self._parsing_head = True
         self._between = 0
         self._has_head = self._complete = self._keep_alive = False
         self._head_only = head_only
-        self._parsing_head = True
         # A parser for each response: after one to HEAD it would wait for a body that never comes.
         self._parser = HttpResponseParser(self)
         return self._transport
@@ -228,6 +225,27 @@ class Connection(asyncio.Protocol):
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _taken(self) -> bool:
+        """Whether the taker has taken all that came: one piece, and not the last."""
+        take, waiter, chunks = self.taker, self._waiter, self._chunks
+        if (
+            take is None
+            or waiter is None
+            or waiter.done()
+            or len(chunks) != 1
+            or self._complete
+            or self._error
+        ):
+            return False
+        try:
+            if not take(chunks[0]):
+                return False
+        except Exception as error:  # noqa: BLE001 - the reader is told
+            self._fail(error)
+        chunks.clear()
+        self._size = 0
+        return True
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
@@ -248,34 +266,17 @@ class Connection(asyncio.Protocol):
 
     def _resume(self) -> None:
         self._paused = False
-        self._heard = self._loop.time()
+        self._silence.heard = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # -- silence -------------------------------------------------------------------------------------
-
-    def _watch(self, timeout: float) -> None:
-        # One timer per connection that looks back, instead of one to set and cancel per chunk.
-        self._heard = self._loop.time()
-        if self._timer is not None:
-            if timeout == self._timeout:
-                return
-            self._timer.cancel()
-        self._timeout = timeout
-        self._timer = self._loop.call_later(timeout, self._check_silence)
-
-    def _check_silence(self) -> None:
-        self._timer = None
+    def _waits(self) -> bool | None:
         if self._complete or self._error is not None:
-            return
-        now = self._loop.time()
-        if self._waiter is None or self._paused:
-            self._heard = now  # nobody waits: it is the client that is slow
-        left = self._timeout - (now - self._heard)
-        if left <= 0:
-            self._fail(httpx.ReadTimeout(f"the server said nothing for {self._timeout:g} s"))
-        else:
-            self._timer = self._loop.call_later(left, self._check_silence)
+            return None
+        return self._waiter is not None and not self._paused
+
+    def _silent(self, seconds: float) -> None:
+        self._fail(httpx.ReadTimeout(f"the server said nothing for {seconds:g} s"))
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------
 
@@ -305,21 +306,20 @@ class Connection(asyncio.Protocol):
         if self._head_only and not data.endswith(b"\r\n\r\n"):
             self._keep_alive = False  # something lies behind the head
         if self._size > size or self._has_head is not had:
-            self._heard = self._loop.time()
+            self._silence.heard = self._loop.time()
             self._between = 0
         else:
             self._between += len(data)
             if self._between > BETWEEN and not self._complete:
                 self._fail(InvalidResponse(f"{self._between} bytes with nothing of an answer"))
                 self.abort()
-        self._wake()
+        if not self._taken():
+            self._wake()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._silence.stop()
         if not self._complete:
             if self._has_head and exc is None and not is_framed(self.headers):
                 self._complete = True

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import httpx
 from typing_extensions import override
 
 from proxy.wire.headers import Headers
+
+
+class Divertible(httpx.AsyncByteStream):
+    """A body whose pieces can be taken right as they come, which spares a task's waking for each."""
+
+    def divert(self, take: Callable[[bytes], bool]) -> None:
+        """Offer `take` what comes while somebody waits for it here.
+
+        True: it took it, and who waits goes on waiting; False: who waits gets it. It is not offered what came in several
+        pieces, what somebody is still busy with, nor the last.
+        """
+        raise NotImplementedError
 
 
 class PlainResponse(httpx.Response):

@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import ssl
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from proxy.net.http11 import Connection
 from proxy.net.request import build_request, request_head
-from proxy.net.response import PlainResponse
+from proxy.net.response import Divertible, PlainResponse
 
 __all__ = ["HttpTransport", "build_request", "open_transport"]
 
@@ -292,7 +292,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         return self._ssl_context
 
 
-class _Download(httpx.AsyncByteStream):
+class _Download(Divertible):
     """The body of a response: bytes as they arrive, in pieces of whatever size."""
 
     def __init__(self, connection: Connection, pool: HttpTransport) -> None:
@@ -302,6 +302,11 @@ class _Download(httpx.AsyncByteStream):
     @override
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
+
+    @override
+    def divert(self, take: Callable[[bytes], bool]) -> None:
+        if self._connection is not None:
+            self._connection.taker = take
 
     async def __anext__(self) -> bytes:
         connection = self._connection
@@ -325,6 +330,7 @@ class _Download(httpx.AsyncByteStream):
     def _finish(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            connection.taker = None
             self._pool.finish(connection)
 
 

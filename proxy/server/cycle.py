@@ -8,8 +8,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from proxy.asgi import AsgiMessage, Receive, Scope, SendMessage
 from proxy.errors import InternalError, SpillwayError
-from proxy.exchange import AsgiMessage, Receive, Scope, SendMessage
 from proxy.net.headers import AS_JSON
 from proxy.server.limits import BODY_BUFFER
 from proxy.wire.jsontext import dumps
@@ -93,7 +93,7 @@ class Cycle:
         self._left: int | None = None
         """Bytes of the answer that its length still promises."""
         self._when_gone: Callable[[], None] | None = None
-        scope["spillway.gone"] = self.when_gone
+        scope["spillway.client"] = self
 
     # -- the connection's side
 
@@ -158,6 +158,16 @@ class Cycle:
             call()
         else:
             self._line.resume_reading()  # else nobody sees it leave
+
+    @property
+    def ready(self) -> bool:
+        """Whether a piece of the body can be pushed: the head is out, and the client reads."""
+        return self.started and not self.complete and not self._line.write_paused
+
+    def push(self, data: bytes) -> None:
+        """Send a piece of the body without a turn of a task; only while it is `ready`."""
+        if not self._disconnected:
+            self._send_body(data)
 
     async def receive(self) -> AsgiMessage:
         """ASGI's `receive`: what has arrived of the body, once there is something."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,14 +20,13 @@ from proxy.answer.events import (
     Reopened,
     ResumeFailed,
     Retry,
-    Room,
     Search,
     Send,
     StreamEvent,
     UpstreamEnded,
     UpstreamFailed,
 )
-from proxy.answer.session import State, StreamSession, Watch
+from proxy.answer.session import State, StreamSession
 from proxy.backends.profile import Fact, Trust
 from proxy.backends.remedy import Remedy
 from proxy.counting.filling import Filled, room_assumed
@@ -37,6 +35,7 @@ from proxy.emulation import EmulatedStream, LeakedCalls
 from proxy.errors import UpstreamUnavailable
 from proxy.net.http11 import InvalidResponse
 from proxy.net.inflate import Undecoded
+from proxy.net.response import Divertible
 from proxy.net.tasks import spawn
 from proxy.neutral.piece import Piece
 from proxy.shortening.continuation import SaidBefore
@@ -48,6 +47,7 @@ from proxy.stages.job import Job
 from proxy.stages.judging import Judged, judge, leaks_of, native_offer
 from proxy.stages.resuming import Resumer, ResumeState
 from proxy.stages.searching import Searcher
+from proxy.stages.watching import room_of, watch_of
 from proxy.status import Notice
 from proxy.telemetry import events
 from proxy.telemetry.events import BackendFailed, FirstByte, Paused
@@ -74,6 +74,13 @@ class Run:
     """What of its calls was told."""
     observed: int = 0
     """Attempts that were learned from."""
+
+    def passed(self, data: bytes) -> bool:
+        """Pass on one more frame like those before, far from the pause point; False: it has to be handled, or to wait."""
+        if not self.to.ready or (sent := self.session.passed(data)) is None:
+            return False
+        self.to.push(sent)
+        return True
 
 
 _AS_BEFORE = 0.98
@@ -121,7 +128,7 @@ class StreamDriver:
             _judge(run)
             return job.told()
 
-        watch = _watch(job, lambda: self._remarks(run), told)
+        watch = watch_of(job, lambda: self._remarks(run), told)
         session = StreamSession(watch, answer, UPSTREAM, to.writer, reader_of_calls)
         if to.identity is not None:
             session.adopt(to.identity)
@@ -254,7 +261,7 @@ class StreamDriver:
         if body is not None:
             return None
         run.estimates.append(job.prompt.estimate)
-        room = _room(job) if job.budget is not None else None
+        room = room_of(job) if job.budget is not None else None
         run.session.handle(Reopened(job.prompt.estimate.tokens, bound=job.prompt.answer_bound, room=room))
         return response
 
@@ -288,14 +295,13 @@ class StreamDriver:
 
     async def _pump(self, run: Run, response: httpx.Response) -> Interrupted:
         """Read one attempt until it ends or is to be left."""
-        session, to, stream = run.session, run.to, response.stream
+        session, stream = run.session, response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
+        if isinstance(stream, Divertible):
+            stream.divert(run.passed)
         first = True
         try:
             async for data in stream:
-                if (passed := session.passed(data)) is not None:
-                    await to.write(passed)
-                    continue
                 if first:
                     run.job.journal.tell(FirstByte())
                 stopped = await self._carry_out(run, ChunkReceived(data))
@@ -351,38 +357,6 @@ def _judge(run: Run) -> None:
     judge(run.job, run.session.answer, run.judged, run.readers)
 
 
-def _watch(
-    job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]
-) -> Watch:
-    """What this job's model and client allow."""
-    budget, request = job.budget, job.prompt.request
-    return Watch(
-        window=budget.window if budget is not None else 0,
-        pause_point=budget.pause_point if budget is not None else 0,
-        max_tokens=request.max_tokens,
-        strip_usage=job.usage_asked and request.usage_wish is None,
-        told=told,
-        remarks=remarks,
-        show_usage=request.usage_wish is True,
-        cancels=job.cancels,
-        calls_whole=job.prompt.offer is not None,
-        resumable=budget is not None and job.resumable,
-        unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
-        search=job.prompt.search,
-        vain_resumes=job.options.vain_resumes,
-        ceiling=_room(job).ceiling,
-    )
-
-
-def _room(job: Job) -> Room:
-    """The room for the answer as it is known now."""
-    budget = job.budget
-    if budget is None:
-        return Room(0, 0, 0, assumed=True)
-    ceiling = int(job.options.answer_windows * budget.window)
-    return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)
-
-
 def _resumed(job: Job, session: StreamSession, attempted: Attempted, state: ResumeState) -> None:
     asked = attempted.request
     event = Reopened(
@@ -392,6 +366,6 @@ def _resumed(job: Job, session: StreamSession, attempted: Attempted, state: Resu
         quote=asked.quote,
         exact=asked.exact,
         gap=state.gap,
-        room=_room(job),
+        room=room_of(job),
     )
     session.handle(event)

@@ -179,9 +179,74 @@ async def test_a_reset_is_a_read_error_that_says_so() -> None:
 async def test_a_slow_client_is_not_a_silent_server() -> None:
     connection, _ = started()
     connection.data_received(CHUNKED)
-    connection._watch(0.01)
+    connection._silence.watch(0.01)
     await asyncio.sleep(0.05)  # nobody waits for the body all this time
     connection.data_received(b"2\r\nok\r\n0\r\n\r\n")
     await connection.read_head()
     assert await connection.read() == b"ok"
+    connection.abort()
+
+
+def pieces(*data: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in data)
+
+
+async def begun_reading() -> tuple[Connection, asyncio.Task[bytes]]:
+    """A response whose body somebody waits for."""
+    connection, _ = started()
+    connection.data_received(CHUNKED)
+    await connection.read_head()
+    reading = asyncio.ensure_future(connection.read())
+    await asyncio.sleep(0)
+    return connection, reading
+
+
+async def test_a_taker_gets_a_piece_that_somebody_waits_for_and_he_goes_on_waiting() -> None:
+    connection, reading = await begun_reading()
+    taken: list[bytes] = []
+    connection.taker = lambda data: data != b"no" and not taken.append(data)  # type: ignore[func-returns-value]
+    connection._silence.heard = 0.0
+    connection.data_received(pieces(b"one"))
+    assert connection._silence.heard > 0.0
+    connection.data_received(pieces(b"two"))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    connection.data_received(pieces(b"no"))
+    connection.data_received(pieces(b"three"))  # not before the one that was not taken is read
+    assert (await reading, taken) == (b"nothree", [b"one", b"two"])
+    connection.abort()
+
+
+async def test_a_taker_is_offered_neither_several_pieces_nor_the_last() -> None:
+    connection, reading = await begun_reading()
+    connection.taker = lambda _: pytest.fail("it was offered one")
+    connection.data_received(pieces(b"one", b"two"))
+    assert await reading == b"onetwo"
+    reading = asyncio.ensure_future(connection.read())
+    await asyncio.sleep(0)
+    connection.data_received(pieces(b"end") + b"0\r\n\r\n")
+    assert [await reading, await connection.read()] == [b"end", b""]
+    connection.abort()
+
+
+async def test_a_reader_that_was_cancelled_gets_no_piece_taken_for_him() -> None:
+    connection, reading = await begun_reading()
+    connection.taker = lambda _: pytest.fail("it was offered one")
+    reading.cancel()
+    connection.data_received(pieces(b"one"))
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    connection.abort()
+
+
+async def test_what_goes_wrong_in_a_taker_is_raised_to_the_reader() -> None:
+    connection, reading = await begun_reading()
+
+    def take(_: bytes) -> bool:
+        raise ZeroDivisionError
+
+    connection.taker = take
+    connection.data_received(pieces(b"one"))
+    with pytest.raises(ZeroDivisionError):
+        await reading
     connection.abort()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from proxy.asgi import AsgiMessage, Receive, Scope, SendMessage
 from proxy.errors import BrokenOff
-from proxy.exchange import AsgiMessage, Receive, Scope, SendMessage
 from proxy.server.cycle import Cycle
 
 pytestmark = pytest.mark.anyio
@@ -201,6 +201,31 @@ async def test_nothing_more_is_sent_while_the_client_does_not_read() -> None:
     wire.room.set()
     await waiting
     assert wire.sent.endswith(b"1\r\na\r\n")
+
+
+async def test_a_piece_can_be_pushed_while_the_client_reads() -> None:
+    wire = Wire()
+    made = cycle(wire)
+    ready = [made.ready]
+    await made.send(start())
+    ready.append(made.ready)
+    made.push(b"a")
+    wire.write_paused = True
+    ready.append(made.ready)
+    wire.write_paused = False
+    await made.send(body())
+    assert [*ready, made.ready] == [False, True, False, False]
+    assert wire.sent.endswith(b"\r\n\r\n1\r\na\r\n0\r\n\r\n")
+
+
+async def test_what_is_pushed_to_one_who_left_goes_nowhere() -> None:
+    wire = Wire()
+    made = cycle(wire)
+    await made.send(start())
+    before = wire.sent
+    made.disconnect()
+    made.push(b"x")
+    assert wire.sent == before
 
 
 async def test_a_body_that_nobody_takes_is_left_with_the_client() -> None:

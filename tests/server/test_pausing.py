@@ -11,7 +11,7 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from proxy.exchange import Receive, Scope, SendMessage
+from proxy.asgi import Receive, Scope, SendMessage
 from proxy.server import Guard, Limits
 from proxy.server.connection import ClientConnection
 

@@ -1,0 +1,31 @@
+"""Between the server and the application: the words of ASGI, and what Spillway's own server tells besides."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol, TypeAlias
+
+Scope: TypeAlias = MutableMapping[str, Any]
+AsgiMessage: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
+SendMessage: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
+
+
+class Client(Protocol):
+    """The client of a request, as Spillway's own server has it; in the scope as `spillway.client`."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a piece of the answer's body can be pushed: its head is out, and the client reads."""
+        ...
+
+    def push(self, data: bytes) -> None:
+        """Send a piece of the answer's body at once, without a turn of a task; only while it is `ready`."""
+        ...
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Call this when the client leaves before it has its answer; None: nothing any more. The body must be in.
+
+        What ASGI has instead is a task that waits in `receive`, for each request.
+        """
+        ...

@@ -1,0 +1,43 @@
+"""What the session of an answer is to watch for: what its job's model and client allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from proxy.answer.events import Room
+from proxy.answer.watch import Watch
+from proxy.neutral.piece import Piece
+from proxy.stages.job import Job
+
+
+def watch_of(
+    job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]
+) -> Watch:
+    """What to watch for; for the rest see the fields of `Watch`."""
+    budget, request = job.budget, job.prompt.request
+    return Watch(
+        window=budget.window if budget is not None else 0,
+        pause_point=budget.pause_point if budget is not None else 0,
+        max_tokens=request.max_tokens,
+        strip_usage=job.usage_asked and request.usage_wish is None,
+        told=told,
+        remarks=remarks,
+        show_usage=request.usage_wish is True,
+        cancels=job.cancels,
+        calls_whole=job.prompt.offer is not None,
+        resumable=budget is not None and job.resumable,
+        unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
+        search=job.prompt.search,
+        vain_resumes=job.options.vain_resumes,
+        ceiling=room_of(job).ceiling,
+    )
+
+
+def room_of(job: Job) -> Room:
+    """The room for the answer as it is known now."""
+    budget = job.budget
+    if budget is None:
+        return Room(0, 0, 0, assumed=True)
+    ceiling = int(job.options.answer_windows * budget.window)
+    return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)
