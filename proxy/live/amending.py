@@ -20,6 +20,7 @@ from proxy.live.telling import note_of
 from proxy.net.apart import apart
 from proxy.neutral.managing import CompactionWish
 from proxy.neutral.request import Request
+from proxy.neutral.weight import HEAVY
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
@@ -27,8 +28,6 @@ from proxy.stages.preparing import Preparer
 from proxy.telemetry.journal import Journals
 from proxy.tokens.meter import Meter
 
-HEAVY = 64 * 1024
-"""Bytes from which a body is not read on the loop."""
 _LEAST_ROOM, _SHARE = 2048, 8
 """Tokens, and the part of the window, that the text of a summary may take."""
 LONGEST_WISH = 2000

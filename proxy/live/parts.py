@@ -10,12 +10,10 @@ from proxy.history.marks import RECALLED, RECALLED_END, is_summary
 from proxy.live.record import Parts
 from proxy.net.apart import apart
 from proxy.neutral.request import Message, leading_system, text_of
+from proxy.neutral.weight import HEAVY
 from proxy.shortening.summary import is_bridge
 from proxy.tokens.meter import Meter
 from proxy.wire.jsontext import loads
-
-HEAVY = 64 * 1024
-"""Bytes from which a body is not parsed on the loop."""
 
 
 async def parsed(body: bytes) -> Mapping[str, Any]:

@@ -11,8 +11,6 @@ from proxy.net.apart import apart
 from proxy.neutral.weight import HEAVY, is_heavy
 
 _NAME = "sealing"
-_HEAVY_TEXT = HEAVY
-"""Characters of a seal from which it is not opened on the loop."""
 
 
 class Sealer:
@@ -42,7 +40,7 @@ class Sealer:
         if not is_sealed(text):
             return None
         keys = await self._known()
-        return await apart(len(text) > _HEAVY_TEXT, opened, keys, owner, purpose, text)
+        return await apart(len(text) > HEAVY, opened, keys, owner, purpose, text)
 
     async def _known(self) -> list[bytes]:
         if not self._shared and (key := await self._store.secret(_NAME, self._keys[0])) is not None:

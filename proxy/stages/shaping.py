@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from proxy.net.apart import apart
 from proxy.neutral.request import Message
-from proxy.neutral.weight import HEAVY, is_heavy
+from proxy.neutral.weight import is_heavy
 from proxy.shaping.shape import ShapedPart
 from proxy.shortening.ladder.cap import within_limits
 from proxy.stages.counting import Counting
@@ -20,7 +20,7 @@ async def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
     limits = None if window is None else job.options.limits_for(window.value)
     if limits is None or not limits.from_the_first or limits.results is None:
         return messages
-    return await apart(is_heavy(messages, HEAVY), within_limits, messages, limits.results)
+    return await apart(is_heavy(messages), within_limits, messages, limits.results)
 
 
 async def tell_shaped(
@@ -35,7 +35,7 @@ async def tell_shaped(
         return
 
     async def tokens(messages: Sequence[Message]) -> float:
-        return sum(await apart(is_heavy(messages, HEAVY), counting.meter.costs, job.key, messages))
+        return sum(await apart(is_heavy(messages), counting.meter.costs, job.key, messages))
 
     saved: dict[str, int] = {
         step.kind: round(await tokens(step.left_out) - await tokens(step.put_in)) for step in made
