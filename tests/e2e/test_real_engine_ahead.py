@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_real_engine_memory import TALK
-from tests.engine.fixtures import WINDOW
+from tests.engine.fixtures import INSTRUCT_WINDOW, WINDOW
 from tests.engine.server import Engine
 from tests.engine.spillway import StartSpillway
 from tests.engine.tap import tapped
@@ -28,7 +28,7 @@ LONGEST = 300.0
 """Seconds that a summary may take on a machine that has much else to do."""
 
 
-def history(engine: Engine) -> list[dict[str, Any]]:
+def history(engine: Engine, window: int) -> list[dict[str, Any]]:
     """A chat that ends in a question, and fills the window nearly to the trigger."""
     messages: list[dict[str, Any]] = []
     number = 0
@@ -36,20 +36,20 @@ def history(engine: Engine) -> list[dict[str, Any]]:
         talk = " ".join(TALK[(number + step) % len(TALK)] for step in range(2))
         asked = {"role": "user", "content": f"{number}. {talk} The number of this is {number * 37}."}
         reply = engine.post("/v1/chat/completions/input_tokens", {"messages": [*messages, asked]})
-        if reply.json()["input_tokens"] > 0.79 * WINDOW:
+        if reply.json()["input_tokens"] > 0.79 * window:
             return messages[:-1]
         messages += [asked, {"role": "assistant", "content": f"Noted, {number}."}]
         number += 1
 
 
-@pytest.mark.parametrize("name", ["echo_engine", "instruct_engine"])
+@pytest.mark.parametrize(("name", "window"), [("echo_engine", WINDOW), ("instruct_engine", INSTRUCT_WINDOW)])
 def test_the_turn_after_the_trigger_waits_for_nothing(
-    name: str, request: pytest.FixtureRequest, spillway: StartSpillway
+    name: str, window: int, request: pytest.FixtureRequest, spillway: StartSpillway
 ) -> None:
     engine: Engine = request.getfixturevalue(name)
     with tapped(engine.url) as tap:
         proxy = spillway([tap.url], ahead="auto", summary_timeout=240)
-        messages = history(engine)
+        messages = history(engine, window)
         answer = proxy.chat(messages, model=engine.model, **SHORT)
         assert (answer.status, answer.action) == (200, "forwarded"), answer.raw
         wait_until(lambda: DONE.search(proxy.log), LONGEST)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.recall.tool import NOTHING_FOUND
-from tests.engine.fixtures import WINDOW, StartEngine
+from tests.engine.fixtures import INSTRUCT_WINDOW, StartEngine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import StartSpillway
@@ -64,7 +64,7 @@ def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(
         assert newest.endswith(question)
         prompt = "\n".join(str(message["content"]) for message in sent)
         assert told in prompt, prompt
-        assert len(prompt) < 4 * WINDOW < len(json.dumps(past))
+        assert len(prompt) < 4 * INSTRUCT_WINDOW < len(json.dumps(past))
 
 
 def test_the_engine_gives_vectors(echo_engine: Engine, engine: StartEngine, spillway: StartSpillway) -> None:

@@ -41,7 +41,7 @@ def test_no_loop_is_stored_and_what_the_user_told_is_kept(instruct_tap: Tap, spi
     said = cycle(TALK)
     history: list[dict[str, Any]] = [{"role": "user", "content": "Hello! Let us talk a little."}]
     for number, (told, _) in enumerate((*TOLD, *(("And what do you think about that?", ()),) * 6), 1):
-        history.append({"role": "assistant", "content": " ".join(islice(said, 9))})
+        history.append({"role": "assistant", "content": " ".join(islice(said, 4))})
         history.append({"role": "user", "content": told})
         if number not in (len(TOLD) + 2, len(TOLD) + 6):
             continue
