@@ -6,8 +6,8 @@ that only `/openapi.json` is of use. The chat route and pass-through are none of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -20,10 +20,9 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.api import ollama
-from proxy.api.door import Door
-from proxy.api.endpoint import Endpoint, Handler
+from proxy.api.endpoint import Endpoint
 from proxy.api.listing import ANTHROPIC, all_models, one
-from proxy.api.live.gate import Gate
+from proxy.api.live.files import PREFIX, PageFiles, wants_page
 from proxy.api.live.routes import live_router
 from proxy.api.models import profiles
 from proxy.api.paths import MODELS, SPELLED
@@ -38,16 +37,19 @@ from proxy.api.schemas import (
     OllamaVersion,
     Readiness,
 )
+from proxy.api.scope import EXCHANGE, Handed, On, exchange_of
 from proxy.api.stored import stored_router
-from proxy.api.surface import Surface
+from proxy.api.surface import SURFACE, Surface
 from proxy.asgi import AsgiMessage
 from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.bodies import object_in, text_in
+from proxy.errors import OneWorkerOnly
 from proxy.exchange import Exchange
+from proxy.relay import Relay
 
 _MESSAGES = DIALECTS["/v1/messages"]
-_EXCHANGE = "spillway.exchange"
-"""Where a route's handler finds the exchange in the scope."""
+PASSED = "spillway.passed"
+"""Where the scope keeps what passes its request on to a backend."""
 
 _MODEL_BODY = {
     "requestBody": {
@@ -68,8 +70,13 @@ Spillway's own endpoints. `POST /v1/chat/completions` is managed and every other
 OpenAI's and the backends' interfaces, and not described here."""
 
 
-def own_application(surface: Surface, page: Sequence[Route], passed: ASGIApp) -> FastAPI:
-    """Spillway's own endpoints, the routes of the page, and what takes everything else."""
+@cache
+def own_application() -> FastAPI:
+    """Spillway's own endpoints, the routes of the page, and what takes everything else.
+
+    It takes as long to make as a proxy does to start, so that a process makes one for all: what a request stands on is
+    in its scope, under `SURFACE`, and who passes it on under `PASSED`.
+    """
     app = FastAPI(
         title="Spillway",
         version=__version__,
@@ -78,35 +85,32 @@ def own_application(surface: Surface, page: Sequence[Route], passed: ASGIApp) ->
         redoc_url=None,
         openapi_url=None,
     )
-    for router in _own_routers(surface):
+    for router in _own_routers():
         app.include_router(router)
-    app.router.routes += page
-    app.router.routes.append(Route("/{path:path}", passed, methods=None, include_in_schema=False))
+    app.router.routes += _page()
+    app.router.routes.append(Route("/{path:path}", _Plain(_pass_on), methods=None, include_in_schema=False))
     app.router.redirect_slashes = False
     # A path with a line break in it matches no route.
     unknown = app.router.default
 
     async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
-        await (passed if scope["type"] == "http" else unknown)(scope, receive, send)
+        await (_pass_on if scope["type"] == "http" else unknown)(scope, receive, send)
 
     app.router.default = unmatched
     return app
 
 
-def _own_routers(surface: Surface) -> tuple[APIRouter, ...]:
+def _own_routers() -> tuple[APIRouter, ...]:
     """All of them; those for orchestrators need no key, and tell only those all who have one."""
-    looked_at = live_router(
-        surface, _route_class(surface.door, keyless=True, watched=False), _Handed, _EXCHANGE
-    )
-    kept = stored_router(surface, _route_class(surface.door, watched=False), _Handed, _EXCHANGE)
     return (
-        *(_health(surface), _metrics(surface), _models(surface), _ollama(surface)),
-        *(kept, looked_at, _documents(surface.door, surface.gate)),
+        *(_health(), _metrics(), _models(), _ollama()),
+        *(stored_router(_route_class(watched=False)), live_router(_route_class(keyless=True, watched=False))),
+        _documents(),
     )
 
 
-def _health(on: Surface) -> APIRouter:
-    router = APIRouter(route_class=_route_class(on.door, keyless=True), tags=["health"])
+def _health() -> APIRouter:
+    router = APIRouter(route_class=_route_class(keyless=True), tags=["health"])
 
     @router.get("/healthz")
     @router.head("/healthz", include_in_schema=False)
@@ -120,16 +124,17 @@ def _health(on: Surface) -> APIRouter:
         responses={503: {"model": Readiness, "description": "No backend answers."}},
     )
     @router.head("/readyz", include_in_schema=False)
-    async def ready(request: Request, response: Response) -> Readiness:
+    async def ready(on: On, request: Request, response: Response) -> Readiness:
         """Ask the backends whether one answers. A store that fails is told, but does not count."""
         backends = await on.readiness.kinds()
-        draining = request.scope[_EXCHANGE].draining
+        exchange = exchange_of(request)
+        draining = exchange.draining
         if draining or not any(backends.values()):
             response.status_code = 503
         told = Readiness(
             status="draining" if draining else "ready" if any(backends.values()) else "no backend answers"
         )
-        if request.scope[_EXCHANGE].trusted:
+        if exchange.trusted:
             told.backends = backends
             told.store = await on.store.check()
         return told
@@ -137,26 +142,25 @@ def _health(on: Surface) -> APIRouter:
     return router
 
 
-def _metrics(on: Surface) -> APIRouter:
-    router = _keyed(on.door, keyless=on.metrics_open, tags=["health"])
+def _metrics() -> APIRouter:
+    router = _keyed(keyless=lambda on: on.metrics_open, tags=["health"])
 
     @router.get("/metrics", response_class=Response)
-    async def metrics() -> Response:
+    async def metrics(on: On) -> Response:
         """Counters in Prometheus' text format."""
         return Response(on.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
 
 
-def _models(on: Surface) -> APIRouter:
-    router = _keyed(on.door, gate=on.gate, tags=["models"])
-    relay = on.relay
+def _models() -> APIRouter:
+    router = _keyed(gated=True, tags=["models"])
 
     @router.get(MODELS, response_model=ModelList, response_model_exclude_unset=True)
-    async def listing(request: Request) -> Any:
+    async def listing(on: On, request: Request) -> Any:
         """Give the union of all backends' models; in Anthropic's form to those who send `anthropic-version`."""
         path, asked = request.scope.get(SPELLED, MODELS), request.query_params
-        return await all_models(relay.router, on.options, path, asked, anthropic=_anthropic(request.scope))
+        return await all_models(on.relay.router, on.options, path, asked, anthropic=_anthropic(request.scope))
 
     @router.get(MODELS + "/{model:path}", response_model=ModelObject, response_model_exclude_unset=True)
     @router.get(
@@ -165,47 +169,46 @@ def _models(on: Surface) -> APIRouter:
         response_model_exclude_unset=True,
         include_in_schema=False,
     )
-    async def single(request: Request, model: str) -> Any:
+    async def single(on: On, request: Request, model: str) -> Any:
         """Give one model; ids may contain slashes."""
-        return await one(relay.router, on.options, model, anthropic=_anthropic(request.scope))
+        return await one(on.relay.router, on.options, model, anthropic=_anthropic(request.scope))
 
     @router.get("/spillway/models", response_model=KnownBackends, response_model_exclude_unset=True)
-    async def known() -> dict[str, Any]:
+    async def known(on: On) -> dict[str, Any]:
         """Tell what is known of every backend and model, with the origin of every field."""
-        return await profiles(relay.router, on.options, on.meter, on.ledger)
+        return await profiles(on.relay.router, on.options, on.meter, on.ledger)
 
     @router.post("/spillway/explain", response_model=Explanation, openapi_extra=_CHAT_BODY)
-    async def explain(request: Request) -> Response:
+    async def explain(on: On, request: Request) -> Response:
         """Tell what would be done to a chat request, without asking a model."""
-        return _Handed(relay.explain, request.scope[_EXCHANGE])
+        return Handed(on.relay.explain, exchange_of(request))
 
     return router
 
 
-def _ollama(on: Surface) -> APIRouter:
+def _ollama() -> APIRouter:
     """Ollama's own answers where an Ollama is behind, which knows more."""
-    router = _keyed(on.door, watched=False, tags=["ollama"])
-    relay = on.relay
+    router = _keyed(watched=False, tags=["ollama"])
 
-    async def told(request: Request, answer: Callable[[], Awaitable[Any]]) -> Any:
+    async def told(relay: Relay, request: Request, answer: Callable[[], Awaitable[Any]]) -> Any:
         if await relay.router.owner(request.url.path) is not None:
-            return _Handed(relay.passthrough, request.scope[_EXCHANGE])
+            return Handed(relay.passthrough, exchange_of(request))
         return await answer()
 
     @router.get("/api/version", response_model=OllamaVersion, response_model_exclude_unset=True)
-    async def version(request: Request) -> Any:
+    async def version(on: On, request: Request) -> Any:
         """Tell which version of Ollama's API is answered."""
-        return await told(request, ollama.version)
+        return await told(on.relay, request, ollama.version)
 
     @router.get("/api/tags", response_model=OllamaModels, response_model_exclude_unset=True)
-    async def tags(request: Request) -> Any:
+    async def tags(on: On, request: Request) -> Any:
         """List all backends' models in Ollama's form."""
-        return await told(request, partial(ollama.tags, relay.router, on.options))
+        return await told(on.relay, request, partial(ollama.tags, on.relay.router, on.options))
 
     @router.get("/api/ps", response_model=OllamaModels, response_model_exclude_unset=True)
-    async def loaded(request: Request) -> Any:
+    async def loaded(on: On, request: Request) -> Any:
         """List the loaded ones, each with its window."""
-        return await told(request, partial(ollama.loaded, relay.router))
+        return await told(on.relay, request, partial(ollama.loaded, on.relay.router))
 
     @router.post(
         "/api/show",
@@ -213,23 +216,22 @@ def _ollama(on: Surface) -> APIRouter:
         response_model_exclude_unset=True,
         openapi_extra=_MODEL_BODY,
     )
-    async def show(request: Request) -> Any:
+    async def show(on: On, request: Request) -> Any:
         """Tell what is known of one model in Ollama's form."""
 
         async def shown() -> Any:
-            exchange: Exchange = request.scope[_EXCHANGE]
-            asked = object_in(await exchange.body(relay.options.max_body))
+            asked = object_in(await exchange_of(request).body(on.options.max_body))
             return await ollama.show(
-                relay.router, on.options, text_in(asked, "model") or text_in(asked, "name")
+                on.relay.router, on.options, text_in(asked, "model") or text_in(asked, "name")
             )
 
-        return await told(request, shown)
+        return await told(on.relay, request, shown)
 
     return router
 
 
-def _documents(door: Door, gate: Gate) -> APIRouter:
-    router = _keyed(door, gate=gate, include_in_schema=False)
+def _documents() -> APIRouter:
+    router = _keyed(gated=True, include_in_schema=False)
 
     @router.get("/openapi.json")
     async def schema(request: Request) -> dict[str, Any]:
@@ -249,18 +251,22 @@ def _anthropic(scope: Scope) -> bool:
 
 
 def _keyed(
-    door: Door, *, keyless: bool = False, watched: bool = True, gate: Gate | None = None, **options: Any
+    *,
+    keyless: Callable[[Surface], bool] | bool = False,
+    watched: bool = True,
+    gated: bool = False,
+    **options: Any,
 ) -> APIRouter:
     # For the description only: it is the endpoint that asks for keys, as on every other path.
     described = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS, where there are any.")
-    route_class = _route_class(door, keyless=keyless, watched=watched, gate=gate)
+    route_class = _route_class(keyless=keyless, watched=watched, gated=gated)
     return APIRouter(route_class=route_class, dependencies=[Depends(described)], **options)
 
 
 def _route_class(
-    door: Door, *, keyless: bool = False, watched: bool = True, gate: Gate | None = None
+    *, keyless: Callable[[Surface], bool] | bool = False, watched: bool = True, gated: bool = False
 ) -> type[APIRoute]:
-    """Routes that ask for keys, tell errors and name requests as every other path does. `gate`: tells who may look, too.
+    """Routes that ask for keys, tell errors and name requests as every other path does. `gated`: whoever may look may ask, too.
 
     `watched`: what they do is left when the client leaves; not where a request may be passed on, which sees to that.
     """
@@ -271,7 +277,7 @@ def _route_class(
             handle = super().handle
 
             async def answer(exchange: Exchange) -> None:
-                scope[_EXCHANGE] = exchange
+                scope[EXCHANGE] = exchange
 
                 async def forward(message: AsgiMessage) -> None:
                     if message["type"] == "http.response.start":
@@ -288,22 +294,54 @@ def _route_class(
                 with exchange.watched():
                     await handle(scope, receive, forward)
 
-            refusal = _MESSAGES.refusal if _anthropic(scope) else CHAT.refusal
-            looks = None if gate is None else gate.tenant
-            endpoint = Endpoint(answer, door, keyless=keyless, looks=looks, refusal=refusal)
+            on: Surface = scope[SURFACE]
+            endpoint = Endpoint(
+                answer,
+                on.door,
+                keyless=keyless(on) if callable(keyless) else keyless,
+                looks=on.gate.tenant if gated else None,
+                refusal=_MESSAGES.refusal if _anthropic(scope) else CHAT.refusal,
+            )
             await endpoint(scope, receive, send)
 
     return OwnRoute
 
 
-class _Handed(Response):
-    """An answer that is given past FastAPI, by whoever writes to the exchange."""
+def _page() -> list[Route]:
+    """The page for people who look at it in a browser; to programs the root of a backend stays what it is."""
 
-    def __init__(self, handler: Handler, exchange: Exchange) -> None:
-        super().__init__()
-        self._handler = handler
-        self._exchange = exchange
+    async def root(scope: Scope, receive: Receive, send: Send) -> None:
+        files = PageFiles()
+        if not (files.there and wants_page(scope["headers"])):
+            await _pass_on(scope, receive, send)
+            return
+        on: Surface = scope[SURFACE]
+        # Where there are other workers it would have to tell of their requests.
+        await Endpoint(files.index if on.alone else _not_shown, on.door, keyless=True)(scope, receive, send)
 
-    @override
+    async def one(scope: Scope, receive: Receive, send: Send) -> None:
+        await Endpoint(PageFiles().answer, scope[SURFACE].door, keyless=True)(scope, receive, send)
+
+    return [
+        Route("/", _Plain(root), methods=["GET"], include_in_schema=False),
+        Route(PREFIX + "{path:path}", _Plain(one), methods=["GET"], include_in_schema=False),
+    ]
+
+
+async def _not_shown(exchange: Exchange) -> None:
+    del exchange
+    raise OneWorkerOnly
+
+
+async def _pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+    await scope[PASSED](scope, receive, send)
+
+
+class _Plain:
+    """An application that Starlette does not take for a function that answers requests."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._handler(self._exchange)
+        await self._app(scope, receive, send)

@@ -11,18 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-from starlette.routing import Route, Router
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.api.door import Door
 from proxy.api.endpoint import Endpoint
-from proxy.api.live.files import PREFIX, PageFiles, wants_page
 from proxy.api.paths import SPELLED, canonical
-from proxy.api.surface import Surface
+from proxy.api.surface import SURFACE, Surface
 from proxy.dialects import DIALECTS, EMBEDDING
 from proxy.dialects.completions import PATH
-from proxy.errors import OneWorkerOnly
-from proxy.exchange import Exchange
 
 Lifespan = Callable[["Application"], AbstractAsyncContextManager[None]]
 
@@ -77,11 +73,16 @@ class Application:
         await self._rest(scope, receive, send)
 
     def _make(self) -> ASGIApp:
-        from proxy.api.own import own_application  # noqa: PLC0415 - FastAPI: see above
+        from proxy.api.own import PASSED, own_application  # noqa: PLC0415 - FastAPI: see above
 
-        door, relay = self.surface.door, self.surface.relay
-        passed = Endpoint(relay.passthrough, door, turned_away=relay.turned_away)
-        return own_application(self.surface, _page(door, passed, alone=self.surface.alone), passed)
+        relay, own = self.surface.relay, own_application()
+        passed = Endpoint(relay.passthrough, self.surface.door, turned_away=relay.turned_away)
+
+        async def standing(scope: Scope, receive: Receive, send: Send) -> None:
+            scope[SURFACE], scope[PASSED] = self.surface, passed
+            await own(scope, receive, send)
+
+        return standing
 
 
 def _managed(surface: Surface) -> Mapping[str, ASGIApp]:
@@ -105,36 +106,3 @@ def _managed(surface: Surface) -> Mapping[str, ASGIApp]:
     managed |= {path: Endpoint(relay.embed, door, refusal=refusal) for path in EMBEDDING}
     managed[PATH] = Endpoint(relay.complete, door, turned_away=relay.turned_away)
     return managed
-
-
-def _page(door: Door, passed: ASGIApp, *, alone: bool) -> list[Route]:
-    """The page for people who look at it in a browser; to programs the root of a backend stays what it is.
-
-    `alone`: there are no other workers, of whose requests it would have to tell.
-    """
-    files = PageFiles()
-    index = Endpoint(files.index if alone else _not_shown, door, keyless=True)
-
-    async def root(scope: Scope, receive: Receive, send: Send) -> None:
-        await (index if files.there and wants_page(scope["headers"]) else passed)(scope, receive, send)
-
-    one = Endpoint(files.answer, door, keyless=True)
-    return [
-        Route("/", _Plain(root), methods=["GET"], include_in_schema=False),
-        Route(PREFIX + "{path:path}", one, methods=["GET"], include_in_schema=False),
-    ]
-
-
-async def _not_shown(exchange: Exchange) -> None:
-    del exchange
-    raise OneWorkerOnly
-
-
-class _Plain:
-    """An application that Starlette does not take for a function that answers requests."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)

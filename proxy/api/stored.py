@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 
 from proxy.api.paths import PREFIXES
+from proxy.api.scope import Handed, On, exchange_of
 from proxy.api.surface import Surface
 from proxy.dialects.bodies import limit_in, object_in
 from proxy.dialects.responses import stored
@@ -28,24 +29,21 @@ _AT_ONCE = 20
 _MOST_METADATA, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
 
 
-def stored_router(
-    on: Surface, route_class: type[APIRoute], handed: Callable[..., Any], scope_key: str
-) -> APIRouter:
-    """The routes. `handed` answers past FastAPI, `scope_key` is where the exchange stands in the scope."""
+def stored_router(route_class: type[APIRoute]) -> APIRouter:
+    """The routes."""
     router = APIRouter(route_class=route_class)
-    about = _Stored(on)
 
     def route(method: str, path: str, answer: Callable[..., Awaitable[dict[str, Any]]]) -> None:
-        async def answered(request: Request) -> Any:
-            exchange: Exchange = request.scope[scope_key]
+        async def answered(on: On, request: Request) -> Any:
+            exchange = exchange_of(request)
             if exchange.header(b"x-spillway-bypass") == "1":
-                return handed(on.relay.passthrough, exchange)
+                return Handed(on.relay.passthrough, exchange)
             try:
-                return await answer(exchange, **request.path_params)
+                return await answer(_Stored(on), exchange, **request.path_params)
             except NotFound:
                 if on.relay.manages_all:
                     raise
-                return handed(on.relay.passthrough, exchange)
+                return Handed(on.relay.passthrough, exchange)
 
         for prefix in PREFIXES:
             router.add_api_route(
@@ -56,18 +54,18 @@ def stored_router(
             )
 
     response, talk = "/responses/{response_id}", "/conversations/{conversation_id}"
-    route("GET", response, about.response)
-    route("DELETE", response, about.delete_response)
-    route("POST", f"{response}/cancel", about.cancel)
-    route("GET", f"{response}/input_items", about.input_items)
-    route("POST", "/conversations", about.create)
-    route("GET", talk, about.conversation)
-    route("POST", talk, about.update)
-    route("DELETE", talk, about.delete_conversation)
-    route("POST", f"{talk}/items", about.add)
-    route("GET", f"{talk}/items", about.items)
-    route("GET", f"{talk}/items/{{item_id}}", about.item)
-    route("DELETE", f"{talk}/items/{{item_id}}", about.delete_item)
+    route("GET", response, _Stored.response)
+    route("DELETE", response, _Stored.delete_response)
+    route("POST", f"{response}/cancel", _Stored.cancel)
+    route("GET", f"{response}/input_items", _Stored.input_items)
+    route("POST", "/conversations", _Stored.create)
+    route("GET", talk, _Stored.conversation)
+    route("POST", talk, _Stored.update)
+    route("DELETE", talk, _Stored.delete_conversation)
+    route("POST", f"{talk}/items", _Stored.add)
+    route("GET", f"{talk}/items", _Stored.items)
+    route("GET", f"{talk}/items/{{item_id}}", _Stored.item)
+    route("DELETE", f"{talk}/items/{{item_id}}", _Stored.delete_item)
     return router
 
 

@@ -16,6 +16,9 @@ from proxy.relay import Relay
 from proxy.stages.emulating import CallLedger
 from proxy.telemetry.metrics import Metrics
 
+SURFACE = "spillway.surface"
+"""Where the scope of a request keeps it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:

@@ -7,11 +7,10 @@ import logging
 from fastapi import APIRouter, Request, Response
 
 from proxy.api.live import schemas
-from proxy.api.live.shared import Looking, action_body, described, json_of
-from proxy.api.surface import Surface
+from proxy.api.live.shared import Looking, Looks, action_body, described, json_of
+from proxy.api.scope import On, exchange_of
 from proxy.dialects.bodies import text_in
 from proxy.errors import BadRequest, Conflict, Forbidden
-from proxy.live.amending import Amender
 from proxy.live.record import Talk
 from proxy.live.viewer import Viewer
 from proxy.telemetry.events import Stopped
@@ -22,58 +21,58 @@ _SUMMARY = "/spillway/conversations/{conversation}/summary"
 _LESSONS = ("window", "tools", "continuations", "all")
 
 
-def add_actions(router: APIRouter, on: Surface, looking: Looking) -> None:
+def add_actions(router: APIRouter) -> None:
     """Add them all."""
-    _summaries(router, looking, on.amender)
-    _requests(router, looking)
-    _lessons(router, on, looking)
+    _summaries(router)
+    _requests(router)
+    _lessons(router)
 
 
-def _summaries(router: APIRouter, looking: Looking, amender: Amender) -> None:
-    def talk(name: str, viewer: Viewer) -> Talk:
+def _summaries(router: APIRouter) -> None:
+    def talk(looking: Looking, name: str, viewer: Viewer) -> Talk:
         found = looking.looker.talk(name, viewer)
         _check_reads(viewer, found.tenant)
         return found
 
     @router.get(_SUMMARY, response_model=schemas.Summary)
-    async def summary(request: Request, conversation: str) -> Response:
+    async def summary(on: On, looking: Looks, request: Request, conversation: str) -> Response:
         """Tell what stands for the part of a conversation that no longer fits."""
-        return json_of(await amender.summary(talk(conversation, looking.viewer(request))))
+        return json_of(await on.amender.summary(talk(looking, conversation, looking.viewer(request))))
 
     @router.put(_SUMMARY, response_model=schemas.Summary, openapi_extra=described(schemas.SummaryEdit))
-    async def edit(request: Request, conversation: str) -> Response:
+    async def edit(on: On, looking: Looks, request: Request, conversation: str) -> Response:
         """Put another text into it, from the next prompt on."""
-        found = talk(conversation, looking.actor(request))
-        asked = await action_body(looking.exchange(request))
+        found = talk(looking, conversation, looking.actor(request))
+        asked = await action_body(exchange_of(request))
         block = asked.get("block")
         if block is not None and type(block) is not int:
             raise BadRequest("`block` must be the index of a block.", param="block")
-        told = await amender.edit(found, text_in(asked, "text"), block)
+        told = await on.amender.edit(found, text_in(asked, "text"), block)
         _log.info("the summary of %s was edited", found.id)
         return json_of(told)
 
     @router.delete(_SUMMARY, response_model=schemas.Rejected)
-    async def reject(request: Request, conversation: str) -> Response:
+    async def reject(on: On, looking: Looks, request: Request, conversation: str) -> Response:
         """Go back to the checkpoint before it."""
         viewer = looking.actor(request)
         found = looking.looker.talk(conversation, viewer)
-        done = await amender.reject(found)
+        done = await on.amender.reject(found)
         _log.info("the summary of %s was rejected (%s)", found.id, viewer.role)
         return json_of(done if viewer.reads(found.tenant) else {**done, "summary": None})
 
     @router.post(
         f"{_SUMMARY}/rewrite", response_model=schemas.Summary, openapi_extra=described(schemas.RewriteWish)
     )
-    async def rewrite(request: Request, conversation: str) -> Response:
+    async def rewrite(on: On, looking: Looks, request: Request, conversation: str) -> Response:
         """Have it written anew."""
-        found = talk(conversation, looking.actor(request))
-        asked = await action_body(looking.exchange(request))
-        return json_of(await amender.rewrite(found, text_in(asked, "instructions").strip()))
+        found = talk(looking, conversation, looking.actor(request))
+        asked = await action_body(exchange_of(request))
+        return json_of(await on.amender.rewrite(found, text_in(asked, "instructions").strip()))
 
 
-def _requests(router: APIRouter, looking: Looking) -> None:
+def _requests(router: APIRouter) -> None:
     @router.get("/spillway/requests/{name:path}/diff", response_model=schemas.Diff)
-    async def diff(request: Request, name: str) -> Response:
+    async def diff(looking: Looks, request: Request, name: str) -> Response:
         """Tell what the client sent and what was forwarded."""
         viewer = looking.viewer(request)
         record = looking.looker.record(name, viewer)
@@ -82,7 +81,7 @@ def _requests(router: APIRouter, looking: Looking) -> None:
         return json_of(await looking.looker.diff(record, full=full))
 
     @router.post("/spillway/requests/{name:path}/stop", response_model=schemas.Stopping)
-    async def stop(request: Request, name: str) -> Response:
+    async def stop(looking: Looks, request: Request, name: str) -> Response:
         """End an answer that is being made."""
         record = looking.looker.record(name, looking.actor(request))
         job = record.job
@@ -92,9 +91,9 @@ def _requests(router: APIRouter, looking: Looking) -> None:
         return json_of({"stopped": True})
 
 
-def _lessons(router: APIRouter, on: Surface, looking: Looking) -> None:
+def _lessons(router: APIRouter) -> None:
     @router.delete("/spillway/lessons", response_model=schemas.Forgotten)
-    async def forget(request: Request) -> Response:
+    async def forget(on: On, looking: Looks, request: Request) -> Response:
         """Forget what was learned of a model."""
         viewer, asked = looking.actor(request), request.query_params
         if not viewer.all:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 
 from proxy.api.live.gate import Gate, Seen, is_https
+from proxy.api.scope import On, exchange_of
 from proxy.dialects.bodies import object_in
 from proxy.exchange import Exchange
 from proxy.live.looker import Looker
@@ -21,23 +22,16 @@ LARGEST = 2**20
 class Looking:
     """What the routes share."""
 
-    def __init__(self, gate: Gate, looker: Looker, scope_key: str) -> None:
-        """`scope_key` is where the exchange stands in the scope."""
+    def __init__(self, gate: Gate, looker: Looker) -> None:
         self.gate, self.looker = gate, looker
-        self._scope_key = scope_key
-
-    def exchange(self, request: Request) -> Exchange:
-        """The request as Spillway has it."""
-        exchange: Exchange = request.scope[self._scope_key]
-        return exchange
 
     def viewer(self, request: Request) -> Viewer:
         """Who looks; raises Unauthorized or Forbidden."""
-        return self.gate.viewer(self.exchange(request))
+        return self.gate.viewer(exchange_of(request))
 
     def actor(self, request: Request) -> Viewer:
         """Who acts; raises as `viewer`, and where a browser sends it without the session's token."""
-        return self.gate.actor(self.exchange(request))
+        return self.gate.actor(exchange_of(request))
 
     def session(self, exchange: Exchange, seen: Seen | None) -> dict[str, Any]:
         """What a page is told of itself."""
@@ -51,6 +45,13 @@ class Looking:
             "version": self.looker.version,
             "base_url": f"{scheme}://{host}/v1",
         }
+
+
+async def _looking(on: On) -> Looking:
+    return Looking(on.gate, on.looker)
+
+
+Looks = Annotated[Looking, Depends(_looking)]
 
 
 async def action_body(exchange: Exchange) -> dict[str, Any]:

@@ -34,7 +34,6 @@ class LiveFeed:
 
     def __init__(self, looker: Looker) -> None:
         self._looker = looker
-        self._viewers = 0
 
     async def serve(self, exchange: Exchange, viewer: Viewer, session: Mapping[str, Any], only: str) -> None:
         """Tell a viewer what happens, until they leave or the server stops; `only`: in one conversation.
@@ -42,10 +41,9 @@ class LiveFeed:
         Raises:
             Overloaded: too many are looking.
         """
-        if self._viewers >= MOST_VIEWERS:
+        if len(self._looker.book.watching) >= MOST_VIEWERS:
             raise Overloaded(f"{MOST_VIEWERS} viewers are looking already, which is all that may.")
         feed, book = Feed(self._looker.book, viewer, only), self._looker.book
-        self._viewers += 1
         book.watch(feed)
         try:
             with exchange.watched():
@@ -55,7 +53,6 @@ class LiveFeed:
                 await exchange.end()
         finally:
             book.leave(feed)
-            self._viewers -= 1
 
     async def _go_on(self, exchange: Exchange, feed: Feed, session: Mapping[str, Any]) -> None:
         ticks, silent = 0, 0.0
