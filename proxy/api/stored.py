@@ -20,7 +20,7 @@ from proxy.dialects.responses import stored
 from proxy.dialects.responses.conversation import Item, items_in
 from proxy.errors import BadRequest, BodyTooLarge, ClientError, NotFound
 from proxy.exchange import Exchange, unique
-from proxy.neutral.kept import Keeping
+from proxy.neutral.remembering import Keeping
 
 _MOST, _USUAL = 100, 20
 """Items in a list."""

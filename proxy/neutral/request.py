@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from proxy.neutral.kept import Fetch, Keeping, Unseal
 from proxy.neutral.managing import CompactionWish, Edit, Kept
 from proxy.neutral.record import record
+from proxy.neutral.remembering import Fetch, Keeping, Unseal
 from proxy.neutral.thinking import Thinking
 
 Message: TypeAlias = dict[str, Any]

@@ -11,7 +11,7 @@ from proxy.errors import BodyTooLarge, StoreUnavailable
 from proxy.exchange import Exchange
 from proxy.history.checkpoint import Claims
 from proxy.net.apart import apart
-from proxy.neutral.kept import Alone, Fetch, Keep, Keeping, Unseal
+from proxy.neutral.remembering import Alone, Fetch, Keep, Keeping, Unseal
 from proxy.neutral.request import Request
 from proxy.neutral.weight import is_heavy
 from proxy.options import Options

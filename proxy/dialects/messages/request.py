@@ -17,7 +17,7 @@ from proxy.dialects.messages.managing import compaction_in, edits_in, since_comp
 from proxy.dialects.messages.threads import in_full, node_of, thread_in
 from proxy.dialects.messages.tools import is_answered, offered_in, tools_in
 from proxy.errors import BadRequest
-from proxy.neutral.kept import Fetch, Keep, Keeping
+from proxy.neutral.remembering import Fetch, Keep, Keeping
 from proxy.neutral.request import Request
 from proxy.neutral.thinking import Thinking, effort_in
 

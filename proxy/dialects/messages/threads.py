@@ -13,8 +13,8 @@ from typing import Any
 from proxy.dialects.bodies import text_in
 from proxy.dialects.messages.diagnosing import digest_of
 from proxy.errors import BadRequest, NotFound
-from proxy.neutral.kept import Fetch
 from proxy.neutral.piece import arguments_of
+from proxy.neutral.remembering import Fetch
 from proxy.wire.jsontext import dumps
 
 THREAD = "thread"

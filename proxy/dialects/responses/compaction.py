@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from proxy.dialects.bodies import is_count, text_in
 from proxy.dialects.responses.conversation import Item, messages_of
 from proxy.errors import BadRequest
-from proxy.neutral.kept import Unseal
 from proxy.neutral.managing import COMPACTION, CompactionWish, Sealed, fingerprint
+from proxy.neutral.remembering import Unseal
 from proxy.neutral.request import SYSTEM_ROLES, Message
 
 Opened: TypeAlias = dict[str, Sealed]

@@ -32,8 +32,8 @@ from proxy.dialects.responses.conversation import (
 from proxy.dialects.responses.diagnosing import DIAGNOSIS, compared_with, diagnosis, is_prewarming, print_of
 from proxy.dialects.responses.tools import choice, functions_offered, left_to_openai
 from proxy.errors import BadRequest
-from proxy.neutral.kept import Fetch, Unseal
 from proxy.neutral.managing import CompactionWish
+from proxy.neutral.remembering import Fetch, Unseal
 from proxy.neutral.request import Request, leading_system
 from proxy.neutral.thinking import in_openais_word
 

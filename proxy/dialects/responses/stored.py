@@ -14,7 +14,7 @@ from proxy.dialects.bodies import text_in
 from proxy.dialects.responses.compaction import Opened, open_compactions
 from proxy.dialects.responses.conversation import Item, items_in
 from proxy.errors import BadRequest, NotFound
-from proxy.neutral.kept import Alone, Fetch, Keep, Keeping, Unseal
+from proxy.neutral.remembering import Alone, Fetch, Keep, Keeping, Unseal
 from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from proxy.dialects.messages import Messages
 from proxy.errors import BadRequest, NotFound
-from proxy.neutral.kept import Fetch, Keep
 from proxy.neutral.piece import NOBODY, Piece
+from proxy.neutral.remembering import Fetch, Keep
 from proxy.neutral.request import Request
 from tests.dialects.streams import WORDS, Said, piece_of
 from tests.dialects.test_round_trips import ANSWERS, whole

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from proxy.history.constraints import constraints
 from proxy.history.marks import CLOSE, OPEN, is_summary
-from proxy.shortening.handover import foreign, in_words
+from proxy.shortening.in_words import foreign, in_words
 from proxy.shortening.summary import block
 
 
