@@ -72,7 +72,7 @@ async def simulated(conversations: int) -> list[Row]:
     """Models whose vocabulary is known, and the same behind a name that says nothing."""
     known, unknown = Figures(), Figures()
     for family in FAMILIES:
-        if family.load is None:
+        if family.load is None or family.prior:
             continue
         truth = rendered(family.load())
         for name, into, skipped in ((family.id, known, 1), ("some-model", unknown, SKIPPED)):

