@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import resource
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,18 +22,23 @@ from tempfile import TemporaryDirectory
 import uvloop
 
 from benchmarks.checking import fault, said
-from benchmarks.client import Client, chat, until
+from benchmarks.client import Answer, Client, chat, until
 from benchmarks.process import Running, cpu_seconds, free_port, python, rss_mib, running
 from benchmarks.targets import NGINX, bare
 
-CHUNKS, PAUSE_US = 60, 250_000
-"""Of the many streams: four chunks a second, for fifteen seconds."""
+CHUNKS, PAUSE_US = 120, 250_000
+"""Of the many streams: four chunks a second, for half a minute, so that the first still run when the last have begun."""
+FIRST = 4
+"""One in so many of them is begun before the others. What these add is what a stream takes: what each process needs once, such as
+its vocabulary (42 MiB), is there by then."""
 PACED, PACED_CHUNKS, PACED_PAUSE_US = 200, 100, 50_000
 """Of those whose CPU is measured: the pace of a fast local model."""
 ROUNDS = 20
 """Of few connections, to begin with: many at the same time are taken by one process."""
 AT_ONCE = 100
 """Connections that are opened at the same time."""
+QUIET = 0.05
+"""Seconds of CPU in a second below which a process does not start any more."""
 REDIS = shutil.which("redis-server") or "redis-server"
 _HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _GATEWAY = """
@@ -96,7 +102,15 @@ def _spillway(upstream: int, folder: Path, store: str, workers: int = 1, name: s
     }
     with running(command, folder / f"spillway-{workers}{name}.log", environment) as process:
         line = process.wait_for("Spillway listening on ")
+        _wait_until_quiet(process)  # the first worker listens before the others start
         yield Layout(int(line.rsplit(":", 1)[1].split("/", 1)[0]), [process])
+
+
+def _wait_until_quiet(process: Running) -> None:
+    used = -1.0
+    while cpu_seconds(process.pids) - used > QUIET:
+        used = cpu_seconds(process.pids)
+        time.sleep(1.0)
 
 
 def _workers(number: int) -> Callable[[int, Path], AbstractContextManager[Layout]]:
@@ -182,15 +196,16 @@ async def _idle(port: int, number: int) -> tuple[list[Client], int]:
 async def _stream(port: int, pids: list[int], number: int, chunks: int, pause_us: int) -> tuple[float, ...]:
     """Kilobytes for each, milliseconds to the last first byte, errors, CPU in microseconds per chunk."""
     clients = await _connect(port, number)
-    before = rss_mib(pids)
     cpu = cpu_seconds(pids)
-    answers = []
-    for at, client in enumerate(clients):
-        answers.append(client.start(asked(at, chunks, pause_us)))
-        if not at % AT_ONCE:
-            await asyncio.sleep(0.02)  # as with people: not all in the same millisecond
-    await until(lambda: all(answer.body for answer in answers), 120.0)
-    held = rss_mib(pids) - before
+    answers: list[Answer] = []
+    held = []
+    for some in (clients[: number // FIRST], clients[number // FIRST :]):
+        for client in some:
+            answers.append(client.start(asked(len(answers), chunks, pause_us)))
+            if not len(answers) % AT_ONCE:
+                await asyncio.sleep(0.02)  # as with people: not all in the same millisecond
+        await until(lambda: all(answer.body for answer in answers), 120.0)
+        held.append(rss_mib(pids))
     ends = await asyncio.gather(*(client.finished() for client in clients), return_exceptions=True)
     used = cpu_seconds(pids) - cpu
     words = said(chunks)
@@ -200,7 +215,7 @@ async def _stream(port: int, pids: list[int], number: int, chunks: int, pause_us
     broken = sum(isinstance(end, BaseException) for end in ends)
     for client in clients:
         client.close()
-    kb = held * 1048.576 / number
+    kb = (held[1] - held[0]) * 1048.576 / (number - number // FIRST)
     first = max(answer.first for answer in answers) * 1e3
     return kb, first, float(max(len(faults), broken)), used / (number * chunks) * 1e6
 
