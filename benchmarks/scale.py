@@ -30,7 +30,7 @@ CHUNKS, PAUSE_US = 120, 250_000
 """Of the many streams: four chunks a second, for half a minute, so that the first still run when the last have begun."""
 FIRST = 4
 """One in so many of them is begun before the others. What these add is what a stream takes: what each process needs once, such as
-its vocabulary (42 MiB), is there by then."""
+its vocabulary, is there by then."""
 PACED, PACED_CHUNKS, PACED_PAUSE_US = 200, 100, 50_000
 """Of those whose CPU is measured: the pace of a fast local model."""
 ROUNDS = 20
