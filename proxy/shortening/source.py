@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import log
 from typing import TypeAlias
 
@@ -91,7 +92,8 @@ def source_of(messages: Sequence[Message]) -> Source:
     """What there is to summarise in these messages; earlier summaries of Spillway's count for what they tell."""
     spoken = _spoken(messages)
     texts = _texts(messages)
-    statements = list(_statements(spoken))
+    facts_of = cache(_facts_of)  # what tools print says the same again and again
+    statements = list(_statements(spoken, facts_of))
     own: dict[str, Weighed] = {}
     for statement in statements:
         _add(own, statement.facts, _USERS * (1 if is_prose(statement.text) else _DATA))
@@ -99,7 +101,7 @@ def source_of(messages: Sequence[Message]) -> Source:
     everybody = dict(own)
     for message, text in zip(messages, texts, strict=True):
         if not is_user(message):
-            found = {f.key: f for s in _of(text) for f in list(facts_in(s))[:_OF_A_SENTENCE] if f.hard}
+            found = {f.key: f for s in _of(text) for f in facts_of(s)[:_OF_A_SENTENCE] if f.hard}
             for key in found:
                 known[key] = known.get(key, 0) + 1
             _add(everybody, found.values(), 1.0)
@@ -156,15 +158,21 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
     return spoken[-_MOST_SENTENCES:]
 
 
-def _statements(spoken: Iterable[_Spoken]) -> Iterator[Statement]:
-    found = [(index, text, list(facts_in(text))) for index, text in spoken]
+def _facts_of(sentence: str) -> tuple[TextFact, ...]:
+    return tuple(facts_in(sentence))
+
+
+def _statements(
+    spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]
+) -> Iterator[Statement]:
+    found = [(index, text, facts_of(text)) for index, text in spoken]
     often = _often(found)
     for _, text, facts in found:
         kept = [fact for fact in facts if fact.hard or often.get(fact.key, 0) <= _COMMON]
         yield Statement(text, tuple(dict.fromkeys(kept)))
 
 
-def _often(found: Iterable[tuple[int, str, list[TextFact]]]) -> dict[str, int]:
+def _often(found: Iterable[tuple[int, str, tuple[TextFact, ...]]]) -> dict[str, int]:
     """In how many messages each fact is."""
     seen: dict[str, set[int]] = {}
     for index, _, facts in found:
