@@ -256,7 +256,7 @@ def user(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("share", [0.5, 0.92])
 def test_a_codex_that_compacts_behind_every_turn_costs_little(share: float) -> None:
     """What is fixed in its prompt alone is nearly all of the window that it was told, or half of it."""
-    window, steps = 16_384, 40
+    window, steps = 16_384, 20
     calls = 0
 
     def brain(question: Question) -> Reply:
