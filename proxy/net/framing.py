@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from proxy.wire.headers import Headers
 
 BODILESS = frozenset({204, 304})
@@ -12,7 +10,7 @@ BODILESS = frozenset({204, 304})
 
 def is_chunked(headers: Headers) -> bool:
     """Whether the body comes in chunks, the last of which ends it."""
-    return any(True for _ in _values(headers, b"transfer-encoding"))
+    return bool(_values(headers, b"transfer-encoding"))
 
 
 def fault_in(status: int, headers: Headers) -> str | None:
@@ -33,14 +31,13 @@ def fault_in(status: int, headers: Headers) -> str | None:
 
 def is_framed(headers: Headers) -> bool:
     """Whether the end of the body can be told; otherwise it is where the connection ends."""
-    return is_chunked(headers) or any(True for _ in _values(headers, b"content-length"))
+    return is_chunked(headers) or bool(_values(headers, b"content-length"))
 
 
 def has_body(headers: Headers) -> bool:
     """Whether the head speaks of a body with something in it."""
-    coded = any(True for _ in _values(headers, b"transfer-encoding"))
-    return coded or any(value.strip() != b"0" for value in _values(headers, b"content-length"))
+    return is_chunked(headers) or any(value.strip() != b"0" for value in _values(headers, b"content-length"))
 
 
-def _values(headers: Headers, wanted: bytes) -> Iterable[bytes]:
-    return (value for name, value in headers if name.lower() == wanted)
+def _values(headers: Headers, wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name.lower() == wanted]

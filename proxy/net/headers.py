@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 
 import httpx
 
@@ -63,13 +64,14 @@ def upstream_headers(
     holds one of Spillway's own keys never does. `drop` names further headers, in lower case.
     """
     named = _named_in([value for name, value in headers if name == b"connection"])
+    guarded = bool(own_keys)
     kept: list[Header] = []
     for name, value in headers:
         if name in _NOT_UPSTREAM or name in named or name in drop or name.startswith(_OWN_PREFIX):
             continue
         if authorization is not None and is_credential(name):
             continue
-        if own_keys and own_keys.are_in(value):
+        if guarded and own_keys.are_in(value):
             continue
         if name == b"cookie" and SESSION in value:
             value = without_session(value)  # noqa: PLW2901 - the rest of it goes on
@@ -146,6 +148,7 @@ def _named_in(told: Sequence[bytes]) -> frozenset[bytes]:
     return frozenset(part.strip().lower() for value in told for part in value.split(b",")) if told else _NONE
 
 
+@lru_cache(maxsize=32)  # clients send one of a handful
 def _undoable(accepted: bytes) -> bytes:
     """What remains of an accept-encoding field (RFC 9110, section 12.5.3); its weights stay."""
     parts = [part.strip() for part in accepted.split(b",")]

@@ -23,6 +23,14 @@ class Divertible(httpx.AsyncByteStream):
         raise NotImplementedError
 
 
+def header_of(response: httpx.Response, name: str) -> str:
+    """The value of a header, in lower case its name; empty: there is none."""
+    if isinstance(response, PlainResponse) and response.unchanged:
+        wanted = name.encode("ascii")
+        return b", ".join([value for key, value in response.pairs if key.lower() == wanted]).decode("latin-1")
+    return str(response.headers.get(name, ""))
+
+
 class PlainResponse(httpx.Response):
     """A response whose body is a stream that nothing decodes.
 

@@ -9,6 +9,7 @@ import httpx
 
 from proxy.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
 from proxy.net.inflate import UNDONE, Undecodable, encoding_of, undone
+from proxy.net.response import header_of
 from proxy.wire.jsontext import dumps
 
 ERROR_BYTES = 256 * 1024
@@ -23,8 +24,7 @@ _PLAIN = (b"{", b"[")
 
 def is_event_stream(response: httpx.Response) -> bool:
     """Whether the backend streams an answer, rather than telling an error."""
-    kind = str(response.headers.get("content-type", ""))
-    return response.status_code == 200 and kind.startswith("text/event-stream")
+    return response.status_code == 200 and header_of(response, "content-type").startswith("text/event-stream")
 
 
 async def body_of(response: httpx.Response, limit: int) -> bytes:

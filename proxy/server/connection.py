@@ -25,7 +25,7 @@ from proxy.wire.jsontext import dumps
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # Linux and macOS
 _RESET = struct.pack("ii", 1, 0)
 _JOINED = 65_536
-"""Bytes up to which what follows a head is copied behind it."""
+"""Bytes up to which what is sent in one step of the loop is copied together."""
 
 
 class Phase(Enum):
@@ -73,8 +73,8 @@ class ClientConnection(asyncio.Protocol):
         self._read_paused = False
         self._paused_at = 0.0
         self._writable = asyncio.Event()
-        self._head = b""
-        """Of an answer, while its body may follow in the same step of the loop."""
+        self._held = b""
+        """What was put, while more may follow in the same step of the loop."""
         self._written = self._taken = 0
         """Bytes written so far, and those of them that had left when the client was last seen to read."""
         self._taken_at = 0.0
@@ -199,22 +199,28 @@ class ClientConnection(asyncio.Protocol):
 
     # -- the cycle's line
 
-    def begin(self, head: bytes) -> None:
-        """Send the head of an answer, in one with what follows at once: each sending costs, and wakes the client."""
-        self._head = head
-        self._loop.call_soon(self._send_head)
+    def put(self, data: bytes) -> None:
+        """Send, in one with what follows in the same step of the loop: each sending costs, and wakes the client."""
+        held = self._held
+        if len(held) + len(data) > _JOINED:
+            self.write(data)
+            return
+        if not held:
+            self._loop.call_soon(self._flush)
+        self._held = held + data
 
     def write(self, data: bytes) -> None:
-        """Send, or buffer."""
+        """Send, or buffer, behind what was put."""
         assert self._transport is not None
-        if head := self._head:
-            self._head = b""
-            if len(data) <= _JOINED:
-                data = head + data
+        if held := self._held:
+            self._held = b""
+            if len(held) + len(data) <= _JOINED:
+                data = held + data
             else:
-                self.write(head)
-        self._written += len(data)
-        self._transport.write(data)
+                self.write(held)
+        if data:
+            self._written += len(data)
+            self._transport.write(data)
 
     async def drained(self) -> None:
         """Wait until the client has read, or is gone."""
@@ -310,8 +316,8 @@ class ClientConnection(asyncio.Protocol):
 
     # -- inside
 
-    def _send_head(self) -> None:
-        if self._head and self._transport is not None and not self._transport.is_closing():
+    def _flush(self) -> None:
+        if self._held and self._transport is not None and not self._transport.is_closing():
             self.write(b"")
 
     def _enter(self, phase: Phase) -> None:
@@ -359,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline.clear()
         self._enter(Phase.LEAVING)
         self._heard = self._since
-        self._send_head()
+        self._flush()
         if whole or transport.is_closing():
             transport.close()
             return
@@ -370,8 +376,8 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
+        self._flush()
         if not at_once:
-            self._send_head()
             transport.close()
             return
         # With a reset: the system need not keep what was not read, and the end of an answer is not taken for a whole one.

@@ -33,12 +33,12 @@ class Line(Protocol):
         """Whether connections are to end with the answer."""
         ...
 
-    def begin(self, head: bytes) -> None:
-        """Send the head of an answer, in one with what follows at once."""
+    def put(self, data: bytes) -> None:
+        """Send, in one with what follows at once."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Send, or buffer."""
+        """Send, or buffer, behind what was put."""
         ...
 
     async def drained(self) -> None:
@@ -167,7 +167,7 @@ class Cycle:
     def push(self, data: bytes) -> None:
         """Send a piece of the body without a turn of a task; only while it is `ready`."""
         if not self._disconnected:
-            self._send_body(data)
+            self._send_body(data, self._line.write)
 
     async def receive(self) -> AsgiMessage:
         """ASGI's `receive`: what has arrived of the body, once there is something."""
@@ -199,14 +199,13 @@ class Cycle:
             return
         if self.complete:
             raise RuntimeError("more was sent after the answer was complete")
-        self._send_body(message.get("body", b""))
+        self._send_body(message.get("body", b""), line.put)
         if not message.get("more_body", False):
             if self._left:
                 raise RuntimeError(f"the answer ended {self._left} bytes short of its length")
             self.complete = True
             self._stirred.set()
-            if self._chunked:
-                line.write(b"0\r\n\r\n")
+            line.write(b"0\r\n\r\n" if self._chunked else b"")
             line.answered()
 
     def _begin(self, message: AsgiMessage) -> None:
@@ -227,7 +226,7 @@ class Cycle:
         if head.count(b"\n") != len(out) or head.count(b"\r") != len(out) or b"\0" in head:
             raise RuntimeError("a header of the answer has a line break in it")
         self.started = True
-        self._line.begin(head + b"\r\n")
+        self._line.put(head + b"\r\n")
 
     def _passes(self, name: bytes, value: bytes) -> bool:
         """Whether a header goes out as it is: how the answer is framed, and what becomes of the connection, is told here."""
@@ -253,14 +252,14 @@ class Cycle:
         elif old:
             out.append(b"connection: keep-alive\r\n")
 
-    def _send_body(self, body: bytes) -> None:
+    def _send_body(self, body: bytes, send: Callable[[bytes], None]) -> None:
         if not body or self._bodiless:
             return
         if self._chunked:
-            self._line.write(b"%x\r\n%b\r\n" % (len(body), body))
+            send(b"%x\r\n%b\r\n" % (len(body), body))
             return
         if self._left is not None:
             if len(body) > self._left:
                 raise RuntimeError("the answer is longer than its length")
             self._left -= len(body)
-        self._line.write(body)
+        send(body)

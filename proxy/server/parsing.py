@@ -103,11 +103,15 @@ class Parsing:
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
         self._url += url
-        self._count(len(url))
+        self._head += len(url)
+        if self._head > self._limit:
+            raise self._too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; what comes behind a body (trailers) is counted and dropped."""
-        self._count(len(name) + len(value) + 4)
+        self._head += len(name) + len(value) + 4
+        if self._head > self._limit:
+            raise self._too_large()
         if not self._in_body:
             self._headers.append((name.lower(), value))
 
@@ -148,11 +152,6 @@ class Parsing:
             self._taker.whole()
 
     # -- inside
-
-    def _count(self, size: int) -> None:
-        self._head += size
-        if self._head > self._limit:
-            raise self._too_large()
 
     def _too_large(self) -> HeadTooLarge:
         return HeadTooLarge(

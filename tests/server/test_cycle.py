@@ -28,8 +28,8 @@ class Wire:
         self.ended = ""
         self.room = asyncio.Event()
 
-    def begin(self, head: bytes) -> None:
-        self.write(head)
+    def put(self, data: bytes) -> None:
+        self.write(data)
 
     def write(self, data: bytes) -> None:
         self.sent += data
