@@ -173,16 +173,17 @@ class Recaller:
         best = within(found[:1], room)
         fitting = within(found, room - reserve)
         fitting = fitting if fitting[:1] == best else best or fitting
-        cramped = _sum(fitting) < _ENOUGH * _sum(found)
         while fitting:
             text = block_of(job.prompt.sent, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            await self._put(job, RecalledBlocks({**earlier, turn.placed: block}, block, cramped))
+            await self._put(
+                job, RecalledBlocks({**earlier, turn.placed: block}, block, _cramped(fitting, found))
+            )
             # What is needed most comes before what is only likely to come.
             if room_left(job, budget, 0 if fitting == best else reserve) >= 0:
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]
-        await self._put(job, RecalledBlocks(earlier, cramped=cramped))
+        await self._put(job, RecalledBlocks(earlier, cramped=_cramped(fitting, found)))
         return None
 
     async def _found(self, job: Job, newest: int, room: float) -> list[Passage]:
@@ -293,6 +294,11 @@ def _texts(messages: Sequence[Message], said: Sequence[MessagePassages]) -> list
         text = spoken_text(message) if each.spans else ""
         texts += [text[start:end] for start, end in each.spans]
     return texts
+
+
+def _cramped(fitting: Sequence[Passage], found: Sequence[Passage]) -> bool:
+    """Whether there is too little room for what was found."""
+    return _sum(fitting) < _ENOUGH * _sum(found)
 
 
 def _sum(passages: Sequence[Passage]) -> float:
