@@ -113,11 +113,11 @@ def test_the_whole_history_is_read_in_pieces_if_it_must_be(client: str, streamed
         said = send(proxy, talk(30), ask, system, streamed=streamed)
         known = facts([{"role": "assistant", "content": said}])
         assert known == {f"c{turn}": f"K-{turn}" for turn in range(30)}
-        # What was asked, less what went on with an answer that had filled the window.
-        *pieces, last = [each for each in fake.chats() if each.json["messages"][-1]["role"] != "assistant"]
-        assert len(pieces) > 1
-        assert ask.strip().split("\n")[-1] in json.dumps(last.json["messages"][-1])
-        assert "tools" not in last.json
+        words, chats = ask.strip().split("\n")[-1], fake.chats()
+        # Behind the pieces; an answer that fills the window is gone on with behind it.
+        asked = max(at for at, each in enumerate(chats) if words in json.dumps(each.json["messages"][-1]))
+        assert asked > 1
+        assert "tools" not in chats[asked].json
         assert (fake.overflows, fake.invalid_histories) == (0, [])
 
 
