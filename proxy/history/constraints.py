@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 from proxy.history.identifiers import newest_within
 from proxy.history.marks import carried_rules, is_summary
@@ -44,15 +45,16 @@ def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
     count; what tools, pages or models say does not, wherever it stands.
     """
     found: dict[str, str] = {}
+    judged = cache(is_rule)  # logs and transcripts say the same sentence thousands of times
     for message in messages:
-        for sentence in carried_rules(message) if is_summary(message) else _stated(message):
+        for sentence in carried_rules(message) if is_summary(message) else _stated(message, judged):
             about = _about(sentence)
             found.pop(about, None)
             found[about] = sentence
     return newest_within(found.values(), limit=limit)
 
 
-def _stated(message: Message) -> Iterator[str]:
+def _stated(message: Message, judged: Callable[[str], bool]) -> Iterator[str]:
     if message.get("role") != "user":
         return
     said, listing = own_words(message)[:_LONGEST_TEXT], False
@@ -66,7 +68,7 @@ def _stated(message: Message) -> Iterator[str]:
         listing = heads_rules(line) or (listing and not line.strip())
         for sentence in sentences(line, longest=_LONGEST):
             stated = sentence if item is None else sentence.lstrip("-*• \t")
-            if len(stated) >= _SHORTEST and is_rule(stated):
+            if len(stated) >= _SHORTEST and judged(stated):
                 yield stated
 
 
