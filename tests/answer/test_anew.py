@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.answer.anew import AnewFilter
 from proxy.answer.events import Finish, Pause, Reopened
 from tests.answer.support import commands, ending, one_answer, opening, read, said, sent, session, words
-from tests.answer.test_seam import PROSE, REPETITIVE, through
+from tests.answer.test_seam import through
 from tests.answer.test_session import CLOSE
 
 STORY = (
@@ -28,16 +28,6 @@ SIZES = (1, 7, 1000)
 def reworded(text: str, every: int = 9) -> str:
     said_words = text.split(" ")
     return " ".join(f"{word} really" if not n % every else word for n, word in enumerate(said_words, 1))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("text", [STORY, PROSE, *REPETITIVE.values()])
-def test_a_real_continuation_is_let_through_at_every_split(text: str, size: int) -> None:
-    # Of a text that repeats itself from its second line on there is no precedent before.
-    for at in range(1 if text in (STORY, PROSE) else len(text) // 3, len(text), 3):
-        seam = AnewFilter(text[:at])
-        assert through(seam, text[at:], size) == text[at:], at
-        assert not seam.restarted
 
 
 @pytest.mark.parametrize("size", SIZES)

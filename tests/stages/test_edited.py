@@ -17,6 +17,8 @@ from tests.fakes.brains import asks_summary
 from tests.marked import MARK, conversations, without_mark
 from tests.proxying import Proxy, running_proxy
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 1024
 
 

@@ -62,6 +62,7 @@ def behind_litellm(server: HttpFake, model: str, provider: str, **told: Any) -> 
     return LiteLlmFake({"team-model": Deployment(server, model, provider, **told)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [WINDOW, None], ids=["window told", "window not told"])
 @pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
 def test_a_conversation_through_litellm(provider: str, told: int | None) -> None:
@@ -133,6 +134,7 @@ def swap() -> Iterator[LlamaSwapFake]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["small", "started", "untold"])
 def test_a_conversation_through_llama_swap(swap: LlamaSwapFake, model: str) -> None:
     with running_proxy(swap) as proxy:

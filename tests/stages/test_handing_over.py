@@ -156,6 +156,7 @@ def test_one_that_fits_is_sent_as_it_is() -> None:
         assert only.json["tools"]
 
 
+@pytest.mark.slow
 @every
 def test_one_that_repeats_is_answered_from_the_stored_one(client: str) -> None:
     send, ask, system = CLIENTS[client]
@@ -254,6 +255,7 @@ def user(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.92])
 def test_a_codex_that_compacts_behind_every_turn_costs_little(share: float) -> None:
     """What is fixed in its prompt alone is nearly all of the window that it was told, or half of it."""

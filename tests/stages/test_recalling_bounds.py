@@ -24,6 +24,8 @@ from proxy.telemetry.journal import Journals
 from proxy.tokens.meter import Meter
 from tests.stages.test_recalling import ASK, FACT, THINGS, talk
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 4096
 
 

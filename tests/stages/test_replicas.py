@@ -21,6 +21,8 @@ from tests.store.support import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 
+pytestmark = pytest.mark.slow  # they start Redis and nginx
+
 
 @dataclass(frozen=True, slots=True)
 class Replicas:

@@ -56,6 +56,7 @@ def test_an_answer_of_more_than_two_windows(kind: str, stream: bool) -> None:
         assert fake.cuts == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("shifts", [False, True])
 def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) -> None:
@@ -71,6 +72,7 @@ def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) 
         assert "it ends here" in str(seen.events[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("stream", [True, False])
 def test_without_a_bound_an_answer_of_many_windows_is_whole(kind: str, stream: bool) -> None:
