@@ -107,7 +107,7 @@ async def speed() -> list[Row]:
         Row("event loop's longest stall for a message of 1 MB", max(lags), "ms", most=20),
         Row("1 MB of one character / 1 MB of prose, time", slowest(), most=20),
         Row("start to first count, network refused", seconds, "s", most=1),
-        Row("memory with o200k alone", memory, "MiB", most=110),
+        Row("memory with the general vocabulary alone", memory, "MiB", most=50),
     ]
 
 
