@@ -22,7 +22,7 @@ from tests.engine.spillway import Spillway, StartSpillway
 
 VOCAB = Path(__file__).parent.parent / "engine" / "vocab"
 WINDOW = 131_072
-TURNS = 40
+TURNS = 30
 FOREIGN = (
     "人工智能正在改变我们的生活方式。",
     "كيف حالك اليوم يا صديقي العزيز؟",
@@ -84,7 +84,7 @@ def conversation(url: str, model: str, seed: int) -> list[tuple[float, int]]:
         for text in messages(seed, TURNS):
             history.append({"role": "user", "content": text})
             answer = client.post(
-                "/chat/completions", json={"model": model, "messages": history, "max_tokens": 8}
+                "/chat/completions", json={"model": model, "messages": history, "max_tokens": 2}
             )
             assert answer.status_code == 200
             usage = answer.json()["usage"]
