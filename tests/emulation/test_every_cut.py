@@ -1,0 +1,16 @@
+"""What a model writes is read alike wherever it is cut in two."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulation.outputs import Output
+from tests.emulation.test_scanner import rows, scanned
+
+pytestmark = pytest.mark.slow
+
+
+@rows
+def test_it_does_not_matter_where_an_output_is_cut(row: Output) -> None:
+    for at in range(len(row.text)):
+        assert scanned([row.text[:at], row.text[at:]], cut=row.cut) == row.pieces, at
