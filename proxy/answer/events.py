@@ -58,6 +58,7 @@ class Reopened:
     `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
     The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
     next character; else the white space before the next word may be missing, which is `gap` if that is known.
+    `calls`: the attempt before was left for a tool call, which is to be made again, and so may be said what led up to it.
     `room` holds from now on; None: as before.
     """
 
@@ -67,6 +68,7 @@ class Reopened:
     quote: str = ""
     exact: bool = True
     gap: str = ""
+    calls: bool = False
     room: Room | None = None
 
 

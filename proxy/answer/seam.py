@@ -55,7 +55,7 @@ def seam_for(reopened: Reopened, said: str, gap: str) -> Seam:
         return Joint()
     thought, quoted = open_thought(said), not (reopened.exact or reopened.echo)
     return Joint(
-        EchoFilter(said if said == reopened.echo else _long(said)),
+        EchoFilter(said if said == reopened.echo or reopened.calls else _long(said)),
         ThoughtFilter(thought, closes=quoted),
         EchoFilter("" if said == reopened.echo else reopened.echo),
         # What begins with the white space that belongs here goes on; what does not is most likely a new turn.

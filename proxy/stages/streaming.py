@@ -366,6 +366,7 @@ def _resumed(job: Job, session: StreamSession, attempted: Attempted, state: Resu
         quote=asked.quote,
         exact=asked.exact,
         gap=state.gap,
+        calls=session.answer.attempt.calling,
         room=room_of(job),
     )
     session.handle(event)

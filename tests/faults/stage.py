@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tests.faults.table import Fault, Plan, Point
 from tests.faults.verdict import Outcome, judged
 from tests.proxying import Proxy, running_proxy
 
+_TOLD = re.compile(r"\bCount to (\d+) please\.")
 WINDOW = 1024
 SILENCE = 0.3
 """Seconds after which a silent backend is given up."""
@@ -70,9 +72,9 @@ def on_stage(silence: float = SILENCE, **settings: Any) -> Iterator[Stage]:
 
 
 def counting(question: Any) -> Any:
-    """Counts as far as it is told in the first words of the last user message; a prompt that is only read may tell nothing."""
-    told = next((text for text in _asked(question.messages) if text.startswith("Count to ")), "Count to 1")
-    return walk(last=int(told.split()[2]))(question)
+    """Counts as far as the last user message tells, behind what was recalled; a prompt that is only read may tell nothing."""
+    told = next((found for text in _asked(question.messages) if (found := _TOLD.findall(text))), ["1"])
+    return walk(last=int(told[-1]))(question)
 
 
 def said_at(point: Point) -> int:
