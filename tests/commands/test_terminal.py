@@ -237,7 +237,7 @@ def test_what_was_done_to_a_request_is_shown_but_for_what_was_kept(busy: Any, sa
     proxy, request, _ = busy
     out = said(proxy, "show", request).partition(" tokens were sent, ")[2]
     first, head, summarised, recalled, end = out.split("\n")
-    assert "29 kept, 1 summarised, 1 recalled." in first
+    assert "27 kept, 1 summarised, 1 recalled." in first
     assert head.split() == ["WHAT", "ROLE", "SENT", "FORWARDED", "TOKENS", "TEXT"]
     assert summarised.startswith("summarised  assistant  1-51  1 ")
     assert "[Summary of the earlier conversation" in summarised
