@@ -99,6 +99,7 @@ def create_app(
         clock=clock,
         ttl=settings.store_ttl,
         max_bytes=settings.store_bytes,
+        timeout=settings.store_timeout,
         shared=place is not None,
     )
     counting = Counting(meter=Meter(), store=kept)

@@ -173,6 +173,11 @@ class Settings(BaseSettings):
         30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
     )
     store_bytes: int = Field(256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
+    store_timeout: float = Field(
+        0.25,
+        gt=0,
+        description="Seconds an operation of the store may cost a request; more for a Redis far away.",
+    )
     live_bytes: int = Field(
         64 * 2**20, ge=0, description="Bytes of recent requests kept in memory to be looked at; 0: none."
     )

@@ -19,9 +19,6 @@ steady_clock: Callable[[], float] = (
 )
 """Seconds that never go back or jump; Linux also counts those that the machine sleeps."""
 
-DEFAULT_TIMEOUT = 0.25
-"""Seconds an operation of a dead or slow store may cost a request."""
-
 
 def _open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
     from proxy.store.sqlite import open_sqlite  # noqa: PLC0415 - 1 MB that only this one needs
@@ -53,7 +50,7 @@ def open_store(
     clock: Callable[[], float],
     ttl: float,
     max_bytes: int,
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: float,
     steady: Callable[[], float] = steady_clock,
     shared: bool = False,
 ) -> CheckpointStore:
@@ -64,7 +61,7 @@ def open_store(
         clock: seconds since the epoch.
         ttl: seconds a checkpoint is kept after its last use.
         max_bytes: of encoded checkpoints kept, the longest unused go first; Redis limits itself (`maxmemory`).
-        timeout: seconds an operation may cost a request at most.
+        timeout: seconds an operation of a dead or slow store may cost a request.
         steady: seconds that never go back or jump; where the store is shared, the same in all processes.
         shared: other processes of this machine use it, too, and all of them have to know at once what one has done.
 

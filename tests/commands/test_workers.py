@@ -25,7 +25,7 @@ from tests.proxying import read_stream
 from tests.server.raw import Raw, chat, connected
 from tests.server.test_server import body_of
 from tests.store.stack import backend, history
-from tests.store.support import RedisServer, redis_server
+from tests.store.support import PATIENT, RedisServer, redis_server
 
 __all__ = ["redis_server"]
 
@@ -79,6 +79,7 @@ def at(worker: int, proxy: Spillway, stack: ExitStack) -> httpx.Client:
 @contextmanager
 def serving(folder: Path, *urls: str, **settings: Any) -> Iterator[Spillway]:
     usual = {"store": f"sqlite:///{folder}/store.sqlite3", "workers": WORKERS, "keep_alive": 120}
+    usual["store_timeout"] = PATIENT
     with spillway_server(urls, log=folder / "log", **usual | settings) as proxy:
         wait_until(lambda: len(workers_of(proxy.pid)) == WORKERS, 30)
         with httpx.Client(base_url=proxy.url, trust_env=False, timeout=30) as client:

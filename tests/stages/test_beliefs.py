@@ -229,7 +229,7 @@ class World:
     @classmethod
     def of(cls, replies: dict[str, Any]) -> World:
         bench = Bench(replies)
-        store = open_store("memory://", clock=bench.clock, ttl=3600.0, max_bytes=2**20)
+        store = open_store("memory://", clock=bench.clock, ttl=3600.0, max_bytes=2**20, timeout=5.0)
         counting = Counting(meter=Meter(), store=store)
         return cls(bench, counting)
 

@@ -293,7 +293,7 @@ def test_nothing_recalled_enters_a_checkpoint_or_a_summary(tmp_path: Path) -> No
 
 
 async def exported(url: str) -> list[Checkpoint]:
-    store = open_store(url, clock=lambda: 0.0, ttl=1e9, max_bytes=2**20)
+    store = open_store(url, clock=lambda: 0.0, ttl=1e9, max_bytes=2**20, timeout=5.0)
     try:
         return await store.export()
     finally:

@@ -17,7 +17,7 @@ from benchmarks.scale import gateway
 from tests.fakes import FakeModel, GenericFake, LlamaCppFake, qa, summariser, wait_until
 from tests.proxying import Proxy, running_proxy
 from tests.store.stack import history
-from tests.store.support import RedisServer, redis_server
+from tests.store.support import PATIENT, RedisServer, redis_server
 
 __all__ = ["redis_server"]
 
@@ -45,9 +45,8 @@ def replicas(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
     with ExitStack() as stack:
         stack.enter_context(known)
         stack.enter_context(silent)
-        one, two = (
-            stack.enter_context(running_proxy(known, silent, store=redis_server.url)) for _ in range(2)
-        )
+        shared = {"store": redis_server.url, "store_timeout": PATIENT}
+        one, two = (stack.enter_context(running_proxy(known, silent, **shared)) for _ in range(2))
         port = free_port()
         behind = [int(proxy.url.rsplit(":", 1)[1]) for proxy in (one, two)]
         stack.enter_context(gateway(port, behind, tmp_path_factory.mktemp("gateway")))

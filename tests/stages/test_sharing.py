@@ -52,7 +52,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def store(clock: HandClock) -> Any:
-    return open_store("memory://", clock=clock, ttl=DAY, max_bytes=2**20, steady=clock.steady)
+    return open_store("memory://", clock=clock, ttl=DAY, max_bytes=2**20, timeout=5.0, steady=clock.steady)
 
 
 @pytest.fixture

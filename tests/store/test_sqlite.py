@@ -219,7 +219,7 @@ async def test_what_a_full_queue_does_not_take_is_written_later(opened: Open) ->
 
 
 async def test_more_than_the_queue_holds_may_wait_for_an_answer(opened: Open) -> None:
-    store = opened()
+    store = opened(timeout=60.0)
     await store.put(checkpoint(1))
     await store.stats()  # it is written, then
     with stuck(store):

@@ -20,7 +20,7 @@ from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
 from tests.store.between import between
 from tests.store.stack import Conversation, backend, healed, ready, stalling, summaries, survives
-from tests.store.support import RedisServer
+from tests.store.support import PATIENT, RedisServer
 from tests.store.support import own_redis as server
 
 __all__ = ["server"]
@@ -125,7 +125,8 @@ def test_replies_of_garbage(server: RedisServer, caplog: pytest.LogCaptureFixtur
 
 
 def test_full(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    with backend() as fake, running_proxy(fake, store=server.url) as proxy, server.client() as client:
+    patient = {"store": server.url, "store_timeout": PATIENT}
+    with backend() as fake, running_proxy(fake, **patient) as proxy, server.client() as client:
         before = Conversation(proxy.url, "before")
         before.turn()
         client.config_set("maxmemory-policy", "noeviction")
