@@ -13,13 +13,14 @@ from pathlib import Path
 import orjson
 
 from proxy.cli import main
+from tests.faults.objects import all_of
 
 
 def held() -> dict[str, int]:
     """What the process holds: tasks, threads, open files, and KiB of memory."""
     gc.collect()
-    tasks = [thing for thing in gc.get_objects() if isinstance(thing, asyncio.Task) and not thing.done()]
-    locks = [thing for thing in gc.get_objects() if isinstance(thing, asyncio.Lock) and thing.locked()]
+    tasks = [task for task in all_of(asyncio.Task) if not task.done()]
+    locks = [lock for lock in all_of(asyncio.Lock) if lock.locked()]
     status = dict(
         line.split(":", 1)
         for line in Path("/proc/self/status").read_text("ascii").splitlines()
