@@ -54,6 +54,7 @@ def test_streams_end_with_done(fake: FakeBackend) -> None:
 
 
 def test_one_event_per_token(fake: FakeBackend) -> None:
+    fake.tokens_per_chunk = 1
     said = [
         delta.get("content") for delta in deltas(chunks(ask(fake, stream=True, max_tokens=6).content))[1:]
     ]

@@ -186,20 +186,20 @@ async def test_what_is_purged_is_in_no_file_any_more(opened: Open, path: Path) -
 
 
 async def test_a_stuck_disk_costs_the_timeout_and_then_nothing(opened: Open) -> None:
-    store = opened(timeout=0.2)
+    store = opened(timeout=1.0)
     await store.put(checkpoint(1))
     await store.stats()
     with stuck(store):
         started = time.monotonic()
         answers = await asyncio.gather(*(finds(store, 1) for _ in range(100)))
         assert set(answers) == {None}
-        assert time.monotonic() - started < 3.0  # not a hundred times the timeout
+        assert time.monotonic() - started < 15.0  # not a hundred times the timeout
         assert not store.healthy
         started = time.monotonic()
         for number in range(20):
             await store.put(checkpoint(100 + number))
             assert await finds(store, 1) is None
-        assert time.monotonic() - started < 20 * 0.2
+        assert time.monotonic() - started < 20 * 0.5
     await eventually(lambda: finds(store, 1), lambda found: found == 1)
     assert store.healthy
 
