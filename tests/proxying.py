@@ -23,6 +23,7 @@ from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
 from proxy.wire.jsontext import loads
 from tests.fakes.base import HttpFake
+from tests.fakes.waiting import PATIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def metric(proxy: Proxy, name: str) -> dict[str, float]:
 _USUAL: dict[str, Any] = {
     "ahead": "off",
     "store": "memory://",
+    "store_timeout": PATIENT,
     "port": 0,
     "grace": 30.0,
     "graceful_timeout": 0.2,

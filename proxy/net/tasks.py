@@ -27,8 +27,9 @@ def running() -> frozenset[asyncio.Task[Any]]:
 
 
 async def cancel_all() -> None:
-    """Cancel what still runs and wait for it: at shutdown."""
-    tasks = [task for task in _running if not task.done()]
+    """Cancel what still runs in this loop and wait for it: at shutdown. Another loop of the process goes on."""
+    loop = asyncio.get_running_loop()
+    tasks = [task for task in tuple(_running) if task.get_loop() is loop and not task.done()]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

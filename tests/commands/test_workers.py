@@ -21,11 +21,12 @@ from proxy.cli import main
 from tests.engine.spillway import Spillway, spillway_server
 from tests.fakes import FakeModel, Gate, GenericFake, LlamaCppFake, qa, summariser, wait_until
 from tests.fakes.model import Reply
+from tests.fakes.waiting import PATIENT
 from tests.proxying import read_stream
 from tests.server.raw import Raw, chat, connected
 from tests.server.test_server import body_of
 from tests.store.stack import backend, history
-from tests.store.support import PATIENT, RedisServer, redis_server
+from tests.store.support import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 

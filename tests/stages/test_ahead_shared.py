@@ -7,7 +7,7 @@ import pytest
 from tests.fakes import Gate, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 from tests.stages.talk import MODEL, Talk, holding, summaries, wait_ahead
-from tests.store.support import PATIENT, RedisServer, redis_server
+from tests.store.support import RedisServer, redis_server
 from tests.store.support import own_redis as doomed
 
 __all__ = ["doomed", "redis_server"]
@@ -19,8 +19,8 @@ LATER = 20.0
 def test_what_one_replica_did_ahead_another_finds(redis_server: RedisServer) -> None:
     with (
         LlamaCppFake([MODEL], summariser(qa())) as fake,
-        running_proxy(fake, store=redis_server.url, store_timeout=PATIENT, ahead="on") as one,
-        running_proxy(fake, store=redis_server.url, store_timeout=PATIENT, ahead="on") as two,
+        running_proxy(fake, store=redis_server.url, ahead="on") as one,
+        running_proxy(fake, store=redis_server.url, ahead="on") as two,
     ):
         talk = Talk(one)
         talk.ask()
@@ -34,8 +34,8 @@ def test_what_one_replica_is_at_another_waits_for(redis_server: RedisServer) -> 
     gate = Gate()
     with (
         LlamaCppFake([MODEL], holding(gate)) as fake,
-        running_proxy(fake, store=redis_server.url, store_timeout=PATIENT, ahead="on") as one,
-        running_proxy(fake, store=redis_server.url, store_timeout=PATIENT, ahead="on", grace=0.0) as two,
+        running_proxy(fake, store=redis_server.url, ahead="on") as one,
+        running_proxy(fake, store=redis_server.url, ahead="on", grace=0.0) as two,
     ):
         talk = Talk(one, "thing")
         talk.ask()
@@ -80,7 +80,7 @@ def test_without_the_store_it_serves_the_process_that_did_it(doomed: RedisServer
 def test_a_server_that_stops_gives_its_claim_back(redis_server: RedisServer) -> None:
     gate = Gate()
     with LlamaCppFake([MODEL], holding(gate)) as fake, redis_server.client() as client:
-        with running_proxy(fake, store=redis_server.url, store_timeout=PATIENT, ahead="on") as proxy:
+        with running_proxy(fake, store=redis_server.url, ahead="on") as proxy:
             Talk(proxy, "matter").ask()
             gate.wait_reached(LATER)
             assert list(client.scan_iter("*cl:*"))

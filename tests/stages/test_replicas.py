@@ -17,7 +17,7 @@ from benchmarks.scale import gateway
 from tests.fakes import FakeModel, GenericFake, LlamaCppFake, qa, summariser, wait_until
 from tests.proxying import Proxy, running_proxy
 from tests.store.stack import history
-from tests.store.support import PATIENT, RedisServer, redis_server
+from tests.store.support import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 
@@ -45,7 +45,7 @@ def replicas(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
     with ExitStack() as stack:
         stack.enter_context(known)
         stack.enter_context(silent)
-        shared = {"store": redis_server.url, "store_timeout": PATIENT}
+        shared = {"store": redis_server.url}
         one, two = (stack.enter_context(running_proxy(known, silent, **shared)) for _ in range(2))
         port = free_port()
         behind = [int(proxy.url.rsplit(":", 1)[1]) for proxy in (one, two)]

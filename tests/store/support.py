@@ -20,14 +20,12 @@ from redis.retry import Retry
 
 from proxy.history.checkpoint import Checkpoint, CheckpointStore
 from proxy.store import open_store
-from tests.fakes.waiting import wait_until
+from tests.fakes.waiting import PATIENT, wait_until
 
 T = TypeVar("T")
 
 NOW = 1_700_000_000.0
 DAY = 86400.0
-PATIENT = 5.0
-"""Seconds that the store may take where what processes share is tested: a busy test machine must not look like a slow store."""
 
 
 class HandClock:

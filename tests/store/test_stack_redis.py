@@ -20,7 +20,7 @@ from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
 from tests.store.between import between
 from tests.store.stack import Conversation, backend, healed, ready, stalling, summaries, survives
-from tests.store.support import PATIENT, RedisServer
+from tests.store.support import RedisServer
 from tests.store.support import own_redis as server
 
 __all__ = ["server"]
@@ -67,7 +67,7 @@ def test_stopped_and_started_again(server: RedisServer, caplog: pytest.LogCaptur
 
 
 def test_hanging(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    with backend() as fake, running_proxy(fake, store=server.url) as proxy:
+    with backend() as fake, running_proxy(fake, store=server.url, store_timeout=1.0) as proxy:
         Conversation(proxy.url, "before").turn()
         server.send(signal.SIGSTOP)
         try:
@@ -86,7 +86,7 @@ def test_slow(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     with (
         between(server.port) as wire,
         backend() as fake,
-        running_proxy(fake, store=f"redis://127.0.0.1:{wire.port}/0") as proxy,
+        running_proxy(fake, store=f"redis://127.0.0.1:{wire.port}/0", store_timeout=1.0) as proxy,
     ):
         Conversation(proxy.url, "before").turn()
         wire.delay = 5.0
@@ -125,8 +125,7 @@ def test_replies_of_garbage(server: RedisServer, caplog: pytest.LogCaptureFixtur
 
 
 def test_full(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    patient = {"store": server.url, "store_timeout": PATIENT}
-    with backend() as fake, running_proxy(fake, **patient) as proxy, server.client() as client:
+    with backend() as fake, running_proxy(fake, store=server.url) as proxy, server.client() as client:
         before = Conversation(proxy.url, "before")
         before.turn()
         client.config_set("maxmemory-policy", "noeviction")

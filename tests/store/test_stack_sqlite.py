@@ -20,7 +20,6 @@ from tests.engine.spillway import spillway_server
 from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
 from tests.store.stack import HEALED, Conversation, backend, healed, ready, survives
-from tests.store.support import PATIENT
 
 ROOT = Path(__file__).parents[2]
 LOGGER = "spillway.store"
@@ -76,7 +75,7 @@ def test_locked_by_another_process(path: Path, caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("gone", ["file", "folder"])
 def test_deleted_while_running(gone: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with backend() as fake, running_proxy(fake, store=f"sqlite:///{path}", store_timeout=PATIENT) as proxy:
+    with backend() as fake, running_proxy(fake, store=f"sqlite:///{path}") as proxy:
         conversation = Conversation(proxy.url, "before")
         conversation.turn()
         if gone == "folder":
