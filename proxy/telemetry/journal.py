@@ -13,16 +13,20 @@ from proxy.wire.headers import Headers
 
 @record(frozen=True, slots=True)
 class Told:
-    """An event, the request's id, when it was told, and what is known of the request by now.
+    """An event, when it was told, and what is known of the request by now.
 
     `at` are seconds of a clock that never goes back. `outcome` is the request's own and goes on changing: who keeps
     it copies it.
     """
 
-    id: str
     at: float
     event: Event
     outcome: Outcome
+
+    @property
+    def id(self) -> str:
+        """Of the request."""
+        return self.outcome.id
 
 
 ALL: frozenset[type] = frozenset(get_args(Event))
@@ -102,6 +106,10 @@ class Journals:
 class Journal:
     """What happens to one request."""
 
+    delivered = False
+    """Whether the client has got all of the answer, so that it may leave."""
+    _closed = False
+
     def __init__(
         self,
         request_id: str,
@@ -111,15 +119,12 @@ class Journal:
         keeping: int = 0,
     ) -> None:
         """`plans` are those of each type of event, looked up anew each time. `keeping`: see `Journals`."""
-        self.outcome = Outcome(id=request_id)
+        self.outcome = Outcome(request_id)
         self.clock = clock
         self._plans = plans
         self._carrier = carrier
         self._keeping = keeping
         self._since = clock()
-        self._closed = False
-        self.delivered = False
-        """Whether the client has got all of the answer, so that it may leave."""
 
     @property
     def silent(self) -> bool:
@@ -130,15 +135,16 @@ class Journal:
         """Something happened. What comes after the end is no part of the request any more, and told nobody."""
         if self._closed:
             return
-        outcome, now = self.outcome, self.clock()
-        since = now - self._since
+        now = self.clock()
         noted, kept, listeners = self._plans[type(event)]
         if noted is not None:
-            noted(outcome, event, since)
-        if kept and len(outcome.story) < self._keeping:
-            outcome.story.append((since, event))
+            noted(self.outcome, event, now - self._since)
+        if kept:
+            story = self.outcome.story
+            if len(story) < self._keeping:
+                story.append((now - self._since, event))
         if listeners:
-            told = Told(outcome.id, now, event, outcome)
+            told = Told(now, event, self.outcome)
             for listener in listeners:
                 listener(told)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -12,11 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Told
 from proxy.telemetry.outcome import Outcome, owner
 from proxy.telemetry.summed import EVERY, Looked, WorkerPlace, render_all, write_into
+from proxy.telemetry.tally import Tally
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -26,8 +26,8 @@ _NAMES = ("backend", "model")
 _MOST_MODELS = 256
 """Models with series of their own; the rest count together."""
 _OTHER = "other"
-_MOST_PENDING = 1000
-"""Observations that wait to be handed on: half a millisecond's work."""
+_MOST_PENDING = 500
+"""Requests that wait to be handed on: half a millisecond's work."""
 
 
 class Metrics:
@@ -71,7 +71,10 @@ class Metrics:
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
         self._pending: defaultdict[tuple[Counter, tuple[str, ...]], float] = defaultdict(float)
         """What was counted since the counters were brought up to date, by counter and labels: they cost a microsecond each."""
-        self._observed: list[tuple[Histogram, tuple[str, ...], float]] = []
+        self._tallies: dict[tuple[str | int, ...], Tally] = {}
+        """The same of requests that have ended: they end alike, mostly."""
+        self._waiting = 0
+        """So many of them."""
         self._counted = self._by_event()
 
     def _by_event(self) -> dict[type, Callable[[Outcome, Any], None]]:
@@ -185,33 +188,43 @@ class Metrics:
             await asyncio.sleep(EVERY)
 
     def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
-        where = self._where(outcome)
-        self._pending[self._requests, (*where, outcome.action, str(outcome.status))] += 1
+        whose = outcome.credential if self._keyed else ""
+        like = (outcome.backend, outcome.model, outcome.action, outcome.status, outcome.unlike, whose)
+        tally = self._tallies.get(like)
+        if tally is None:
+            tally = self._tallies[like] = Tally(outcome, self._where(outcome), self._asker(outcome))
+        tally.add(outcome)
         if outcome.recalled:
             self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
         for kind, tokens in outcome.shaped.items():
             self._inc(self._shaped, outcome, kind, by=tokens)
-        if outcome.usage is not None:
-            self._used(outcome, outcome.usage, where)
-        if outcome.repeated is not None:
-            self._cache(outcome, where)
-        if (fill := outcome.fill) is not None:
-            self._observe(self._fill, where, fill)
-        if outcome.first_byte is not None:
-            self._observe(self._first_byte, where, outcome.first_byte)
+        self._waiting += 1
+        if self._waiting >= _MOST_PENDING:
+            self._hand_on()
 
-    def _used(self, outcome: Outcome, usage: Mapping[str, Any], where: tuple[str, str]) -> None:
-        details = usage.get("prompt_tokens_details")
-        cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0
-        key = self._asker(outcome)
-        for kind, tokens in (
-            ("prompt", whole_number(usage.get("prompt_tokens"))),
-            ("completion", whole_number(usage.get("completion_tokens"))),
-            ("cached", cached or outcome.reused),
-            ("recalled", outcome.recalled_tokens),
+    def _tell(self, tally: Tally) -> None:
+        pending, where = self._pending, tally.where
+        pending[self._requests, (*where, *tally.answered)] += tally.number
+        for kind in ("prompt", "completion", "cached", "recalled"):
+            if tokens := getattr(tally, kind):
+                pending[self._usage, (*where, tally.asker, kind)] += tokens
+        prompts, repeated, reused, breaks = self._caches
+        if tally.sent is not None:
+            pending[prompts, where] += tally.sent
+            pending[repeated, where] += tally.repeated
+        if tally.reused is not None:
+            pending[reused, where] += tally.reused
+        if tally.unlike:
+            pending[breaks, (*where, tally.unlike)] += tally.number
+        for histogram, values in (
+            (self._reuse, tally.reuses),
+            (self._fill, tally.fills),
+            (self._first_byte, tally.first_bytes),
         ):
-            if tokens:
-                self._pending[self._usage, (*where, key, kind)] += tokens
+            if values:
+                one = histogram.labels(*where)
+                for value in values:
+                    one.observe(value)
 
     def _summarised(self, outcome: Outcome, event: e.Summarised) -> None:
         self._inc(self._summaries, outcome, event.verdict)
@@ -221,18 +234,6 @@ class Metrics:
     def _asker(self, outcome: Outcome) -> str:
         """Whose account tokens are put on, as a label; empty: everybody's."""
         return owner(outcome.credential) if self._keyed and outcome.credential else ""
-
-    def _cache(self, outcome: Outcome, where: tuple[str, str]) -> None:
-        prompts, repeated, reused, breaks = self._caches
-        self._pending[prompts, where] += outcome.tokens_after or 0
-        self._pending[repeated, where] += outcome.repeated or 0
-        if outcome.reused is not None:
-            self._pending[reused, where] += outcome.reused
-            prompt = whole_number((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after
-            if prompt:
-                self._observe(self._reuse, where, min(1.0, outcome.reused / prompt))
-        if outcome.unlike:
-            self._inc(breaks, outcome, outcome.unlike)
 
     def _cache_counters(self) -> tuple[Counter, Counter, Counter, Counter]:
         return (
@@ -248,7 +249,7 @@ class Metrics:
 
     def _compacted(self, outcome: Outcome, event: e.Compacted) -> None:
         when = "ahead" if outcome.ahead else "request"
-        self._observe(self._compaction, (*self._where(outcome), when), event.seconds)
+        self._compaction.labels(*self._where(outcome), when).observe(event.seconds)
         if event.gained:
             self._inc(self._compactions, outcome, event.kind)
             self._inc(self._saved, outcome, by=event.before - event.after)
@@ -262,7 +263,7 @@ class Metrics:
             self._inc(self._shortened, outcome, when, by=messages)
             self._inc(self._tokens, outcome, when, by=size)
         self._inc(self._cleaned, outcome, by=event.cleaned)
-        self._observe(self._ratio, self._where(outcome), event.ratio)
+        self._ratio.labels(*self._where(outcome)).observe(event.ratio)
 
     def _mended(self, outcome: Outcome, event: e.Mended) -> None:
         for kind in event.kinds:
@@ -303,25 +304,17 @@ class Metrics:
             ),
         )
 
-    def _observe(self, histogram: Histogram, labels: tuple[str, ...], value: float) -> None:
-        self._observed.append((histogram, labels, value))
-        if len(self._observed) >= _MOST_PENDING:
-            self._hand_on()
-
     def _inc(self, counter: Counter, outcome: Outcome, *labels: str, by: float = 1) -> None:
         self._pending[counter, (*self._where(outcome), *labels)] += by
 
     def _hand_on(self) -> None:
+        for tally in self._tallies.values():
+            self._tell(tally)
+        self._tallies.clear()
+        self._waiting = 0
         for (counter, labels), number in self._pending.items():
             counter.labels(*labels).inc(number)
         self._pending.clear()
-        observing: dict[tuple[Histogram, tuple[str, ...]], Histogram] = {}
-        for histogram, labels, value in self._observed:
-            key = histogram, labels
-            if (one := observing.get(key)) is None:
-                one = observing[key] = histogram.labels(*labels)
-            one.observe(value)
-        self._observed.clear()
 
     def _where(self, outcome: Outcome) -> tuple[str, str]:
         """Backend and model as labels. Ids of models come from clients, so there must be an end."""

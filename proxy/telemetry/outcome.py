@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from proxy.backends.profile import ModelKey
@@ -27,7 +28,7 @@ _NEARLY = 0.8
 _MOST_MALFORMED = 16
 _BLOCKS = 32
 """Tokens that are read again because caches keep whole blocks (vLLM: 16), and the answer begins another one."""
-
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 MOST_TOLD = 16
 """Compactions of one request of which is told what they came to."""
@@ -70,88 +71,90 @@ class Reduced:
         )
 
 
-@dataclass(slots=True, kw_only=True)
 class Outcome:
     """What became of one request. Only its journal writes it; it is complete when the request has ended.
 
-    Counts are over the whole request. `first_byte` and `seconds` are since it was received.
+    Counts are over the whole request. `first_byte` and `seconds` are since it was received. What has not happened
+    stands in the class: each request makes one.
     """
 
-    id: str
-    dialect: str = ""
-    ahead: bool = False
+    dialect = ""
+    ahead = False
     """Whether it is no request, but what is done before the next one."""
-    backend: str = ""
-    model: str = ""
-    credential: str = ""
+    backend = ""
+    model = ""
+    credential = ""
     """A digest."""
-    conversation: str = ""
+    conversation = ""
     """A digest of what the client names it by; empty: it does not."""
-    status: int = 0
+    status = 0
     doing: Activity = "reading"
     """What is being done, while it runs."""
-    action: str = PASSED
-    kind: str = ""
+    action = PASSED
+    kind = ""
     """Of the newest reduction that its history went through; empty: none."""
-    tools: str = ""
+    tools = ""
     """`emulated`, or nothing."""
-    shaped: Mapping[str, int] = field(default_factory=dict)
+    shaped: Mapping[str, int] = _NOTHING
     """Tokens that the policy saved on parts of the prompt as it was read, see `Shaped`."""
     window: int | None = None
     tokens_before: int | None = None
     """Prompt tokens as they were when the request had been read, by the best estimate."""
     tokens_after: int | None = None
     """The same as they were sent last."""
-    attempts: int = 0
+    attempts = 0
     rungs: tuple[str, ...] = ()
     """Of the ladder, those that took something out, in this order."""
-    compactions: int = 0
+    compactions = 0
     reduced: tuple[Reduced, ...] = ()
     """What each of them came to, the newest last; of more than `MOST_TOLD` the newest."""
-    compaction_seconds: float = 0.0
-    summaries: int = 0
+    compaction_seconds = 0.0
+    summaries = 0
     """Requests for them."""
-    unfit: int = 0
+    unfit = 0
     """How many of them were not fit to be used."""
-    summary: str = ""
+    summary = ""
     """What stands for the covered part since its newest reduction that told of it: `written` by a model, an `extract` by code; empty: neither."""
-    extracts: int = 0
+    extracts = 0
     """Compactions whose summary was an extract made by code."""
-    recalled: int = 0
+    recalled = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
-    recalled_tokens: int = 0
-    left_out: int = 0
+    recalled_tokens = 0
+    left_out = 0
     """Tokens from the middle of the newest user message that were not sent, and those of all of it; 0: none had to be."""
-    left_out_of: int = 0
+    left_out_of = 0
     repeated: int | None = None
     """Tokens that the prompt before it in the conversation began with, by the best estimate; None: nothing was sent."""
     reused: int | None = None
     """Tokens of the prompt that the backend had read before; None: it does not tell."""
-    unlike: str = ""
+    unlike = ""
     """Why no more were repeated, see `Repeated`, or reused (`backend`); empty: there was no more of it."""
     malformed_calls: tuple[e.MalformedCall, ...] = ()
     """Tool calls that could not be made, or were only shown; the first of them."""
-    leaked_calls: int = 0
+    leaked_calls = 0
     """Tool calls that were read back from the text of a model with tools of its own."""
-    repeated_calls: int = 0
+    repeated_calls = 0
     """Tool calls that were left out, because the answer had made them before."""
-    searches: int = 0
+    searches = 0
     """Searches of the conversation that the model made."""
-    refusals: int = 0
-    pauses: int = 0
-    resumes: int = 0
-    unfinished: bool = False
+    refusals = 0
+    pauses = 0
+    resumes = 0
+    unfinished = False
     """It ended for want of room, with more to say."""
-    stopped: bool = False
+    stopped = False
     """Somebody who looked at it had it end."""
     first_byte: float | None = None
-    seconds: float = 0.0
+    seconds = 0.0
     usage: Mapping[str, Any] | None = None
     """Tokens of the whole answer, as the client was or would have been told."""
     error: str | None = None
     """Code of the error that the client got; None: none."""
-    story: list[tuple[float, e.Event]] = field(default_factory=list, repr=False, compare=False)
-    """What happened, with the seconds since it was received, as far as that is kept (`Journals.keeping`)."""
+
+    def __init__(self, request_id: str) -> None:
+        self.id = request_id
+        self.story: list[tuple[float, e.Event]] = []
+        """What happened, with the seconds since it was received, as far as that is kept (`Journals.keeping`)."""
 
     @property
     def key(self) -> ModelKey:
@@ -184,9 +187,13 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Whether it was forwarded, or passed on, and answered, and nothing else happened."""
-        odd = self.unfinished or self.stopped
-        eventful = self.handled or self.refusals or odd or self.recalled or self.left_out or self.mended_calls
-        return not eventful and self.error is None and self.status < 400
+        return not (
+            self.error is not None
+            or self.status >= 400
+            or self.attempts > 1
+            or (self.compactions or self.pauses or self.refusals or self.unfinished or self.stopped)
+            or (self.recalled or self.left_out or self.mended_calls)
+        )
 
 
 def _received(outcome: Outcome, event: e.Received, _: float) -> None:

@@ -108,13 +108,16 @@ def test_background_work_counts_as_no_request_and_is_told_in_a_line_of_its_own()
     everything: list[Told] = []
     journals = Journals(clock=Clock())
     journals.listen(everything.append)
-    asked = Outcome(id="r-1", backend="b", model="m", credential="digest")
-    journal = journals.aside("ahead_1", asked)
+    asked = Journals(clock=Clock()).open("r-1")
+    asked.tell(e.Received("chat", "digest"))
+    asked.tell(e.Routed("b", "m"))
+    known = dict(vars(asked.outcome))
+    journal = journals.aside("ahead_1", asked.outcome)
     journal.tell(e.Measured(900, 1000))
     journal.tell(e.Measured(400, 1000))
     journal.tell(done := e.CompactedAhead("done", 2.0))
     assert [told.id for told in everything] == ["ahead_1"] * 3
-    assert asked == Outcome(id="r-1", backend="b", model="m", credential="digest")
+    assert vars(asked.outcome) == known
     outcome = journal.outcome
     assert ahead_line(outcome, done) == "ahead_1 b/m: compacted ahead: done, 900 to 400 tokens in 2.0 s"
     assert ahead_line(outcome, e.CompactedAhead("useless")) == "ahead_1 b/m: compacted ahead: useless"
