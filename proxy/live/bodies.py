@@ -20,12 +20,15 @@ class KeptBody:
     shared: int = 0
     later: KeptBody | None = None
 
-    def lean_on(self, later: KeptBody) -> None:
-        """Have what this begins with as `later` does, which is whole, in it alone, if that is worth it."""
-        if self.later is None and self is not later and len(self.own) >= LEAST:
-            shared = beginning(self.own, later.own)
-            if shared >= len(self.own) // 2:
-                self.own, self.shared, self.later = self.own[shared:], shared, later
+    def lean_on(self, later: KeptBody) -> int:
+        """Have what this begins with as `later` does, which is whole, in it alone, if that is worth it; the bytes that this frees."""
+        if self.later is not None or self is later:
+            return 0
+        shared = beginning(self.own, later.own)
+        if shared < len(self.own) // 2:
+            return 0
+        self.own, self.shared, self.later = self.own[shared:], shared, later
+        return shared
 
     def whole(self) -> bytes:
         """All of the bytes."""
@@ -78,19 +81,20 @@ class Bodies:
     @property
     def size(self) -> int:
         """Bytes of both, about."""
-        asked = self._taken if self._asked is None else len(self._asked.own)
-        return asked + (0 if self._forwarded is None or self.same else len(self._forwarded.own))
+        asked, forwarded = self._asked, self._forwarded
+        size = self._taken if asked is None else len(asked.own)
+        return size if forwarded is None or forwarded is asked else size + len(forwarded.own)
 
     def lean_on(self, later: Bodies) -> int:
         """Keep only what those of the conversation's next request do not begin with; the bytes, about, that this frees.
 
         A large body takes as long as comparing it once. The other one has to be kept for as long as this is.
         """
-        before = self.size
+        freed = 0
         for mine, theirs in ((self._asked, later._asked), (self._forwarded, later._forwarded)):
-            if mine is not None and theirs is not None:
-                mine.lean_on(theirs)
-        return before - self.size
+            if mine is not None and theirs is not None and len(mine.own) >= LEAST:
+                freed += mine.lean_on(theirs)
+        return freed
 
 
 def beginning(one: bytes, other: bytes) -> int:

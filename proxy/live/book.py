@@ -7,15 +7,15 @@ what happened is kept by the request's own outcome, and how far an answer has co
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from proxy.answer.answer import Answer
 from proxy.exchange import unique
 from proxy.history.checkpoint import Checkpoint
 from proxy.live.record import BASE, HEADS, MOST_EVENTS, PER_EVENT, Note, Record, Talk, Way
 from proxy.live.savings import Accounts
-from proxy.neutral.request import Request, text_of
+from proxy.neutral.request import text_of
 from proxy.stages.job import Job
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import UNKEPT, Journals, Told
@@ -202,18 +202,17 @@ class Book:
 
     def _taken(self, told: Told) -> None:
         """It is known what it asks, and so whose conversation it goes on with."""
-        record, event = self._running.get(id(told.outcome)), told.event
+        record = self._running.get(id(told.outcome))
         if record is None:
             return
-        assert isinstance(event, e.Taken)
-        job, request = event.job, event.request
-        assert isinstance(job, Job)
-        assert isinstance(request, Request)
-        record.taken(job, request, event.size)
+        event: Any = told.event  # one that was `Taken`
+        job: Job = event.job
+        record.taken(job, event.request, event.size)
         talk = record.talk = self._talk_of(record, job)
-        if talk.records:
-            talk.records[-1].links = ()
-        talk.records.append(record)
+        records = talk.records
+        if records:
+            records[-1].links = ()
+        records.append(record)
         talk.turns += 1
         talk.way = Way(who=job.exchange.who(), dialect=job.dialect, route=job.route)
         self._talks.move_to_end(talk.id)
@@ -247,10 +246,12 @@ class Book:
             talk.compactions += outcome.compactions
             talk.sent += record.asked
             talk.not_sent += not_sent
-            if talk.records[-1] is not record:
-                record.links = ()
             self._talks.move_to_end(talk.id)
-            self._lean(talk, record)
+            records = talk.records
+            if records[-1] is not record:
+                record.links = ()
+            elif len(records) > 1:
+                self._lean(records[-2], record)
         self._keep(record)
         for each in self.watching:
             each.ended(record)
@@ -261,17 +262,16 @@ class Book:
 
     def _talk_of(self, record: Record, job: Job) -> Talk:
         """The conversation that a request goes on with, or a new one."""
-        tenant, named = record.tenant, record.outcome.conversation
-        links, sent = job.prompt.links, job.prompt.sent
-        talk = self._heads.get((tenant, named.encode())) if named else self._begun(tenant, job)
+        tenant, named = record.outcome.credential, record.outcome.conversation
+        if named:
+            keys: Sequence[bytes] = (named.encode(),)
+            talk = self._heads.get((tenant, keys[0]))
+        else:
+            keys, talk = _ends(job), self._begun(tenant, job)
         if talk is None:
             talk = Talk(id=f"c_{unique()}", tenant=tenant, named=bool(named), first_at=record.at)
             talk.title = _title(job)
             self._talks[talk.id] = talk
-        keys = [named.encode()] if named else []
-        if not named and links:
-            answered = _answered(job)
-            keys = [links[answered - 1], links[-1]] if 0 < answered < len(sent) else [links[-1]]
         for key in keys:
             self._keep_head(talk, (tenant, key))
         return talk
@@ -317,14 +317,13 @@ class Book:
             self._strip(self._ended[self._stripped])
             self._stripped += 1
 
-    def _lean(self, talk: Talk, record: Record) -> None:
+    def _lean(self, before: Record, record: Record) -> None:
         """Keep of the bodies before this one's, which are let go of before, only what is not in these."""
-        before = talk.records[-2] if len(talk.records) > 1 and talk.records[-1] is record else None
-        if before is None or before.running or before.bodies is None or record.bodies is None:
+        if before.running or before.bodies is None or record.bodies is None:
             return
-        freed = before.bodies.lean_on(record.bodies)
-        self._bodies -= freed
-        self._size -= freed
+        if freed := before.bodies.lean_on(record.bodies):
+            self._bodies -= freed
+            self._size -= freed
 
     def _strip(self, record: Record) -> None:
         """Let go of a request's bodies."""
@@ -362,7 +361,10 @@ def _first_answer(job: Job) -> int:
     return next((at for at, message in enumerate(sent) if message.get("role") == "assistant"), len(sent))
 
 
-def _answered(job: Job) -> int:
-    """How many messages there are up to the last of a model's, with that."""
-    sent = job.prompt.sent
-    return next((at + 1 for at in range(len(sent) - 1, -1, -1) if sent[at].get("role") == "assistant"), 0)
+def _ends(job: Job) -> Sequence[bytes]:
+    """The links by which what goes on with a history is found: up to the last answer in it, and to its end."""
+    links, sent = job.prompt.links, job.prompt.sent
+    for at in range(len(sent) if links else 0, 0, -1):
+        if sent[at - 1].get("role") == "assistant":
+            return (links[at - 1], links[-1]) if at < len(sent) else links[-1:]
+    return links[-1:]

@@ -168,8 +168,8 @@ class Record:
             self.posted = job.posts
             if self.bodies is not None:
                 self.bodies.forward(job.posted)
-        self.follow()
         if self.answer is not None:
+            self.follow()
             self.asked = sum(each.prompt_tokens for each in self.answer.attempts)
         elif self.outcome.tokens_after is not None:
             self.asked = self.outcome.tokens_after
@@ -195,10 +195,11 @@ class Record:
         outcome, job = self.outcome, self.job
         usage = outcome.usage
         said = whole_number(usage.get("completion_tokens")) if usage else 0
-        said = said or self.tokens_said()
         if self.answer is None:
             self.said = said
-        if outcome.first_byte is not None and said and outcome.seconds > outcome.first_byte and self.streamed:
+        elif not said:
+            said = self.answer.completion_tokens
+        if self.streamed and said and outcome.first_byte is not None and outcome.seconds > outcome.first_byte:
             self.speed = said / (outcome.seconds - outcome.first_byte)
         if job is not None:
             self.links, self.scope = job.prompt.links, job.scope

@@ -55,9 +55,11 @@ class Account:
             Tokens that it did not send; negative where it sent more than it would have.
         """
         outcome = record.outcome
-        if outcome.tokens_after is None:
+        sent = outcome.tokens_after
+        if sent is None:
             return 0
-        without = _full(record)
+        # Of the client's own prompt, as far as it is known: without what was recalled, and with what was taken out last.
+        without = sent - outcome.recalled_tokens + record.saved
         if (window := outcome.window) is not None and without > window:
             without = window
             self.prompts += 1
@@ -68,32 +70,22 @@ class Account:
         self.waited += outcome.compaction_seconds
         if outcome.resumes:
             self.answers += 1
-        if outcome.reused and any(isinstance(event, e.Stabilised) for _, event in outcome.story):
-            self.avoided += outcome.reused
+        if outcome.reused is not None:
+            self._reused(outcome, outcome.reused)
         if outcome.unlike == "shortened" and outcome.repeated is not None:
-            self.caused += max(0, outcome.tokens_after - outcome.repeated)
-        self._read(outcome)
+            self.caused += max(0, sent - outcome.repeated)
         return without - record.asked - record.spent
 
-    def _read(self, outcome: Outcome) -> None:
-        """How fast prompts are read, from those that were sent once and not prepared for long."""
-        if (
-            outcome.attempts != 1
-            or outcome.compactions
-            or outcome.first_byte is None
-            or outcome.reused is None
-        ):
+    def _reused(self, outcome: Outcome, reused: int) -> None:
+        """So much of the prompt was not read again; how fast the rest was, where it was sent once and not prepared for long."""
+        if reused and any(isinstance(event, e.Stabilised) for _, event in outcome.story):
+            self.avoided += reused
+        if outcome.attempts != 1 or outcome.compactions or outcome.first_byte is None:
             return
         told = whole_number((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after or 0
-        if told > outcome.reused:
-            self.read += told - outcome.reused
+        if told > reused:
+            self.read += told - reused
             self.reading += outcome.first_byte
-
-
-def _full(record: Record) -> int:
-    """Tokens of the client's own prompt, as far as they are known: without what was recalled, and with what was taken out last."""
-    outcome = record.outcome
-    return (outcome.tokens_after or 0) - outcome.recalled_tokens + record.saved
 
 
 class Accounts:
