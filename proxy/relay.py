@@ -363,10 +363,10 @@ class Relay:
             job.managed.ended = wish.now or wish.pauses
 
     async def _make_room_in(self, job: Job, budget: ContextBudget, client: ClientStream | None) -> None:
-        await self.counting.refine(job)
-        budget = job.budget or budget
+        may_be_due = await self.counting.refine(job, budget)
+        budget = (job.budget or budget) if may_be_due else budget
         goal = wished_goal(job, budget)
-        due = job.is_due and not await self.recaller.give_way(job)
+        due = may_be_due and job.is_due and not await self.recaller.give_way(job)
         if not due and goal is None and not self.counting.was_cut(job):
             return
         before = job.prompt.estimate.tokens

@@ -61,7 +61,7 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
         return False
     asked = text_of(messages[-1])
     may = _may_ask(asked[-_ASKED_IN:])
-    if not may and len(messages) > _WITH_SYSTEM:
+    if not may and len(messages) != _WITH_SYSTEM:
         return False
     if may and _asks(asked[-_ASKED_IN:]):
         return True

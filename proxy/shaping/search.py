@@ -18,10 +18,12 @@ def with_search(
     chores, whose answers have nothing written into them, no formats, and one choice. `alone`: a model that has tools of
     its own gets the search although the client offers none.
     """
+    if options.recall != "tool" or profile.window is None:
+        return request, ""
     body = request.body
     tools = body.get("tools") or []
     able = bool(tools) or (alone and profile.tools is not None and profile.tools.value)
-    if options.recall != "tool" or not able or profile.window is None or not isinstance(tools, list):
+    if not able or not isinstance(tools, list):
         return request, ""
     begun = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
     odd = request.structured or begun or body.get("logprobs") or body.get("functions")

@@ -6,7 +6,7 @@ so that the prompt begins the same on every turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -53,21 +53,27 @@ def shaped(request: Request, options: Options, window: int | None) -> tuple[Requ
 
     `window` in tokens, None if it is not known.
     """
-    made = list(steps(request, options, window))
+    made = steps(request, options, window)
     request = made[-1].after if made else request
     cap = None if request.capped else options.answer_cap_for(window)
     return (request if cap is None else request.bounded(cap)), made
 
 
-def steps(request: Request, options: Options, window: int | None) -> Iterator[ShapedPart]:
+def steps(request: Request, options: Options, window: int | None) -> list[ShapedPart]:
     """What the policy makes of a prompt, part by part; nothing where it leaves that alone."""
-    begun = request
-    if (request := _guided(begun, options, window)) is not begun:
-        yield ShapedPart("guide", begun, request)
-    if (prompted := _prompted(request, options, window)) is not request:
-        yield ShapedPart("system", request, prompted)
-    if fields := _tools(prompted, options, window):
-        yield ShapedPart("tools", prompted, prompted.changed(**fields))
+    made: list[ShapedPart] = []
+    limits = None if window is None else options.limits_for(window)
+    guide = None if limits is None else limits.guide
+    if guide is not None or options.policy == "local":  # no other has a prompt of its own, or a guide
+        if (guided := _guided(request, options, guide)) is not request:
+            made.append(ShapedPart("guide", request, guided))
+        if (prompted := _prompted(guided, options, window)) is not guided:
+            made.append(ShapedPart("system", guided, prompted))
+        request = prompted
+    offers = request.body.get("tools") or request.body.get("functions")
+    if offers and (fields := _tools(request, options, window, None if limits is None else limits.tools)):
+        made.append(ShapedPart("tools", request, request.changed(**fields)))
+    return made
 
 
 def _unlike(request: Request, other: Request) -> list[Message]:
@@ -77,8 +83,7 @@ def _unlike(request: Request, other: Request) -> list[Message]:
     return [*told, *({"role": "system", "content": dumps(each).decode()} for each in tools if each)]
 
 
-def _guided(request: Request, options: Options, window: int | None) -> Request:
-    tokens = options.limits_for(window).guide if window is not None else None
+def _guided(request: Request, options: Options, tokens: int | None) -> Request:
     messages = guided(request.messages, tokens, options.own_guide)
     return request if messages is request.messages else request.changed(messages=messages)
 
@@ -134,7 +139,8 @@ def tool_name(tool: Any) -> str:
     return str(named.get("name") or tool.get("type") or "")
 
 
-def _tools(request: Request, options: Options, window: int | None) -> dict[str, Any]:
+def _tools(request: Request, options: Options, window: int | None, tokens: int | None) -> dict[str, Any]:
+    """What becomes of the tools, which may have so many `tokens`."""
     fields: dict[str, Any] = {}
     body = request.body
     for form, choice in _FORMS:
@@ -143,7 +149,6 @@ def _tools(request: Request, options: Options, window: int | None) -> dict[str, 
             continue
         allowed = [tool for tool in tools if options.allows_tool(tool_name(tool))]
         slim = _slim(allowed, options, window)
-        tokens = None if window is None else options.limits_for(window).tools
         if tokens is not None:
             slim = _set(slim, _called(request), options.tools_first, tokens * BYTES_PER_TOKEN)
         if not allowed:

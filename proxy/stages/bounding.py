@@ -13,12 +13,15 @@ _LONG_ANSWER = 16384
 
 def bound_first(job: Job) -> None:
     """Bound the first attempt where the answer has to fit as well, or can't be stopped once it runs."""
+    request = job.prompt.request
+    if request.max_tokens is None and not request.stream:
+        return  # there is no bound to be lowered, and nothing to be stopped
     budget = job.budget
     if budget is None:
         return
     if _must_fit_whole(job) or _would_be_refused(job, budget.window):
         lower_bound(job, budget.window)
-    if job.prompt.request.stream and job.resumable and not job.cancels:
+    if request.stream and job.resumable and not job.cancels:
         _stop_by_bound(job, budget)
 
 

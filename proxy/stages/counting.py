@@ -74,26 +74,41 @@ class Counting:
             pass
         return (await self.measure(route, await prober.profile(model), named)).tokens
 
-    async def refine(self, job: Job) -> None:
+    async def refine(self, job: Job, budget: ContextBudget) -> bool:
         """Have the facts in order before a decision to compact: the window as it is now, and the exact count.
 
         The backend counts, for a moment, where the decision hangs on the estimate's error, or how much of a result has to go
         that the model has not read. The first request with other tools than before is counted exactly in the background.
+
+        Returns whether the prompt may be due; most are so far from it that neither has to be looked at.
         """
-        estimate = job.prompt.estimate
-        budget = await self._read_window(job) if job.is_due else job.budget
-        if budget is None or estimate.source == "backend":
-            return
+        estimate, recalled = job.prompt.estimate, job.prompt.recalled
+        most, passing = estimate.upper, recalled.newest_tokens
+        if not (recalled.cramped or budget.needs_compaction(most, most, passing=passing)):
+            self._ask_of_tools(job, estimate)
+            return False
+        if job.is_due:
+            if (now := await self._read_window(job)) is None:
+                return True
+            budget = now
+        due = partial(budget.needs_compaction, passing=passing)
         doubt = estimate.upper - estimate.tokens
-        due = partial(budget.needs_compaction, passing=job.prompt.recalled.newest_tokens)
         surely = due(estimate.tokens - doubt, estimate.tokens)
-        if due(estimate.upper, estimate.upper) and (not surely or any(map(is_result, job.prompt.sent[-1:]))):
+        doubtful = not surely or any(map(is_result, job.prompt.sent[-1:]))
+        if due(most, most) and doubtful and estimate.source != "backend":
             await self._ask(job, EXACT_TIMEOUT)
-        elif job.prompt.request.body.get("tools"):
-            known = (job.key, estimate.ticket.scope)
-            if known not in self._asked:
-                self._asked.add(known)
-                self.ask_soon(job)
+        else:
+            self._ask_of_tools(job, estimate)
+        return True
+
+    def _ask_of_tools(self, job: Job, estimate: Estimate) -> None:
+        """Have the first request with these tools counted, unless it is."""
+        if estimate.source == "backend" or not job.prompt.request.body.get("tools"):
+            return
+        known = (job.key, estimate.ticket.scope)
+        if known not in self._asked:
+            self._asked.add(known)
+            self.ask_soon(job)
 
     async def _read_window(self, job: Job) -> ContextBudget | None:
         """The budget as of now: the model may have been loaded anew since its window was read."""

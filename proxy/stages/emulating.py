@@ -27,11 +27,10 @@ def offer_to_emulate(
     `now`: the backend has just refused them. `drops_functions`: it does not know their older form. A history of
     calls is rewritten although none is offered any more.
     """
-    lacks = profile.tools is not None and not profile.tools.value
-    lacks = lacks or (
-        drops_functions and bool(request.body.get("functions")) and not request.body.get("tools")
-    )
-    if not options.emulate_tools or not (lacks or now):
+    lacks = now or (profile.tools is not None and not profile.tools.value)
+    if not lacks and drops_functions:
+        lacks = bool(request.body.get("functions")) and not request.body.get("tools")
+    if not (lacks and options.emulate_tools):
         return None
     offer = offer_of(request.body)
     if offer is None and any(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,9 +30,9 @@ from proxy.tokens.meter import Estimate
 from proxy.wire.jsontext import dumps
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Prompt:
-    """What will be sent for a request.
+    """What will be sent for a request. What most requests have not stands in the class until they do.
 
     `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
     the client sent it, without status text, and `links` its chain digests.
@@ -49,24 +49,24 @@ class Prompt:
     """The same as the model is shown it where nothing covers it: without what the client wishes out, its results within limits."""
     history: Sequence[Message]
     checkpoint: Checkpoint | None
-    search: str = ""
+    search: str
     """Name of the tool with which the model can search the conversation; empty: it has none."""
     searched: list[Message] = field(default_factory=list)
     """The searches of this answer with what they found, behind the history."""
-    recalled: RecalledBlocks = NOTHING
+    recalled: RecalledBlocks = field(default=NOTHING, init=False)
     """What was brought back of what the checkpoint covers; it is no part of the history."""
     estimate: Estimate
     untouched: bool
     """Whether the body can go upstream byte for byte."""
-    shaped: Mapping[str, int] = field(default_factory=dict)
+    shaped: Sequence[tuple[str, int]] = field(default=(), init=False)
     """Tokens that the policy saved on parts of the prompt, see `Shaped`."""
-    kept_back: frozenset[str] = frozenset()
+    kept_back: frozenset[str]
     """Kinds of what has changed in the client's system prompt without meaning, so that an earlier one of it is sent."""
     saved: int
     """Tokens by which it was shortened, over all compactions."""
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any]
     """Options that differ from the client's."""
-    answer_bound: int | None = None
+    answer_bound: int | None = field(default=None, init=False)
     """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
 
     @property
@@ -100,9 +100,9 @@ class Expected:
         return len(links) > self.messages and self.begins(links)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Job:
-    """A request that is being served: whose it is, where it goes, and what it has come to."""
+    """A request that is being served: whose it is, where it goes, and what it has come to. What it has not yet stands in the class."""
 
     exchange: Exchange
     journal: Journal
@@ -115,39 +115,43 @@ class Job:
     profile: ModelProfile
     scope: str
     """Digests of credential and system prompt, backend and model: nothing is shared across it."""
+    is_task: bool
+    """Whether the client says in a header that it is a chore of its own."""
     prompt: Prompt = field(init=False)
     """Set when the job is prepared, and once more if its tools have to become text."""
-    usage_asked: bool = False
-    assumed: Fact[int] | None = None
+    usage_asked: bool = field(default=False, init=False)
+    assumed: Fact[int] | None = field(default=None, init=False)
     """Tokens of a window that nobody told: for this answer alone, which showed that so much fits."""
-    fixed: int = 0
+    fixed: int = field(default=0, init=False)
     """Percent of the window that system prompt and tools take, where the user is to be told."""
-    cut: bool = False
+    cut: bool = field(default=False, init=False)
     """Whether the backend was found to have cut this prompt in silence."""
-    spent: Spent = field(default_factory=Spent)
+    spent: Spent = field(default_factory=Spent, init=False)
     """The account of its attempts."""
-    unsummarised: int = 0
+    unsummarised: int = field(default=0, init=False)
     """Summaries in a row that were asked for and not written."""
-    unique: str = field(default_factory=unique)
+    unique: str = field(default_factory=unique, init=False)
     """Of which the ids in its answer are made."""
-    hands_over: bool = False
+    hands_over: bool = field(default=False, init=False)
     """Whether the client asks for a compaction of its own."""
-    managed: Managed = field(default_factory=Managed)
+    managed: Managed = field(default_factory=Managed, init=False)
     """What comes of the client's wishes for its history."""
-    restored: Sequence[Message] = ()
+    restored: Sequence[Message] = field(default=(), init=False)
     """What stands for the messages before those that the client sent, because it keeps a compaction of them."""
-    said: Callable[[], Piece] | None = None
+    said: Callable[[], Piece] | None = field(default=None, init=False)
     """Tells the whole answer, once it has ended in good order."""
     expected: Expected | None = None
     """Set where it is done ahead of time, in the background."""
-    posted: bytes = b""
+    posted: bytes = field(default=b"", init=False)
     """What was sent for it last, and how often something was."""
-    posts: int = 0
-    progress: Progress = field(default_factory=Progress)
+    posts: int = field(default=0, init=False)
+    progress: Progress = field(default_factory=Progress, init=False)
     """Of its summary, or of the one that it waits for."""
-    alone: asyncio.Lock | None = None
+    alone: asyncio.Lock | None = field(default=None, init=False)
     """Held by the one such job that may go on."""
-    _budget: tuple[Fact[int] | None, Estimate | None, ContextBudget | None] = (None, None, None)
+    _budget: tuple[Fact[int] | None, Estimate | None, ContextBudget | None] = field(
+        default=(None, None, None), init=False
+    )
     """The budget, and the window and the estimate that it is for: it is asked for again and again."""
 
     @property
@@ -235,11 +239,6 @@ class Job:
         Open WebUI names the chore in a header where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
         """
         return self.prompt.request.background or self.is_task
-
-    @property
-    def is_task(self) -> bool:
-        """Whether the client says in a header that it is one."""
-        return bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
     def known_backend(self) -> Backend | None:

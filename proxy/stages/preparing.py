@@ -83,7 +83,8 @@ class Preparer:
     ) -> Job:
         """Everything up to the decision what to do; of a request that is `expected`, before a client makes it."""
         options = self._options.for_model(route.model)
-        asked = await with_thinking(asked, route)
+        if asked.thinking is not None:
+            asked = await with_thinking(asked, route)
         backend = route.upstream.prober.known_backend
         marks = backend is None or backend.takes_marks
         asked, taken = stabilised(asked, options.stabilise, takes_marks=marks)
@@ -96,6 +97,7 @@ class Preparer:
             options=options,
             profile=await route.upstream.prober.profile(route.model),
             expected=expected,
+            is_task=bool((exchange.header(b"x-task") or "").strip()),
             scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
         )
         if asked.kept is not None:
@@ -106,9 +108,7 @@ class Preparer:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
             less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & asked.body.keys())
             # What the policy makes of the rest hangs on the tools.
-            made = list(
-                steps(asked, options, None if job.profile.window is None else job.profile.window.value)
-            )
+            made = steps(asked, options, None if job.profile.window is None else job.profile.window.value)
             front = made[-1].after if made else asked
             job.asked = asked.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job, emulate=False)
@@ -143,7 +143,7 @@ class Preparer:
         shown = await limited(job, wished)
         history = shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
         short = short and history is shown and not job.restored
-        fields = narrowing(job, request, form.offer, sent, checkpoint)
+        fields = {} if checkpoint is None else narrowing(job, request, form.offer, sent, checkpoint)
         body = {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
             request=request,
@@ -165,7 +165,8 @@ class Preparer:
             kept_back=stable.kinds,
             fields=fields,
         )
-        await tell_shaped(job, self._counting, wished, form.steps)
+        if form.steps or shown is not wished:
+            await tell_shaped(job, self._counting, wished, form.steps)
         job.measured()
         if checkpoint is not None:
             await self._recaller.recall(job)
@@ -179,13 +180,16 @@ class Preparer:
             [job.asked.body.get(form) for form in ("tools", "functions")], HEAVY_TOOLS
         )
         asked, options = job.asked, job.options
-        request, made = await apart(heavy, shaped, asked, options, window)
+        if heavy:
+            request, made = await apart(heavy, shaped, asked, options, window)
+        else:
+            request, made = shaped(asked, options, window)
         search = ""
         if not job.is_task:
             request, search = with_search(request, options, profile, alone=not emulate)
         backend = job.known_backend
         drops = backend is not None and backend.drops_functions
-        offer = offer_to_emulate(request, profile, job.options, now=emulate, drops_functions=drops)
+        offer = offer_to_emulate(request, profile, options, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
         own = rules if offer is None else RepairRules()

@@ -26,13 +26,11 @@ async def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
 async def tell_shaped(
     job: Job, counting: Counting, wished: Sequence[Message], made: Sequence[ShapedPart]
 ) -> None:
-    """Note what was saved, and tell it.
+    """Note what was saved, and tell it; for prompts of which anything was shaped.
 
     `wished`: the history before its results were brought within the limits; `made`: what became of the parts in front of it.
     """
     shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
-    if shown is wished and not made:
-        return
 
     async def tokens(messages: Sequence[Message]) -> float:
         return sum(await apart(is_heavy(messages), counting.meter.costs, job.key, messages))
@@ -45,5 +43,5 @@ async def tell_shaped(
         whole = await tokens([wished[at] for at in changed])
         saved["results"] = round(whole - await tokens([shown[at] for at in changed]))
     if saved:
-        job.prompt.shaped = saved
-        job.journal.tell(Shaped(tuple(saved.items())))
+        job.prompt.shaped = tuple(saved.items())
+        job.journal.tell(Shaped(job.prompt.shaped))
