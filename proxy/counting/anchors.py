@@ -84,7 +84,7 @@ class Anchors:
 
     def put(self, scope: bytes, system: bytes, digest: bytes, anchor: Anchor) -> None:
         """Remember the count of the prefix with digest `digest` after system messages `system`."""
-        for key in (scope + system + digest, scope + digest):
+        for key in (scope + system + digest, scope + digest) if system else (scope + digest,):
             self._known[key] = anchor
             self._known.move_to_end(key)
         while len(self._known) > self._limit:
@@ -97,8 +97,8 @@ class Anchors:
     def _find(self, start: bytes, digests: Sequence[bytes]) -> Anchor | None:
         known = self._known
         for digest in reversed(digests):
-            anchor = known.get(start + digest)
+            anchor = known.get(key := start + digest)
             if anchor is not None:
-                known.move_to_end(start + digest)
+                known.move_to_end(key)
                 return anchor
         return None

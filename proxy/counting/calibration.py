@@ -179,6 +179,11 @@ class Calibration:
             text = min(max(text, 0.5 * base), 5.0 * base + 10.0 * x[MESSAGES])
         return text + max(0.0, dot(w[MESSAGES + 1 :], x[MESSAGES + 1 :]))
 
+    @property
+    def bare(self) -> float:
+        """The same as `predict` of a request without messages or tools: what its template begins with."""
+        return max(0.0, self.weights[FIRST])
+
     def deviation(self, x: Vector) -> float:
         """How far `predict(x)` may be off for want of evidence: one standard deviation, in tokens."""
         rows = self.covariance

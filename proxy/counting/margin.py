@@ -13,7 +13,7 @@ SPREAD = 0.02
 """Relative error to be reckoned with when the weights are certain."""
 ROUNDING = 4.0
 """Variance of a count in tokens²."""
-ROOM = 8.0
+ROOM = 8
 """Tokens added in any case."""
 FLOOR = 1.0
 EARLY_FACTOR = 3.0

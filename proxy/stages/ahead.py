@@ -143,16 +143,17 @@ class AheadCompactor:
         self._ended = asyncio.Event()
         self._places: dict[str, _Place] = {}
         self._closed = False
-        journals.listen(self._noted, e.Routed, e.Finished, e.Failed)
+        journals.listen(self._begun, e.Routed)
+        journals.listen(self._over, e.Finished, e.Failed)
 
-    def _noted(self, told: Told) -> None:
-        """Which backends serve clients."""
-        if isinstance(told.event, e.Routed):
-            self._serving[id(told.outcome)] = told.event.backend
-            self._came += 1
-        else:
-            self._serving.pop(id(told.outcome), None)
-            self._ended.set()
+    def _begun(self, told: Told) -> None:
+        """A backend serves a client."""
+        self._serving[id(told.outcome)] = told.outcome.backend
+        self._came += 1
+
+    def _over(self, told: Told) -> None:
+        self._serving.pop(id(told.outcome), None)
+        self._ended.set()
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -191,12 +192,13 @@ class AheadCompactor:
 
     def after(self, job: Job) -> None:
         """An answer has ended: plan for the turn that will follow, if that may have to wait otherwise."""
-        upstream, budget = job.route.upstream, job.budget
-        usage = job.journal.outcome.usage
-        if budget is None or usage is None or self._closed or not self._may(upstream, job.options):
+        if len(job.asked.messages) < 2 or self._closed:
+            return  # a question that stands alone is no conversation yet
+        upstream, budget, usage = job.route.upstream, job.budget, job.journal.outcome.usage
+        if budget is None or usage is None:
             return
         used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
-        if not may_be_due(budget, used) or not _is_conversation(job):
+        if not (may_be_due(budget, used) and self._may(upstream, job.options) and _is_conversation(job)):
             return
         assert job.said is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1

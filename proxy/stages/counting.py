@@ -167,21 +167,11 @@ class Counting:
         if not isinstance(reported, int) or reported <= 0:
             return
         tell_reused(job, usage)
-        prober = job.route.upstream.prober
-        backend, window = prober.known_backend, prober.reported_window(job.route.model)
-        verdict = self.meter.observe(
-            estimate,
-            reported,
-            window=window.value if window is not None else None,
-            may_cut=backend is not None and backend.shifts_silently,
-        )
-        if verdict is Observation.CUT:
-            self._was_cut(job, estimate, reported)
-        elif verdict is Observation.ACCEPTED:
-            self._fitted(job, Filled(reported, whole_number(usage.get("completion_tokens"))), finish)
-            now = job.journal.clock()
-            if now - self._unsaved.setdefault(job.key, now) >= SAVE_EVERY:
-                spawn(self._save(job.key), name="save-weights")
+        if estimate.confirmed_by(reported):
+            self.meter.confirm(estimate)
+        elif not self._believed(job, estimate, reported):
+            return
+        self._fitted(job, reported, whole_number(usage.get("completion_tokens")), finish)
 
     def named(self, job: Job, model: str) -> None:
         """The backend called the model so in its answer; empty: it did not say."""
@@ -219,18 +209,37 @@ class Counting:
         seen = CutSeen(estimate.tokens, reported, conversation)
         self._learned(job, job.route.upstream.prober.learn_cut(job.route.model, seen), "silent cut")
 
-    def _fitted(self, job: Job, held: Filled, finish: str | None) -> None:
+    def _believed(self, job: Job, estimate: Estimate, reported: int) -> bool:
+        """Whether a report was believed, which has taught something then."""
+        prober = job.route.upstream.prober
+        backend, window = prober.known_backend, prober.reported_window(job.route.model)
+        verdict = self.meter.observe(
+            estimate,
+            reported,
+            window=window.value if window is not None else None,
+            may_cut=backend is not None and backend.shifts_silently,
+        )
+        if verdict is Observation.CUT:
+            self._was_cut(job, estimate, reported)
+        if verdict is not Observation.ACCEPTED:
+            return False
+        key, now = job.key, job.journal.clock()
+        if now - self._unsaved.setdefault(key, now) >= SAVE_EVERY:
+            spawn(self._save(key), name="save-weights")
+        return True
+
+    def _fitted(self, job: Job, prompt: int, completion: int, finish: str | None) -> None:
         """The backend held a prompt and its answer: no window is smaller, and one that was filled no larger."""
         prober, model = job.route.upstream.prober, job.route.model
-        backend = prober.known_backend
+        backend, request = prober.known_backend, job.prompt.request
         # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
-        together = backend is not None and not backend.shifts_silently and job.prompt.request.choices == 1
-        tokens = held.total if together else held.prompt
-        ended = finish == "length" and together and not job.prompt.request.capped and held.completion > 0
+        together = backend is not None and not backend.shifts_silently and request.choices == 1
+        tokens = prompt + completion if together else prompt
+        ended = finish == "length" and together and not request.capped and completion > 0
         if (disproved := prober.answered(model, tokens, ended=ended)) is not None:
             job.journal.tell(WindowDisproved(disproved, tokens))
         if ended and job.profile.window is None:
-            self._learned(job, prober.learn_filled(model, held), "filled")
+            self._learned(job, prober.learn_filled(model, Filled(prompt, completion)), "filled")
 
     def _learned(self, job: Job, window: int | None, origin: str) -> None:
         believed = job.profile.window.value if job.profile.window is not None else None

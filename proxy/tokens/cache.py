@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from proxy.counting.anchors import link
 from proxy.counting.content import Content, read_message
-from proxy.counting.features import NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
+from proxy.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
 from proxy.counting.images import ImageRule
 from proxy.history.prefixes import LEAST, Found, Known, Prefixes
 from proxy.neutral.record import record
@@ -47,11 +47,12 @@ class TextCache:
         return scope, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def get(self, key: _TextKey) -> Vector | None:
-        """The vector, if known."""
-        with self._lock:
-            if (vector := self._vectors.get(key)) is not None:
-                self._vectors.move_to_end(key)
-            return vector
+        """The vector, if known. Without the lock: what another thread drops in between is as good as unknown."""
+        try:
+            self._vectors.move_to_end(key)
+            return self._vectors[key]
+        except KeyError:
+            return None
 
     def put(self, key: _TextKey, vector: Vector) -> None:
         """Keep a vector."""
@@ -127,12 +128,9 @@ class History:
 
     system: Segment
     rest: Segment
-    system_total: Vector
-
-    @property
-    def system_digest(self) -> bytes:
-        """Digest of the leading system messages; b"" if there are none."""
-        return self.system.digests[-1] if self.system.digests else b""
+    system_total: Vector = EMPTY
+    system_digest: bytes = b""
+    """Of the leading system messages; empty if there are none."""
 
 
 def is_long(messages: Sequence[Any]) -> bool:
@@ -143,8 +141,13 @@ def is_long(messages: Sequence[Any]) -> bool:
 def history_of(vectorizer: Vectorizer, messages: Sequence[Any]) -> History:
     """A conversation measured, of which nothing is known."""
     system, rest = _halves(messages)
-    before = _read(vectorizer, system) if system else NOTHING
-    return History(before, _read(vectorizer, rest), add(before.vectors))
+    return _history(_begun(vectorizer, system) if system else NOTHING, _begun(vectorizer, rest))
+
+
+def _history(system: Segment, rest: Segment) -> History:
+    if not system.digests:
+        return History(system, rest)
+    return History(system, rest, add(system.vectors), system.digests[-1])
 
 
 @dataclass(slots=True)
@@ -170,7 +173,7 @@ class Draft:
         )
         parts = ((self.system, system), (self.rest, rest))
         self.grown = tuple(part.grown(segment, self.limit, each=MESSAGE_BYTES) for part, segment in parts)
-        return History(system, rest, add(system.vectors))
+        return _history(system, rest)
 
 
 class HistoryCache:
@@ -195,6 +198,15 @@ class HistoryCache:
                 self._known.keep(found, grown)
 
 
+def _begun(vectorizer: Vectorizer, messages: Sequence[Any]) -> Segment:
+    """Messages counted, of which nothing is known."""
+    if not messages:
+        return NOTHING
+    digest = b""
+    digests = [digest := link(digest, message) for message in messages]
+    return Segment([*map(vectorizer.message, messages)], digests)
+
+
 def _read(
     vectorizer: Vectorizer, messages: Sequence[Any], known: Segment = NOTHING, common: int = 0
 ) -> Segment:
@@ -214,4 +226,4 @@ def _halves(messages: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         if not isinstance(message, dict) or message.get("role") not in SYSTEM_ROLES:
             break
         lead += 1
-    return messages[:lead], messages[lead:]
+    return (messages[:lead], messages[lead:]) if lead else ((), messages)

@@ -56,3 +56,7 @@ class Estimate:
     source: EstimateSource
     fixed: int
     ticket: Ticket = field(repr=False, compare=False)
+
+    def confirmed_by(self, reported: int) -> bool:
+        """Whether a report says of this very prompt what the backend has said of it before."""
+        return reported == self.tokens and self.source == "backend"

@@ -54,11 +54,16 @@ class ExtrasCache:
     """The extras that one model was asked with lately; `scope` is the model's own digest."""
 
     scope: bytes
+    none: Extras = field(init=False)
+    """Of a body that has none."""
     _known: OrderedDict[tuple[str, bytes], Extras] = field(default_factory=OrderedDict)
 
+    def __post_init__(self) -> None:
+        self.none = Extras(self.scope, _NOTHING)
+
     def without(self, body: Mapping[str, Any]) -> Extras | None:
-        """Of a body that has none; None: it may have some."""
-        return Extras(self.scope, _NOTHING) if body.keys().isdisjoint(EXTRAS) else None
+        """`none`, of a body that has none; None: it may have some."""
+        return self.none if body.keys().isdisjoint(EXTRAS) else None
 
     def draft(self, vectorizer: Vectorizer, body: Mapping[str, Any]) -> ExtrasDraft:
         """Find what is known of the extras of `body`.
@@ -68,7 +73,7 @@ class ExtrasCache:
         """
         chosen = {name: body[name] for name in EXTRAS if body.get(name) is not None}
         if not chosen:
-            return ExtrasDraft(chosen, b"", 0, Extras(self.scope, _NOTHING))
+            return ExtrasDraft(chosen, b"", 0, self.none)
         key = dump(chosen).encode()
         size = len(key)
         if size > WHOLE_KEY:

@@ -15,9 +15,9 @@ from proxy.backends.profile import ModelKey
 from proxy.counting.anchors import Anchor, Anchors
 from proxy.counting.features import EMPTY, Vector, add
 from proxy.counting.margin import ROOM
+from proxy.counting.model import ModelCounter
 from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
-from proxy.neutral.record import record
 from proxy.neutral.weight import is_heavy
 from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer, history_of, is_long
 from proxy.tokens.estimate import Estimate, EstimateSource, Ticket
@@ -121,6 +121,13 @@ class Meter:
             self._accept(model, estimate, prompt_tokens, given=False)
         return verdict
 
+    def confirm(self, estimate: Estimate) -> None:
+        """The backend has reported for a prompt once more what it had counted for it before: there is nothing to learn."""
+        model, ticket = self._models.get(estimate.ticket.key), estimate.ticket
+        model.confirm(estimate)
+        if ticket.system_digest:
+            self._anchor(estimate, estimate.tokens, given=False)
+
     def anchor_exact(self, estimate: Estimate, tokens: int) -> None:
         """Take in a count that the backend made on request; it is believed without judging."""
         if tokens > 0:
@@ -156,16 +163,30 @@ class Meter:
         return self._models.describe(key)
 
     def _estimate(self, model: Model, vectorizer: Vectorizer, extras: Extras, history: History) -> Estimate:
-        anchor = self._anchors.longest(extras.scope, history.system_digest, history.rest.digests)
-        vectors = history.rest.vectors
-        if anchor is None:
-            x = add((extras.x, history.system_total, *vectors))
+        system, rest, learnable = history.system_total, history.rest, False
+        anchor = self._anchors.longest(extras.scope, history.system_digest, rest.digests)
+        source: EstimateSource
+        if anchor is not None and anchor.covered == len(rest.digests) and anchor.system == system:
+            tokens, source, x = anchor.tokens, "backend", EMPTY
+            upper = tokens if anchor.given else tokens + ROOM
+            expected = Expectation(tokens, 0.0, 0.0, 0.0, trusted=True)
         else:
-            x = add(vectors[anchor.covered :])
-            if anchor.system != history.system_total:
-                now = zip(x, history.system_total, anchor.system, strict=True)
-                x = tuple(a + b - c for a, b, c in now)
-        return _finished(_Measured(model, vectorizer, extras, history, anchor, x))
+            x, coarse = _uncovered(extras, history, anchor), vectorizer is not model.vectorizer
+            source = _source(model, anchor, coarse=coarse)
+            tokens, upper, expected = _predicted(model.counter, anchor, x, coarse=coarse)
+            learnable = expected.predicted > 0 and not coarse
+        ticket = Ticket(
+            model.key,
+            vectorizer.id,
+            extras.scope,
+            history.system_digest,
+            rest.digests,
+            system,
+            x,
+            expected,
+            learnable,
+        )
+        return Estimate(tokens, upper, source, min(tokens, _fixed(model, extras, history)), ticket)
 
     def _accept(self, model: Model, estimate: Estimate, tokens: int, *, given: bool) -> None:
         ticket = estimate.ticket
@@ -181,61 +202,50 @@ class Meter:
             self._anchors.put(ticket.scope, ticket.system_digest, ticket.digest, anchor)
 
 
-@record(frozen=True, slots=True)
-class _Measured:
-    """What an estimate is made of; `x` are the features that no anchor covers."""
-
-    model: Model
-    vectorizer: Vectorizer
-    extras: Extras
-    history: History
-    anchor: Anchor | None
-    x: Vector
-
-
 def _read(model: Model, vectorizer: Vectorizer, draft: Draft, extras: ExtrasDraft) -> tuple[Extras, History]:
     return extras.finish(model.extras.scope, vectorizer), draft.finish(vectorizer)
 
 
-def _finished(of: _Measured) -> Estimate:
-    counter, anchor = of.model.counter, of.anchor
-    coarse = of.vectorizer is not of.model.vectorizer
-    known, source = anchor.tokens if anchor else 0, _source(of, coarse=coarse)
-    if anchor is not None and source == "backend":
-        predicted, deviation, unsure, margin = 0.0, 0.0, 0.0, 0.0 if anchor.given else ROOM
-    else:
-        prediction, unsure = counter.predict(of.x), counter.unsure(of.x)
-        predicted, deviation, margin = prediction.tokens, prediction.deviation, prediction.margin
-        margin += COARSE_MARGIN * abs(predicted) if coarse else 0.0
-    trusted = counter.exact or counter.samples >= TRUSTED_SAMPLES
-    expected = Expectation(known, predicted, deviation, unsure, trusted=trusted and not coarse)
-    ticket = _ticket(of, expected, learnable=not coarse and predicted > 0)
+def _uncovered(extras: Extras, history: History, anchor: Anchor | None) -> Vector:
+    """The features that no anchor covers."""
+    system, vectors = history.system_total, history.rest.vectors
+    if anchor is None:
+        return add((extras.x, system, *vectors))
+    x = add(vectors[anchor.covered :])
+    if anchor.system == system:
+        return x
+    return tuple(a + b - c for a, b, c in zip(x, system, anchor.system, strict=True))
+
+
+def _predicted(
+    counter: ModelCounter, anchor: Anchor | None, x: Vector, *, coarse: bool
+) -> tuple[int, int, Expectation]:
+    """The best estimate, its upper bound and what is expected of a report, where an anchor covers all but `x`."""
+    known = 0 if anchor is None else anchor.tokens
+    prediction, unsure = counter.predict(x), counter.unsure(x)
+    predicted, margin = prediction.tokens, prediction.margin
+    if coarse:
+        margin += COARSE_MARGIN * abs(predicted)
+    trusted = not coarse and (counter.exact or counter.samples >= TRUSTED_SAMPLES)
     tokens = max(1, round(known + predicted))
     upper = max(tokens, round(known + predicted + margin))
-    fixed = counter.calibration.predict(add((of.extras.x, of.history.system_total)))
-    return Estimate(tokens, upper, source, max(0, min(tokens, round(fixed))), ticket)
+    return tokens, upper, Expectation(known, predicted, prediction.deviation, unsure, trusted=trusted)
 
 
-def _source(of: _Measured, *, coarse: bool) -> EstimateSource:
-    if of.anchor is not None:
-        return "anchored" if any(of.x) else "backend"
+def _fixed(model: Model, extras: Extras, history: History) -> int:
+    """Tokens of the leading system messages, tools and all that is no message."""
+    calibration = model.counter.calibration
+    if extras is model.extras.none and not history.system_digest:
+        return round(calibration.bare)
+    return max(0, round(calibration.predict(add((extras.x, history.system_total)))))
+
+
+def _source(model: Model, anchor: Anchor | None, *, coarse: bool) -> EstimateSource:
+    if anchor is not None:
+        return "anchored"
     if coarse:
         return "coarse"
-    return "exact" if of.model.counter.exact else "calibrated"
-
-
-def _ticket(of: _Measured, expected: Expectation, *, learnable: bool) -> Ticket:
-    return Ticket(
-        key=of.model.key,
-        vectorizer=of.vectorizer.id,
-        scope=of.extras.scope,
-        system_digest=of.history.system_digest,
-        digests=of.history.rest.digests,
-        system=of.history.system_total,
-        x=of.x,
-        expected=expected,
-        learnable=learnable,
-    )
+    return "exact" if model.counter.exact else "calibrated"
 
 
 __all__ = ["Estimate", "Meter", "Observation"]

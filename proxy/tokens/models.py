@@ -107,10 +107,18 @@ class Model:
             self.rejections += 1
             self.dispute = Dispute(ticket.digest, reported, estimate.tokens)
         else:
-            self.rejected = 0
-            if self._dispute_over(estimate) is not None:
-                self.dispute = None
+            self._believed(estimate)
         return verdict
+
+    def confirm(self, estimate: Estimate) -> None:
+        """Note that the same count of the same prompt was reported again."""
+        self._believed(estimate)
+        self.counter.score(estimate.tokens, estimate.upper, estimate.tokens)
+
+    def _believed(self, estimate: Estimate) -> None:
+        self.rejected = 0
+        if self.dispute is not None and self._dispute_over(estimate) is not None:
+            self.dispute = None
 
     def _insists(self, estimate: Estimate, reported: int) -> bool:
         """Whether what was rejected came too often, or fits the last one, for it to be a mistake."""

@@ -46,6 +46,13 @@ def test_begins_with_what_is_typical() -> None:
     assert exact.deviation(message(1000)) < exact.deviation(request_vector(tools=0, schema=0))
 
 
+def test_a_bare_request_is_what_its_template_begins_with() -> None:
+    for first in (17.0, 0.0, -3.0):
+        calibration = neutral()
+        calibration.weights[FIRST] = first
+        assert calibration.bare == calibration.predict(request_vector(tools=0, schema=0)) == max(0.0, first)
+
+
 def test_learns_the_cost_of_a_digit_and_of_a_template() -> None:
     rng, model = random.Random(1), neutral()
     for _ in range(60):

@@ -140,6 +140,39 @@ async def test_exact_counts_are_believed(meter: Meter) -> None:
     assert (await meter.measure(KEY, body(*chat(3)))).tokens == 4321
 
 
+async def test_a_count_that_is_reported_again_teaches_nothing(meter: Meter) -> None:
+    await teach(meter, KEY, 3)
+    before = meter.describe(KEY)
+    again = await meter.measure(KEY, body(*chat(2)))
+    assert again.confirmed_by(truth(chat(2)))
+    assert not again.confirmed_by(truth(chat(2)) + 1)
+    meter.confirm(again)
+    assert meter.describe(KEY) == {**before, "p95_error": meter.describe(KEY)["p95_error"]}
+    assert (await meter.measure(KEY, body(*chat(2)))).source == "backend"
+    fresh = await meter.measure(KEY, body(user("another")))
+    assert not fresh.confirmed_by(fresh.tokens)
+
+
+async def test_a_count_that_is_reported_again_is_found_behind_each_system_message(meter: Meter) -> None:
+    messages, later = chat(2), {"role": "system", "content": "You are careful."}
+    meter.observe(await meter.measure(KEY, body(*messages)), 300)
+    told = [later, *messages[1:]]
+    meter.observe(await meter.measure(KEY, body(*told)), 310)
+    first = await meter.measure(KEY, body(*messages))
+    meter.confirm(first)
+    assert (await meter.measure(KEY, body(*told))).tokens == 310
+    assert (await meter.measure(KEY, body(*messages))).tokens == 300
+
+
+async def test_a_count_that_is_reported_again_ends_a_row_of_wrong_ones(meter: Meter) -> None:
+    await teach(meter, KEY, 3)
+    known = body(*chat(2))
+    for _ in range(4):
+        assert meter.observe(await meter.measure(KEY, known), 3) is Observation.REJECTED
+    meter.confirm(await meter.measure(KEY, known))
+    assert meter.observe(await meter.measure(KEY, known), 3) is Observation.REJECTED
+
+
 async def test_a_known_family_is_exact_after_a_few_requests(meter: Meter) -> None:
     await teach(meter, QWEN, 5)
     messages = [user("Something quite different: 漢字 1234567, naïve."), *chat(3)[1:]]
