@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import httpx
 
 from proxy.net.credentials import OwnKeys, is_credential
 from proxy.net.inflate import UNDONE
-from proxy.net.response import PlainResponse
+from proxy.net.response import raw_headers
+from proxy.wire.headers import Remembered
 
 Header = tuple[bytes, bytes]
+Accept: TypeAlias = Callable[[bytes], bytes]
+"""Makes the value of an `accept-encoding` another one."""
 
 AS_JSON: Header = (b"content-type", b"application/json")
 """Of a body that is JSON."""
@@ -47,40 +51,58 @@ SESSION = b"spillway_session"
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
-_NONE: frozenset[bytes] = frozenset()
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
-def upstream_headers(
-    headers: Sequence[Header],
-    *,
-    authorization: bytes | None,
-    own_keys: OwnKeys,
-    drop: Collection[bytes] = (),
-) -> list[Header]:
-    """A client's headers as the backend may see them.
+class Outgoing:
+    """What one backend may see of a client's headers, where it is asked in one way.
 
-    `authorization` is the backend's own, if one is configured; the client's credentials pass where there is none. What
-    holds one of Spillway's own keys never does. `drop` names further headers, in lower case.
+    Each header is judged by itself, and once for as long as it comes again.
     """
-    named = _named_in([value for name, value in headers if name == b"connection"])
-    guarded = bool(own_keys)
-    kept: list[Header] = []
-    for name, value in headers:
-        if name in _NOT_UPSTREAM or name in named or name in drop or name.startswith(_OWN_PREFIX):
-            continue
-        if authorization is not None and is_credential(name):
-            continue
-        if guarded and own_keys.are_in(value):
-            continue
+
+    def __init__(
+        self,
+        *,
+        authorization: bytes | None,
+        own_keys: OwnKeys,
+        drop: Collection[bytes] = (),
+        accept: Accept | None = None,
+    ) -> None:
+        """Make it.
+
+        Args:
+            authorization: the backend's own, if one is configured; the client's credentials pass where there is none.
+            own_keys: Spillway's; what holds one of them never passes.
+            drop: further headers, in lower case.
+            accept: what becomes of the value of `accept-encoding`; None: it passes as it is.
+        """
+        self._own: tuple[Header, ...] = () if authorization is None else ((b"authorization", authorization),)
+        self._own_keys = own_keys
+        self._not = _NOT_UPSTREAM.union(drop)
+        self._accept = accept
+        self._passing = Remembered(self._passed)
+
+    def of(self, headers: Iterable[Header]) -> list[Header]:
+        """What passes of them, and the backend's own authorization."""
+        kept = [*filter(None, map(self._passing.__getitem__, headers))]
+        if b"connection" in dict(kept):
+            kept = _without_named(kept)
+        return [*kept, *self._own]
+
+    def _passed(self, name: bytes, value: bytes) -> Header | None:
+        """A header as it passes; None: it does not. One that names others passes, until they are left out as well."""
+        if name == b"connection":
+            return (name, value) if _named_in(value) - HOP_BY_HOP else None
+        if name in self._not or name.startswith(_OWN_PREFIX):
+            return None
+        if (self._own and is_credential(name)) or (self._own_keys and self._own_keys.are_in(value)):
+            return None
         if name == b"cookie" and SESSION in value:
-            value = without_session(value)  # noqa: PLW2901 - the rest of it goes on
-            if not value:
-                continue
-        kept.append((name, value))
-    if authorization is not None:
-        kept.append((b"authorization", authorization))
-    return kept
+            value = without_session(value)
+            return (name, value) if value else None
+        if name == b"accept-encoding" and self._accept is not None:
+            return name, self._accept(value)
+        return name, value
 
 
 def without_session(cookies: bytes) -> bytes:
@@ -96,14 +118,17 @@ def told_length(headers: Sequence[Header]) -> list[Header]:
     return [(name, value) for name, value in headers if name == b"content-length"][:1]
 
 
-def uncompressed(headers: Iterable[Header]) -> list[Header]:
-    """The same headers, with a plain answer asked for where the client would take a compressed one."""
-    return [(name, b"identity" if name == b"accept-encoding" else value) for name, value in headers]
+def uncompressed(accepted: bytes) -> bytes:
+    """A plain answer is asked for, where the client would take a compressed one."""
+    del accepted
+    return b"identity"
 
 
-def decodable(headers: Iterable[Header]) -> list[Header]:
-    """The same headers, with an answer asked for only in those of the client's encodings that can be undone here."""
-    return [(name, _undoable(value) if name == b"accept-encoding" else value) for name, value in headers]
+def decodable(accepted: bytes) -> bytes:
+    """What remains of an accept-encoding field (RFC 9110, section 12.5.3): what can be undone here; its weights stay."""
+    parts = [part.strip() for part in accepted.split(b",")]
+    kept = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
+    return b", ".join(kept) or b"identity"
 
 
 def said_otherwise(headers: Sequence[Header]) -> list[Header]:
@@ -124,33 +149,29 @@ def said_otherwise(headers: Sequence[Header]) -> list[Header]:
 
 def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
     """A backend's headers as the client may see them: all but what concerns the upstream connection."""
-    kept: list[Header] = []
-    told: list[bytes] = []
-    for raw, value in headers:
-        name = raw.lower()
-        if name == b"connection":
-            told.append(value)
-        elif name not in HOP_BY_HOP and name not in drop and not name.startswith(_NOT_DOWNSTREAM):
-            kept.append((name, value))
-    named = _named_in(told)
-    return [pair for pair in kept if pair[0] not in named] if named else kept
+    kept = [(name, value) for raw, value in headers if (name := _name_downstream(raw)) and name not in drop]
+    return _without_named(kept) if b"connection" in dict(kept) else kept
 
 
 def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> list[Header]:
     """The headers of a backend's response as the client may see them."""
-    if isinstance(response, PlainResponse) and response.unchanged:
-        return response_headers(response.pairs, drop=drop)
-    return response_headers(response.headers.raw, drop=drop)
+    return response_headers(raw_headers(response), drop=drop)
 
 
-def _named_in(told: Sequence[bytes]) -> frozenset[bytes]:
-    """The headers that fields named Connection name."""
-    return frozenset(part.strip().lower() for value in told for part in value.split(b",")) if told else _NONE
+@lru_cache(maxsize=512)
+def _name_downstream(raw: bytes) -> bytes | None:
+    """The name of a response's header in lower case; None for one that no client gets. `connection` may name others."""
+    name = raw.lower()
+    away = name in HOP_BY_HOP or name.startswith(_NOT_DOWNSTREAM)
+    return None if away and name != b"connection" else name
 
 
-@lru_cache(maxsize=32)  # clients send one of a handful
-def _undoable(accepted: bytes) -> bytes:
-    """What remains of an accept-encoding field (RFC 9110, section 12.5.3); its weights stay."""
-    parts = [part.strip() for part in accepted.split(b",")]
-    kept = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
-    return b", ".join(kept) or b"identity"
+def _without_named(headers: Sequence[Header]) -> list[Header]:
+    """The same without `connection`, and without what such fields name."""
+    named = {b"connection"}.union(*(_named_in(value) for name, value in headers if name == b"connection"))
+    return [pair for pair in headers if pair[0] not in named]
+
+
+def _named_in(value: bytes) -> frozenset[bytes]:
+    """The headers that a field named Connection names."""
+    return frozenset(part.strip().lower() for part in value.split(b","))

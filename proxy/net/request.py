@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any
 
 import httpx
 from typing_extensions import override
 
-from proxy.wire.headers import Headers
+from proxy.wire.headers import Headers, Remembered
 
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "DELETE"})
 """Methods for which an empty body needs no `Content-Length: 0`."""
 
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_NONE: AbstractSet[bytes] = frozenset()
 
 
 def build_request(
@@ -90,39 +92,71 @@ def framed_headers(request: httpx.Request) -> list[tuple[bytes, bytes]]:
     return kept
 
 
-def request_head(request: httpx.Request, length: int | None) -> bytes:
-    """Write request line and headers as they go on the wire.
+class Heads:
+    """Writes requests' lines and headers as they go on the wire; a header that comes again is found as it was written."""
 
-    Args:
-        request: its `target` extension, if any, is used instead of the path of its URL.
-        length: bytes of the body, None when nobody knows.
+    def __init__(self) -> None:
+        self._lines = Remembered(_line)
+        self._url: httpx.URL | None = None
+        self._host = b""
+        """Of the URL before."""
 
-    Raises:
-        httpx.LocalProtocolError: a header contains a line break.
-    """
-    target = request.extensions.get("target") or request.url.raw_path
-    pairs = request.pairs if isinstance(request, _Request) else request.headers.raw
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), target)]
-    has_host = framed = False
-    for name, value in pairs:
+    def head(self, request: httpx.Request, length: int | None) -> bytes:
+        """Write those of one.
+
+        Args:
+            request: its `target` extension, if any, is used instead of the path of its URL.
+            length: bytes of the body, None when nobody knows.
+
+        Raises:
+            httpx.LocalProtocolError: a line contains a break.
+        """
+        url = request.url
+        if url is not self._url:
+            self._url, self._host = url, url.netloc
+        pairs = request.pairs if isinstance(request, _Request) else request.headers.raw
+        lines = [*map(self._lines.__getitem__, pairs)]
+        given = _fill_in(lines, pairs, length) if b"" in lines else _NONE
+        first = b"%b %b HTTP/1.1" % (
+            request.method.encode("ascii"),
+            request.extensions.get("target") or url.raw_path,
+        )
+        if b"\n" in first or b"\r" in first:
+            raise _broken()
+        if b"host" not in given:
+            first += b"\r\nHost: " + self._host
+        if b"content-length" not in given:
+            lines.append(_framing(request.method, length))
+        return b"%b\r\n%b\r\n" % (first, b"".join(lines))
+
+
+def _line(name: bytes, value: bytes) -> bytes:
+    """A header as it goes on the wire; empty for one of which that depends on the request."""
+    line = b"%b: %b" % (name, value)
+    if b"\n" in line or b"\r" in line:
+        raise _broken()
+    return b"" if name.lower() in _FRAMING else line + b"\r\n"
+
+
+def _fill_in(lines: list[bytes], pairs: Headers, length: int | None) -> set[bytes]:
+    """Fill in the empty lines, but for a `transfer-encoding`: framing is decided here. Names of those that were given."""
+    given = set()
+    for at, (name, value) in enumerate(pairs):
         key = name.lower()
-        if key == b"host":
-            has_host = True
-        elif key == b"content-length":
-            framed = True
-            if length is not None:
-                value = b"%d" % length  # noqa: PLW2901 - the body's own length: any other would desynchronise the connection
-        elif key == b"transfer-encoding":
-            continue  # framing is decided here
-        lines.append(b"%b: %b" % (name, value))
-    if not has_host:
-        lines.insert(1, b"Host: " + request.url.netloc)
-    if not framed and length is None:
-        lines.append(b"Transfer-Encoding: chunked")
-    elif not framed and length is not None and (length or request.method not in BODILESS):
-        lines.append(b"Content-Length: %d" % length)
-    head = b"\r\n".join(lines)
-    if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
-        msg = "a request header contains a line break"
-        raise httpx.LocalProtocolError(msg)
-    return head + b"\r\n\r\n"
+        if key == b"content-length" and length is not None:
+            value = b"%d" % length  # noqa: PLW2901 - the body's own length: any other would desynchronise the connection
+        if key in (b"host", b"content-length"):
+            lines[at] = b"%b: %b\r\n" % (name, value)
+            given.add(key)
+    return given
+
+
+def _framing(method: str, length: int | None) -> bytes:
+    """How the end of the body is told."""
+    if length is None:
+        return b"Transfer-Encoding: chunked\r\n"
+    return b"Content-Length: %d\r\n" % length if length or method not in BODILESS else b""
+
+
+def _broken() -> httpx.LocalProtocolError:
+    return httpx.LocalProtocolError("a request header contains a line break")

@@ -23,9 +23,16 @@ class Divertible(httpx.AsyncByteStream):
         raise NotImplementedError
 
 
+def raw_headers(response: httpx.Response) -> Headers:
+    """The headers; as they came, where nobody looked at them by name, who could have changed one."""
+    if isinstance(response, PlainResponse) and "headers" not in response.__dict__:
+        return response.pairs
+    return response.headers.raw
+
+
 def header_of(response: httpx.Response, name: str) -> str:
     """The value of a header, in lower case its name; empty: there is none."""
-    if isinstance(response, PlainResponse) and response.unchanged:
+    if isinstance(response, PlainResponse) and "headers" not in response.__dict__:
         wanted = name.encode("ascii")
         return b", ".join([value for key, value in response.pairs if key.lower() == wanted]).decode("latin-1")
     return str(response.headers.get(name, ""))
@@ -62,8 +69,3 @@ class PlainResponse(httpx.Response):
     def history(self) -> list[httpx.Response]:  # type: ignore[override]  # an attribute there
         """No redirect is followed."""
         return []
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether nobody looked at its headers by name, so that none is another one by now."""
-        return "headers" not in vars(self)

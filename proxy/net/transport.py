@@ -19,7 +19,7 @@ import httpx
 from typing_extensions import override
 
 from proxy.net.http11 import Connection
-from proxy.net.request import build_request, request_head
+from proxy.net.request import Heads, build_request
 from proxy.net.response import Divertible, PlainResponse
 
 __all__ = ["HttpTransport", "build_request", "open_transport"]
@@ -80,6 +80,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         self._keep_alive = keep_alive
         self._fresh = min(FRESH, keep_alive)
         self._ssl_context = ssl_context
+        self._heads = Heads()
         self._url: httpx.URL | None = None
         self._url_origin: Origin = ("", "", None)
         """Of the URL before: taking one to pieces takes longer than finding a connection."""
@@ -105,7 +106,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
             connection = await self._connect(origin, connect_timeout)
             return await self._upload(connection, request, read_timeout)
         body = b"".join(request.stream)
-        head = request_head(request, len(body))
+        head = self._heads.head(request, len(body))
         repeatable = request.method in REPEATABLE
         kept = self._take(origin, self._keep_alive) if repeatable else self._take_fresh(origin)
         if kept is not None:
@@ -152,7 +153,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
     ) -> httpx.Response:
         try:
             await connection.upload(
-                request_head(request, None),
+                self._heads.head(request, None),
                 cast("AsyncIterable[bytes]", request.stream),
                 chunked="content-length" not in request.headers,
                 read_timeout=read_timeout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Collection, Iterable
+from collections.abc import AsyncIterable, Iterable
 from typing import Any
 
 import httpx
@@ -11,11 +11,13 @@ import httpx
 from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.credentials import OwnKeys
 from proxy.net.framing import BODILESS
-from proxy.net.headers import Header, told_length, upstream_headers
+from proxy.net.headers import Accept, Header, Outgoing, told_length
 from proxy.net.http11 import InvalidResponse
 from proxy.net.prober import Prober
 from proxy.net.request import build_request
 from proxy.wire.headers import Headers
+
+_NOTHING: frozenset[bytes] = frozenset()
 
 
 class Upstream:
@@ -47,8 +49,9 @@ class Upstream:
         self._authorization = authorization
         self._own_keys = own_keys
         self._transport = transport
+        self._outgoing: dict[tuple[frozenset[bytes], Accept | None], Outgoing] = {}
+        """For each of the few ways in which something is sent."""
         self._root = httpx.URL(url)
-        self._host: Header = (b"Host", self._root.netloc)
         self._prefix = self._root.raw_path.rstrip(b"/")
 
     @property
@@ -69,13 +72,15 @@ class Upstream:
         headers: Headers,
         body: bytes | AsyncIterable[bytes],
         *,
-        drop: Collection[bytes] = (),
+        drop: frozenset[bytes] = _NOTHING,
+        accept: Accept | None = None,
         ahead: bool = False,
     ) -> httpx.Response:
         """Send a request and return the response with its body unread; close it when done.
 
-        `target` is path and query as the client sent them; `drop` names headers to leave out; for what is sent
-        `ahead` of time nobody waits. A body that is produced while it is sent has the length that the client's headers tell.
+        `target` is path and query as the client sent them; `drop` names headers to leave out, `accept` makes the
+        `accept-encoding` another one; for what is sent `ahead` of time nobody waits. A body that is produced while it is
+        sent has the length that the client's headers tell.
 
         Raises:
             UpstreamUnavailable: no connection, or it broke before the response.
@@ -84,15 +89,14 @@ class Upstream:
         """
         if self.ahead and not ahead:
             self._make_way(method)
-        kept = upstream_headers(
-            headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop
-        )
+        kept = (self._outgoing.get((drop, accept)) or self._outgoing_in(drop, accept)).of(headers)
         if not isinstance(body, bytes):
             kept += told_length(headers)
         target = self._prefix + self._own_keys.without(target)
-        request = build_request(method, self._root, [self._host, *kept], body, target=target)
         try:
-            response = await self._transport.handle_async_request(request)
+            response = await self._transport.handle_async_request(
+                build_request(method, self._root, kept, body, target=target)
+            )
         except httpx.TimeoutException:
             raise UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.") from None
         except InvalidResponse as error:
@@ -100,10 +104,7 @@ class Upstream:
             raise self._invalid(error) from None
         except httpx.TransportError as error:
             self.prober.forget()
-            raise UpstreamUnavailable(
-                f"Backend {self.name} at {self.url} cannot be reached ({type(error).__name__}). "
-                "Is it running? `spillway check` shows what answers."
-            ) from None
+            raise self._unreachable(error) from None
         if response.status_code == 200 and self._authorization is None and self.prober.knows_little:
             self._lend_key(kept)
         if not 200 <= response.status_code < 600:
@@ -113,10 +114,22 @@ class Upstream:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response
 
+    def _outgoing_in(self, drop: frozenset[bytes], accept: Accept | None) -> Outgoing:
+        made = self._outgoing[drop, accept] = Outgoing(
+            authorization=self._authorization, own_keys=self._own_keys, drop=drop, accept=accept
+        )
+        return made
+
     def _make_way(self, method: str) -> None:
         """Cancel what nobody waits for; a look at something (`GET`) does not need the room."""
         for task in self.ahead if method != "GET" else ():
             task.cancel()
+
+    def _unreachable(self, error: httpx.TransportError) -> UpstreamUnavailable:
+        return UpstreamUnavailable(
+            f"Backend {self.name} at {self.url} cannot be reached ({type(error).__name__}). "
+            "Is it running? `spillway check` shows what answers."
+        )
 
     def _invalid(self, what: object) -> UpstreamInvalid:
         return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {what}.")

@@ -257,13 +257,15 @@ class Attempts:
         self, job: Job, body: bytes, why: str, *, stream: bool, encoded: bool = False
     ) -> httpx.Response:
         # A stream is watched as it comes; no local backend compresses one.
-        headers = uncompressed(job.exchange.headers) if stream else decodable(job.exchange.headers)
-        drop: frozenset[bytes] = frozenset() if encoded else _ENCODING
+        accept = uncompressed if stream else decodable
+        drop = _NONE if encoded else _ENCODING
         job.posted, job.posts = body, job.posts + 1
         job.journal.tell(Sent(why, stream))
-        carried = job.journal.carried(headers)
+        headers = job.journal.carried(job.exchange.headers)
         try:
-            return await job.route.upstream.send("POST", _target(job), carried, body, drop=drop)
+            return await job.route.upstream.send(
+                "POST", _target(job), headers, body, drop=drop, accept=accept
+            )
         except UpstreamUnavailable as error:
             job.journal.tell(failure(error))
             raise
@@ -278,6 +280,7 @@ class Attempts:
             raise
 
 
+_NONE: frozenset[bytes] = frozenset()
 _ENCODING = frozenset({b"content-encoding"})
 
 

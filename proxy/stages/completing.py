@@ -41,6 +41,7 @@ from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
 _OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type")
+_ENCODINGS = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
 _FULL = 0.9
 """Share of the window from which on an answer that ended for its length is taken to have ended for want of room."""
 _LEAST = 16
@@ -167,7 +168,7 @@ class Completer:
                 exchange.target,
                 run.journal.carried(exchange.headers),
                 body,
-                drop=(b"content-length", b"content-encoding", b"accept-encoding"),
+                drop=_ENCODINGS,
             )
         except UpstreamUnavailable as error:
             run.journal.tell(failure(error))

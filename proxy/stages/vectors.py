@@ -16,6 +16,8 @@ from proxy.stages.routing import Router, has_path
 from proxy.telemetry.events import FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
 
+_ENCODING = frozenset({b"content-encoding"})
+
 
 async def embed(exchange: Exchange, journal: Journal, router: Router, options: Options) -> None:
     """Have texts embedded by whatever backend has the model; an Ollama is asked as the client asked.
@@ -34,10 +36,10 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
         body = asked_of_backend(await exchange.decoded(wire, options.max_body), exchange.path, route.model)
         journal.tell(Routed(route.upstream.name, route.model))
         journal.tell(Sent("vectors"))
-        headers = journal.carried(decodable(said_otherwise(exchange.headers)))
+        headers = journal.carried(said_otherwise(exchange.headers))
         try:
             response = await route.upstream.send(
-                "POST", UPSTREAM_PATH, headers, body, drop=frozenset({b"content-encoding"})
+                "POST", UPSTREAM_PATH, headers, body, drop=_ENCODING, accept=decodable
             )
             journal.tell(FirstByte())
             if response.status_code != 200:
