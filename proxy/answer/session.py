@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+from proxy.answer.alike import Alike
 from proxy.answer.answer import Answer, Attempt
 from proxy.answer.calls import CallReader
 from proxy.answer.ending import Ending
@@ -29,7 +30,6 @@ from proxy.answer.events import (
     ResumeFailed,
     Retry,
     Search,
-    Send,
     State,
     Stop,
     StreamEvent,
@@ -49,8 +49,6 @@ from proxy.wire import sse
 
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
 
-_BETWEEN, _AHEAD = 16, 64
-"""Frames between two whose running counts are read while the pause point is not so many tokens ahead."""
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 
 
@@ -72,6 +70,7 @@ class StreamSession:
         self._writer = writer
         self._inlet = Inlet(watch, answer, reader, calls)
         self._outlet = Outlet(watch, answer, writer)
+        self._alike = Alike(watch, answer, self._outlet)
         self._ending = Ending(watch, answer, writer, self._outlet)
         self._refusal: Piece | None = None
         self.failed = False
@@ -103,20 +102,10 @@ class StreamSession:
 
         A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. None: it has to be handled.
         """
-        outlet = self._outlet
-        text = outlet.template.read(data)
+        text = self._outlet.template.read(data)
         if text is None or self._inlet.splitter.held or self.state is not State.RELAYING:
             return None
-        return self._taken_far(outlet, data, text)
-
-    def _taken_far(self, outlet: Outlet, frame: bytes, text: str) -> bytes | None:
-        """No character is more than four tokens. What the backend counts is read now and then only."""
-        template, answer = outlet.template, self.answer
-        if outlet.withholding or not self.watch.far(answer, 4 * len(text) + _AHEAD):
-            return None
-        told = template.told(frame) if template.counts and not answer.attempts[-1].deltas % _BETWEEN else 0
-        answer.add_plain(text, thought=template.thought, told=told)
-        return template.fill(frame, text)
+        return self._alike.one(data, text)
 
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
@@ -156,13 +145,15 @@ class StreamSession:
     def _received(self, data: bytes) -> Commands:
         if not (block := self._inlet.splitter.feed(data)):
             return ()
-        out: list[bytes] = []
-        template = self._outlet.template
-        # Many frames in one read, far from the pause point: at most a token a byte.
-        if self.watch.far(self.answer, len(block)) and (texts := template.read_all(block)) is not None:
-            self.answer.add_all(texts, thought=template.thought)
-            return (Send(block),)
-        return sending(out, self._frames(sse.frames(block), out))
+        template, out = self._outlet.template, list[bytes]()
+        frames, known = iter(sse.frames(self._alike.many(block, out))), template.known
+        for frame in frames:
+            if stop := self._frame(frame, out):
+                return sending(out, stop)
+            if template.known and not known:  # from here on they may be alike
+                rest = self._alike.many(b"".join(frames), out)
+                return sending(out, self._frames(sse.frames(rest), out))
+        return sending(out, None)
 
     def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
         return next((stop for frame in frames if (stop := self._frame(frame, out))), None)
@@ -181,7 +172,7 @@ class StreamSession:
 
     def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
         """A frame like one that was parsed before."""
-        if (sent := self._taken_far(self._outlet, frame, text)) is not None:
+        if (sent := self._alike.one(frame, text)) is not None:
             out.append(sent)
             return None
         if stop := self._word(text, out):
