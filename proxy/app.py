@@ -182,7 +182,7 @@ def _surface(
     meter = counting.meter
     metrics = _metrics(store, place, keyed=bool(settings.api_keys))
     for listener in (metrics, RequestLog()):
-        journals.listen(listener, *listener.types)
+        journals.hear(listener.heard)
     # What one worker keeps the others could not show.
     book = Book(limit=settings.live_bytes if place is None else 0, clock=clock, journals=journals)
     metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
@@ -303,8 +303,8 @@ def _spans() -> TracerProvider | None:
 def _trace(journals: Journals, spans: TracerProvider, upstreams: Sequence[Upstream]) -> None:
     from proxy.telemetry.tracing import Tracing  # noqa: PLC0415 - as above
 
-    tracing = Tracing(spans, {each.name: each for each in upstreams})
-    journals.listen(tracing, *tracing.types)
+    tracing = Tracing(spans, {each.name: each for each in upstreams}, journals.clock)
+    journals.hear(tracing.heard)
     journals.carrier = tracing.carried
 
 

@@ -18,7 +18,8 @@ from proxy.live.savings import Accounts
 from proxy.neutral.request import text_of
 from proxy.stages.job import Job
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import UNKEPT, Journals, Told
+from proxy.telemetry.journal import UNKEPT, Journals
+from proxy.telemetry.outcome import Outcome
 
 MOST = 1000
 """Requests that are kept, whatever their size."""
@@ -140,16 +141,16 @@ class Book:
 
     # -- listening
 
-    def _begin(self, told: Told) -> None:
+    def _begin(self, outcome: Outcome, _: e.Received) -> None:
         self._number += 1
-        self._running[id(told.outcome)] = Record(told.outcome, self._number, self.clock(), told.at)
+        self._running[id(outcome)] = Record(outcome, self._number, self.clock())
 
-    def _seen(self, told: Told) -> None:
+    def _seen(self, outcome: Outcome, event: e.Event) -> None:
         """Tell those who look; after this book's own taking down, and of an end when that is done."""
-        record = self._running.get(id(told.outcome))
-        if record is None or type(told.event) in _ENDS:
+        record = self._running.get(id(outcome))
+        if record is None or type(event) in _ENDS:
             return
-        self._learned(told)
+        self._learned(outcome, event)
         if record.talk is not None:
             self._changed(record.talk)
 
@@ -157,11 +158,11 @@ class Book:
         for each in self.watching:
             each.changed(talk)
 
-    def _noted(self, told: Told) -> None:
+    def _noted(self, outcome: Outcome, event: e.CheckpointKept | e.Summarised | e.Paused) -> None:
         """Something happened of which the outcome does not keep all that is told."""
-        record = self._running.get(id(told.outcome))
+        record = self._running.get(id(outcome))
         if record is not None:
-            self._note(record, told.event)
+            self._note(record, event)
 
     def _note(self, record: Record, event: e.Event) -> None:
         talk = record.talk
@@ -174,38 +175,37 @@ class Book:
         elif isinstance(event, e.CheckpointKept) and isinstance(event.checkpoint, Checkpoint):
             self.noted(talk, Note.of(event.checkpoint))
 
-    def _told_aside(self, told: Told) -> None:
+    def _told_aside(self, outcome: Outcome, event: e.Event) -> None:
         """What is done for a conversation that no client waits for, or of one that came before this began."""
-        kind, _, name = told.id.partition("_")
-        own, event = told.outcome.credential, told.event
+        kind, _, name = outcome.id.partition("_")
         known = self.records() if kind in _ASIDE else ()
-        record = next((each for each in known if each.unique == name and each.tenant == own), None)
+        own = (each for each in known if each.unique == name and each.tenant == outcome.credential)
+        record = next(own, None)
         if isinstance(event, e.Summarised):
-            self.accounts.of(told.outcome).spent += event.tokens
+            self.accounts.of(outcome).spent += event.tokens
         elif isinstance(event, e.CompactedAhead):
-            self.accounts.of(told.outcome).ahead += event.seconds
+            self.accounts.of(outcome).ahead += event.seconds
         if record is None or record.talk is None:
             return
         self._note(record, event)
-        self._learned(told)
+        self._learned(outcome, event)
         story = record.outcome.story
         if len(story) < MOST_EVENTS and type(event) not in UNKEPT:
-            story.append((told.at - record.since, event))
+            story.append((self.now(), event))
             self._size += 0 if record.running else PER_EVENT
         self._changed(record.talk)
 
-    def _answering(self, told: Told) -> None:
+    def _answering(self, outcome: Outcome, event: e.Answering) -> None:
         """There is an answer to be watched."""
-        record, event = self._running.get(id(told.outcome)), told.event
-        if record is not None and isinstance(event, e.Answering) and isinstance(event.answer, Answer):
+        record = self._running.get(id(outcome))
+        if record is not None and isinstance(event.answer, Answer):
             record.answer = event.answer
 
-    def _taken(self, told: Told) -> None:
+    def _taken(self, outcome: Outcome, event: Any) -> None:
         """It is known what it asks, and so whose conversation it goes on with."""
-        record = self._running.get(id(told.outcome))
+        record = self._running.get(id(outcome))
         if record is None:
             return
-        event: Any = told.event  # one that was `Taken`
         job: Job = event.job
         record.taken(job, event.request, event.size)
         talk = record.talk = self._talk_of(record, job)
@@ -228,19 +228,18 @@ class Book:
         while len(talk.notes) > HEADS:
             talk.notes.pop(next(iter(talk.notes)))
 
-    def _learned(self, told: Told) -> None:
-        event = told.event
+    def _learned(self, outcome: Outcome, event: e.Event) -> None:
         what = event.what if isinstance(event, e.Refused) else _LEARNED.get(type(event))
         if what is not None:
             for each in self.watching:
-                each.learned(told.outcome.backend, told.outcome.model, what)
+                each.learned(outcome.backend, outcome.model, what)
 
-    def _end(self, told: Told) -> None:
-        record = self._running.pop(id(told.outcome), None)
+    def _end(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
+        record = self._running.pop(id(outcome), None)
         if record is None:  # it was not let in, or came before this began
             return
         record.end()
-        outcome, talk = record.outcome, record.talk
+        talk = record.talk
         not_sent = self.accounts.of(outcome).add(record)
         if talk is not None:
             talk.compactions += outcome.compactions

@@ -106,25 +106,28 @@ class Record:
     parts: tuple[int, Parts] | None = None
     """What the body of that number holds, once somebody asked."""
 
-    def __init__(self, outcome: Outcome, number: int, at: float, since: float) -> None:
+    def __init__(self, outcome: Outcome, number: int, at: float) -> None:
         """Make it.
 
         Args:
             outcome: its own.
             number: of requests since the start: later ones have higher ones.
             at: seconds since the epoch when it came.
-            since: the same on the clock of the journals.
         """
         self.outcome = outcome
         self.number = number
         self.at = at
-        self.since = since
 
     @property
     def size(self) -> int:
         """Bytes that it takes, about."""
         bodies = 0 if self.bodies is None else self.bodies.size
         return BASE + PER_EVENT * len(self.outcome.story) + bodies
+
+    @property
+    def since(self) -> float:
+        """When it came, on the clock of the journals."""
+        return self.outcome.since
 
     @property
     def tenant(self) -> str:

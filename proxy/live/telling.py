@@ -59,7 +59,9 @@ def turn_of(record: Record, now: float) -> dict[str, Any]:
         **outcome_of(record, now),
         "messages": record.messages,
         "checkpoint": note_of(record.note),
-        "events": [{"at": round(at, 4), **event_of(event)} for at, event in record.outcome.story],
+        "events": [
+            {"at": round(at - record.since, 4), **event_of(event)} for at, event in record.outcome.story
+        ],
     }
 
 

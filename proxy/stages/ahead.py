@@ -34,7 +34,8 @@ from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Route
 from proxy.stages.summarising import own_headers
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import Journal, Journals, Told
+from proxy.telemetry.journal import Journal, Journals
+from proxy.telemetry.outcome import Outcome
 from proxy.tokens.meter import Meter
 
 QUIET = 0.5
@@ -143,16 +144,16 @@ class AheadCompactor:
         self._ended = asyncio.Event()
         self._places: dict[str, _Place] = {}
         self._closed = False
-        journals.listen(self._begun, e.Routed)
+        journals.listen(self._routed, e.Routed)
         journals.listen(self._over, e.Finished, e.Failed)
 
-    def _begun(self, told: Told) -> None:
+    def _routed(self, outcome: Outcome, event: e.Routed) -> None:
         """A backend serves a client."""
-        self._serving[id(told.outcome)] = told.outcome.backend
+        self._serving[id(outcome)] = event.backend
         self._came += 1
 
-    def _over(self, told: Told) -> None:
-        self._serving.pop(id(told.outcome), None)
+    def _over(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
+        self._serving.pop(id(outcome), None)
         self._ended.set()
 
     def close(self) -> None:

@@ -5,36 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, get_args
 
-from proxy.neutral.record import record
 from proxy.telemetry.events import Answering, CheckpointKept, Event, Failed, Finished, Received, Taken
 from proxy.telemetry.outcome import NOTED, Noted, Outcome
 from proxy.wire.headers import Headers
-
-
-@record(frozen=True, slots=True)
-class Told:
-    """An event, when it was told, and what is known of the request by now.
-
-    `at` are seconds of a clock that never goes back. `outcome` is the request's own and goes on changing: who keeps
-    it copies it.
-    """
-
-    at: float
-    event: Event
-    outcome: Outcome
-
-    @property
-    def id(self) -> str:
-        """Of the request."""
-        return self.outcome.id
-
 
 ALL: frozenset[type] = frozenset(get_args(Event))
 """Every type of event."""
 UNKEPT: frozenset[type] = frozenset({Received, Taken, Answering, CheckpointKept})
 """Those that are no part of what happened, or in which there is what was said."""
-Listener: TypeAlias = Callable[[Told], None]
-"""Called at once, in order. It must be quick, and must not raise."""
+Listener: TypeAlias = Callable[[Outcome, Any], None]
+"""Called at once, in order, with what is known of the request by now, and the event. It must be quick, and must not raise.
+
+The outcome is the request's own and goes on changing: who keeps it copies it.
+"""
 Plan: TypeAlias = tuple[Noted | None, bool, tuple[Listener, ...]]
 """What is done with an event of one type: how the outcome takes it in, whether it is kept, who is told."""
 Carrier: TypeAlias = Callable[[Outcome, Headers], Headers]
@@ -42,6 +25,8 @@ Carrier: TypeAlias = Callable[[Outcome, Headers], Headers]
 
 
 _UNHEARD: dict[type, Plan] = {kind: (NOTED.get(kind), kind not in UNKEPT, ()) for kind in ALL}
+_OVER: dict[type, Plan] = dict.fromkeys(ALL, (None, False, ()))
+"""For what comes after the end."""
 
 
 class Journals:
@@ -61,6 +46,11 @@ class Journals:
     def listen(self, listener: Listener, *types: type) -> Callable[[], None]:
         """Tell it all events, or those of these types, from now on; call what is returned to stop that."""
         return self._listen(listener, frozenset(types) or ALL, aside=False)
+
+    def hear(self, heard: Mapping[type, Listener]) -> None:
+        """Have each of these be told the events of its type from now on."""
+        for kind, listener in heard.items():
+            self.listen(listener, kind)
 
     def listen_aside(self, listener: Listener) -> Callable[[], None]:
         """Tell it all events of background work, and of nothing else; see `listen`."""
@@ -108,7 +98,6 @@ class Journal:
 
     delivered = False
     """Whether the client has got all of the answer, so that it may leave."""
-    _closed = False
 
     def __init__(
         self,
@@ -119,12 +108,11 @@ class Journal:
         keeping: int = 0,
     ) -> None:
         """`plans` are those of each type of event, looked up anew each time. `keeping`: see `Journals`."""
-        self.outcome = Outcome(request_id)
+        self.outcome = Outcome(request_id, clock())
         self.clock = clock
         self._plans = plans
         self._carrier = carrier
         self._keeping = keeping
-        self._since = clock()
 
     @property
     def silent(self) -> bool:
@@ -133,20 +121,14 @@ class Journal:
 
     def tell(self, event: Event) -> None:
         """Something happened. What comes after the end is no part of the request any more, and told nobody."""
-        if self._closed:
-            return
-        now = self.clock()
+        outcome, now = self.outcome, self.clock()
         noted, kept, listeners = self._plans[type(event)]
         if noted is not None:
-            noted(self.outcome, event, now - self._since)
-        if kept:
-            story = self.outcome.story
-            if len(story) < self._keeping:
-                story.append((now - self._since, event))
-        if listeners:
-            told = Told(now, event, self.outcome)
-            for listener in listeners:
-                listener(told)
+            noted(outcome, event, now)
+        if kept and len(outcome.story) < self._keeping:
+            outcome.story.append((now, event))
+        for listener in listeners:
+            listener(outcome, event)
 
     def carried(self, headers: Headers) -> Headers:
         """The headers of what is sent to a backend for this request, with the trace that it belongs to."""
@@ -163,10 +145,10 @@ class Journal:
 
     def close(self, status: int) -> None:
         """The request is over; `status` is what the client got, if no failure was noted before. Once."""
-        if self._closed:
+        if self._plans is _OVER:
             return
         outcome = self.outcome
         outcome.status = outcome.status or status
-        outcome.seconds = self.clock() - self._since
+        outcome.seconds = self.clock() - outcome.since
         self.tell(Finished() if outcome.error is None and outcome.status < 400 else Failed())
-        self._closed = True
+        self._plans = _OVER

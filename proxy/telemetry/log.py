@@ -6,11 +6,12 @@ Names and figures, never prompts or keys.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from typing_extensions import override
 
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import Told
+from proxy.telemetry.journal import Listener
 from proxy.telemetry.outcome import Outcome
 
 _log = logging.getLogger("spillway")
@@ -33,41 +34,19 @@ class OneLine(logging.Formatter):
 class RequestLog:
     """Writes what requests tell to the log; what would repeat itself is said once for each model."""
 
-    types: tuple[type, ...] = (
-        *(e.Finished, e.Failed, e.Refused, e.Cut, e.Mended, e.LeftOut, e.CompactedAhead),
-        *(e.WindowLearned, e.WindowDisproved),
-    )
-
     def __init__(self) -> None:
         self._said: set[tuple[str, ...]] = set()
+        self.heard: Mapping[type, Listener] = {
+            **dict.fromkeys((e.Finished, e.Failed), self._ended),
+            **dict.fromkeys((e.Mended, e.LeftOut), self._told_once),
+            **dict.fromkeys((e.WindowLearned, e.WindowDisproved), _of_window),
+            e.Refused: _refused,
+            e.Cut: _cut_in_silence,
+            e.CompactedAhead: _compacted_ahead,
+        }
+        """What is written, by type of event, and how."""
 
-    def __call__(self, told: Told) -> None:
-        """Write an event, if it is one to be written."""
-        outcome, event = told.outcome, told.event
-        match event:
-            case e.Finished() | e.Failed():
-                self._ended(outcome)
-            case e.Refused("overflow", _, window):
-                _log.warning(
-                    "%s refused a prompt as too long; its window is %s", _where(outcome), window or "not told"
-                )
-            case e.Refused("tools", origin):
-                _log.warning("%s takes no tools (%s): they are emulated from now on", _where(outcome), origin)
-            case e.Cut(expected, reported):
-                _log.warning(
-                    "%s cut a prompt of about %d tokens to %d without a word",
-                    _where(outcome), expected, reported,
-                )  # fmt: skip
-            case e.WindowLearned() | e.WindowDisproved():
-                _log.warning("%s %s", _where(outcome), _of_window(event))
-            case e.CompactedAhead():
-                _log.info("%s", ahead_line(outcome, event))
-            case e.Mended() | e.LeftOut():
-                self._told_once(outcome, event)
-            case _:
-                pass
-
-    def _ended(self, outcome: Outcome) -> None:
+    def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
         level = logging.DEBUG if outcome.plain else logging.INFO
         if _log.isEnabledFor(level):
             _log.log(level, "%s", line(outcome))
@@ -169,13 +148,38 @@ def _unknown_window(outcome: Outcome) -> None:
     )  # fmt: skip
 
 
-def _of_window(event: e.WindowLearned | e.WindowDisproved) -> str:
+def _of_window(outcome: Outcome, event: e.WindowLearned | e.WindowDisproved) -> None:
+    where = _where(outcome)
     if isinstance(event, e.WindowDisproved):
-        return f"held {event.tokens} tokens at once: the learned window of {event.window} is given up"
-    before = event.before or "nothing"
-    return (
-        f"has a window of {event.window} tokens, by what was seen ({event.origin}); believed before: {before}"
-    )
+        _log.warning(
+            "%s held %d tokens at once: the learned window of %d is given up",
+            where, event.tokens, event.window,
+        )  # fmt: skip
+        return
+    _log.warning(
+        "%s has a window of %d tokens, by what was seen (%s); believed before: %s",
+        where, event.window, event.origin, event.before or "nothing",
+    )  # fmt: skip
+
+
+def _refused(outcome: Outcome, event: e.Refused) -> None:
+    if event.what == "overflow":
+        _log.warning(
+            "%s refused a prompt as too long; its window is %s", _where(outcome), event.window or "not told"
+        )
+    else:
+        _log.warning("%s takes no tools (%s): they are emulated from now on", _where(outcome), event.origin)
+
+
+def _cut_in_silence(outcome: Outcome, event: e.Cut) -> None:
+    _log.warning(
+        "%s cut a prompt of about %d tokens to %d without a word",
+        _where(outcome), event.expected, event.reported,
+    )  # fmt: skip
+
+
+def _compacted_ahead(outcome: Outcome, event: e.CompactedAhead) -> None:
+    _log.info("%s", ahead_line(outcome, event))
 
 
 def _where(outcome: Outcome) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,7 +12,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import Told
+from proxy.telemetry.journal import Listener
 from proxy.telemetry.outcome import Outcome, owner
 from proxy.telemetry.summed import EVERY, Looked, WorkerPlace, render_all, write_into
 from proxy.telemetry.tally import Tally
@@ -75,9 +74,10 @@ class Metrics:
         """The same of requests that have ended: they end alike, mostly."""
         self._waiting = 0
         """So many of them."""
-        self._counted = self._by_event()
+        self.heard = self._by_event()
+        """What is counted, by type of event, and how."""
 
-    def _by_event(self) -> dict[type, Callable[[Outcome, Any], None]]:
+    def _by_event(self) -> Mapping[type, Listener]:
         return {
             e.Compacted: self._compacted,
             e.Summarised: self._summarised,
@@ -152,15 +152,6 @@ class Metrics:
                 "upstream_failures", "Requests to backends that could not be reached or broke off."
             ),
         )
-
-    def __call__(self, told: Told) -> None:
-        """Count an event, which must be of one of `types`."""
-        self._counted[type(told.event)](told.outcome, told.event)
-
-    @property
-    def types(self) -> Collection[type]:
-        """Of the events that are counted."""
-        return self._counted.keys()
 
     def watch(self, name: str, text: str, value: Callable[[], float], *, counts: bool = False) -> None:
         """Show what this gives whenever the metrics are read; `counts`: it only ever rises."""

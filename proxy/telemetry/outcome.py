@@ -151,10 +151,12 @@ class Outcome:
     error: str | None = None
     """Code of the error that the client got; None: none."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, since: float) -> None:
+        """`since` it was received, on the clock of the journals."""
         self.id = request_id
+        self.since = since
         self.story: list[tuple[float, e.Event]] = []
-        """What happened, with the seconds since it was received, as far as that is kept (`Journals.keeping`)."""
+        """What happened, and when on the same clock, as far as that is kept (`Journals.keeping`)."""
 
     @property
     def key(self) -> ModelKey:
@@ -258,10 +260,10 @@ def _stopped(outcome: Outcome, _: e.Stopped, __: float) -> None:
     outcome.stopped = True
 
 
-def _first_byte(outcome: Outcome, _: e.FirstByte, elapsed: float) -> None:
+def _first_byte(outcome: Outcome, _: e.FirstByte, now: float) -> None:
     outcome.doing = "answering"
     if outcome.first_byte is None:
-        outcome.first_byte = elapsed
+        outcome.first_byte = now - outcome.since
 
 
 def _sent(outcome: Outcome, _: e.Sent, __: float) -> None:
@@ -335,4 +337,4 @@ NOTED: dict[type, Noted] = {
     e.Paused: _paused,
     e.Resumed: _resumed,
 }
-"""How an outcome takes in an event, told so many seconds after the request was received."""
+"""How an outcome takes in an event that is told at this time, on the clock of the journals."""

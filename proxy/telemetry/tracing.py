@@ -30,7 +30,7 @@ from typing_extensions import override
 from proxy import __version__
 from proxy.neutral.piece import whole_number
 from proxy.telemetry import events as e
-from proxy.telemetry.journal import Told
+from proxy.telemetry.journal import Listener
 from proxy.telemetry.outcome import CLIENT_LEFT, Outcome, Reduced
 from proxy.wire.headers import Headers
 
@@ -93,18 +93,21 @@ class _Traced:
 class Tracing:
     """Makes spans of what is told."""
 
-    def __init__(self, provider: TracerProvider, backends: Mapping[str, Destination]) -> None:
-        """`provider` gets the spans; `backends` by their names."""
+    def __init__(
+        self, provider: TracerProvider, backends: Mapping[str, Destination], clock: Callable[[], float]
+    ) -> None:
+        """`provider` gets the spans; `backends` by their names; `clock` gives seconds that never go back."""
+        self._clock = clock
         self._tracer = provider.get_tracer("spillway", __version__, SCHEMA)
         self._backends = backends
         self._traced: dict[int, _Traced] = {}
         """By the identity of their outcomes: clients may give two requests one id."""
-        self._by_type: dict[type, Callable[[Told], object]] = {
+        self.heard: Mapping[type, Listener] = {
             e.Received: self._received,
             e.Routed: self._routed,
             e.Compacting: self._compacting,
             e.Compacted: self._compacted,
-            e.Summarising: lambda told: self._begin(told, _SUMMARY, "summarise"),
+            e.Summarising: self._summarising,
             e.Summarised: self._summarised,
             e.Recalled: self._recalled,
             e.Sent: self._sent,
@@ -115,11 +118,7 @@ class Tracing:
             e.Failed: self._ended,
             **dict.fromkeys(_NOTED, self._noted),
         }
-        self.types = tuple(self._by_type)
-
-    def __call__(self, told: Told) -> None:
-        """Take in an event, which must be of one of `types`."""
-        self._by_type[type(told.event)](told)
+        """What there are spans of, by type of event, and how they are made."""
 
     def carried(self, outcome: Outcome, headers: Headers) -> Headers:
         """The headers of what is sent to a backend for a request, with the innermost span as its parent (W3C Trace Context)."""
@@ -134,28 +133,25 @@ class Tracing:
 
     # -- a request
 
-    def _received(self, told: Told) -> None:
-        event = told.event
-        assert isinstance(event, e.Received)
+    def _received(self, outcome: Outcome, event: e.Received) -> None:
         operation = {"": "", "completions": "text_completion"}.get(event.dialect, "chat")
-        attributes: dict[str, AttributeValue] = {"spillway.request.id": told.id}
+        attributes: dict[str, AttributeValue] = {"spillway.request.id": outcome.id}
         if operation:
             attributes |= {"gen_ai.operation.name": operation, "spillway.dialect": event.dialect}
         came = dict(zip(("traceparent", "tracestate"), event.trace, strict=True)) if event.trace else {}
         root = self._tracer.start_span(
             operation or "pass on", _W3C.extract(came), SpanKind.SERVER, attributes=attributes
         )
-        self._traced[id(told.outcome)] = _Traced(told.outcome, root, operation)
+        self._traced[id(outcome)] = _Traced(outcome, root, operation)
 
-    def _routed(self, told: Told) -> None:
-        if (traced := self._traced.get(id(told.outcome))) is not None:
+    def _routed(self, outcome: Outcome, _: e.Routed) -> None:
+        if (traced := self._traced.get(id(outcome))) is not None:
             traced.root.update_name(traced.named)
             traced.root.set_attributes(self._of_backend(traced))
 
-    def _noted(self, told: Told) -> None:
-        if (traced := self._traced.get(id(told.outcome))) is None:
+    def _noted(self, outcome: Outcome, event: e.Event) -> None:
+        if (traced := self._traced.get(id(outcome))) is None:
             return
-        event = told.event
         if isinstance(event, e.Refused):
             traced.end(_ATTEMPT, event.what)
         elif isinstance(event, e.Paused):
@@ -165,11 +161,11 @@ class Tracing:
             type(event).__name__, {f"spillway.{name}": value for name, value in fields if value is not None}
         )
 
-    def _ended(self, told: Told) -> None:
-        traced = self._traced.pop(id(told.outcome), None)
+    def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
+        traced = self._traced.pop(id(outcome), None)
         if traced is None:  # it was not let in
             return
-        outcome, root = told.outcome, traced.root
+        root = traced.root
         for part in reversed(tuple(traced.parts)):
             traced.end(part)
         if root.is_recording():
@@ -184,8 +180,10 @@ class Tracing:
 
     # -- what becomes of it
 
-    def _begin(self, told: Told, part: str, name: str, kind: SpanKind = SpanKind.INTERNAL) -> Span | None:
-        traced = self._traced.get(id(told.outcome))
+    def _begin(
+        self, outcome: Outcome, part: str, name: str, kind: SpanKind = SpanKind.INTERNAL
+    ) -> Span | None:
+        traced = self._traced.get(id(outcome))
         if traced is None:
             return None
         traced.end(part)
@@ -194,61 +192,56 @@ class Tracing:
         traced.parts[part] = span
         return span
 
-    def _end(self, told: Told, part: str, **attributes: AttributeValue) -> None:
-        traced = self._traced.get(id(told.outcome))
+    def _end(self, outcome: Outcome, part: str, **attributes: AttributeValue) -> None:
+        traced = self._traced.get(id(outcome))
         if traced is not None and (span := traced.parts.get(part)) is not None:
             span.set_attributes({f"spillway.{part}.{name}": value for name, value in attributes.items()})
             traced.end(part)
 
-    def _sent(self, told: Told) -> None:
-        event = told.event
-        assert isinstance(event, e.Sent)
-        traced = self._traced.get(id(told.outcome))
+    def _sent(self, outcome: Outcome, event: e.Sent) -> None:
+        traced = self._traced.get(id(outcome))
         if traced is None:
             return
-        traced.asked, traced.streams = told.at, event.stream
-        span = self._begin(told, _ATTEMPT, traced.named, SpanKind.CLIENT)
+        traced.asked, traced.streams = self._clock(), event.stream
+        span = self._begin(outcome, _ATTEMPT, traced.named, SpanKind.CLIENT)
         if span is not None and span.is_recording():
             span.set_attributes(self._of_backend(traced) | {"spillway.attempt.why": event.why})
-            host, port = self._backends[told.outcome.backend].place
+            host, port = self._backends[outcome.backend].place
             span.set_attributes({"server.address": host, "server.port": port})
             if event.stream:
                 span.set_attribute("gen_ai.request.stream", value=True)
 
-    def _first_byte(self, told: Told) -> None:
-        traced = self._traced.get(id(told.outcome))
+    def _first_byte(self, outcome: Outcome, _: e.FirstByte) -> None:
+        traced = self._traced.get(id(outcome))
         if traced is not None and traced.streams and (span := traced.parts.get(_ATTEMPT)) is not None:
-            span.set_attribute("gen_ai.response.time_to_first_chunk", told.at - traced.asked)
+            span.set_attribute("gen_ai.response.time_to_first_chunk", self._clock() - traced.asked)
 
-    def _backend_failed(self, told: Told) -> None:
-        event, traced = told.event, self._traced.get(id(told.outcome))
-        assert isinstance(event, e.BackendFailed)
+    def _backend_failed(self, outcome: Outcome, event: e.BackendFailed) -> None:
+        traced = self._traced.get(id(outcome))
         if traced is not None:
             failed = traced.parts.get(_SUMMARY) or traced.parts.get(_ATTEMPT)
             if failed is not None:
                 _failed(failed, event.error)
 
-    def _compacting(self, told: Told) -> None:
-        outcome = told.outcome
+    def _compacting(self, outcome: Outcome, _: e.Compacting) -> None:
         if (traced := self._traced.get(id(outcome))) is None:  # what is done ahead of time is no request
-            root = self._tracer.start_span("compact ahead", attributes={"spillway.request.id": told.id})
+            root = self._tracer.start_span("compact ahead", attributes={"spillway.request.id": outcome.id})
             traced = self._traced[id(outcome)] = _Traced(outcome, root, "chat")
             root.set_attributes(self._of_backend(traced))
         traced.end(_ATTEMPT)
-        self._begin(told, _COMPACTION, "compact")
+        self._begin(outcome, _COMPACTION, "compact")
 
-    def _compacted(self, told: Told) -> None:
-        event = told.event
-        assert isinstance(event, e.Compacted)
-        self._end(told, _COMPACTION, **asdict(Reduced.of(event)), by=event.summary)
+    def _compacted(self, outcome: Outcome, event: e.Compacted) -> None:
+        self._end(outcome, _COMPACTION, **asdict(Reduced.of(event)), by=event.summary)
 
-    def _summarised(self, told: Told) -> None:
-        assert isinstance(told.event, e.Summarised)
-        self._end(told, _SUMMARY, verdict=told.event.verdict)
+    def _summarising(self, outcome: Outcome, _: e.Summarising) -> None:
+        self._begin(outcome, _SUMMARY, "summarise")
 
-    def _recalled(self, told: Told) -> None:
-        event, traced = told.event, self._traced.get(id(told.outcome))
-        assert isinstance(event, e.Recalled)
+    def _summarised(self, outcome: Outcome, event: e.Summarised) -> None:
+        self._end(outcome, _SUMMARY, verdict=event.verdict)
+
+    def _recalled(self, outcome: Outcome, event: e.Recalled) -> None:
+        traced = self._traced.get(id(outcome))
         if traced is None:
             return
         now = time.time_ns()
@@ -260,9 +253,8 @@ class Tracing:
         )
         span.end(now)
 
-    def _ahead(self, told: Told) -> None:
-        event, traced = told.event, self._traced.pop(id(told.outcome), None)
-        assert isinstance(event, e.CompactedAhead)
+    def _ahead(self, outcome: Outcome, event: e.CompactedAhead) -> None:
+        traced = self._traced.pop(id(outcome), None)
         if traced is not None:
             for part in reversed(tuple(traced.parts)):
                 traced.end(part)

@@ -90,7 +90,7 @@ def test_what_was_cached_recalled_and_summarised_is_counted() -> None:
 
 def test_what_is_summarised_ahead_of_time_is_on_the_account_of_whom_it_is_for() -> None:
     metrics, journals = Metrics(keyed=True), Journals(clock=lambda: 0.0)
-    journals.listen(metrics, *metrics.types)
+    journals.hear(metrics.heard)
     journal = journals.open("r")
     journal.tell(e.Received("chat", "digest"))
     journal.tell(e.Routed("b", "m"))
@@ -104,7 +104,7 @@ def test_what_is_summarised_ahead_of_time_is_on_the_account_of_whom_it_is_for() 
 
 def test_names_that_clients_make_up_come_to_an_end() -> None:
     metrics, journals = Metrics(), Journals(clock=lambda: 0.0)
-    journals.listen(metrics, *metrics.types)
+    journals.hear(metrics.heard)
     for number in range(400):
         journal = journals.open("r")
         journal.tell(e.Routed("b", f"made up {number}"))
@@ -125,7 +125,7 @@ def test_names_that_clients_make_up_come_to_an_end() -> None:
 )
 def test_odd_usage_counts_for_nothing(usage: dict[str, Any]) -> None:
     metrics, journals = Metrics(), Journals(clock=lambda: 0.0)
-    journals.listen(metrics, *metrics.types)
+    journals.hear(metrics.heard)
     journal = journals.open("r")
     journal.answered(usage)
     journal.close(200)
