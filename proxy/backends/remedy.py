@@ -44,17 +44,17 @@ class Refusal:
     """Whether nothing in the request could change it: the key, money, the rate, the server."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Spent:
-    """What one client's request has used up of its budget, over all its attempts, streamed or whole."""
+    """What one client's request has used up of its budget, over all its attempts, streamed or whole: at first nothing."""
 
-    waits: int = 0
-    shortened: int = 0
+    waits: int = field(default=0, init=False)
+    shortened: int = field(default=0, init=False)
     """In a row: an attempt that says something begins anew."""
-    emulated: bool = False
-    corrected: bool = False
+    emulated: bool = field(default=False, init=False)
+    corrected: bool = field(default=False, init=False)
     """Whether the model was asked once more for a tool call that could not be made."""
-    refused: set[Continuation] = field(default_factory=set)
+    refused: frozenset[Continuation] = field(default=frozenset(), init=False)
     """Ways to go on that were refused."""
 
     def corrects(self) -> bool:
@@ -88,6 +88,6 @@ def remedy(refusal: Refusal, spent: Spent) -> Remedy:
         spent.emulated = True
         return Remedy.EMULATE
     if refusal.way is not None and not refusal.final and refusal.way not in spent.refused:
-        spent.refused.add(refusal.way)
+        spent.refused |= {refusal.way}
         return Remedy.OTHER_WAY
     return Remedy.GIVE_UP

@@ -56,14 +56,16 @@ class Chains:
 
 
 def _canonical(message: Message) -> list[Any]:
-    content = message.get("content")
+    content, role = message.get("content"), message.get("role")
     if isinstance(content, str):
         content = content.strip()
+        if role is not None and len(message) == 2:  # there is nothing else in it
+            return [role, content or None, None, None, None]
     elif isinstance(content, list):
         content = _canonical_parts(content)
     calls = message.get("tool_calls") or message.get("function_call")
     return [
-        message.get("role"),
+        role,
         content or None,
         _canonical_calls(calls) if calls else None,
         message.get("tool_call_id"),

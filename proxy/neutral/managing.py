@@ -7,7 +7,7 @@ Contracts: Anthropic's context editing and compaction (PyPI `anthropic` 2.12.0, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
@@ -131,7 +131,7 @@ def _messages(value: Any) -> bool:
 class Managed:
     """What came of a client's wishes, as its answer tells it."""
 
-    cleared: list[Cleared] = field(default_factory=list)
+    cleared: Sequence[Cleared] = ()
     kept: Kept | None = None
     """The compaction that the answer begins with."""
     ended: bool = False

@@ -25,7 +25,7 @@ from proxy.stages.routing import Route
 from proxy.status import Notice
 from proxy.telemetry.events import Measured
 from proxy.telemetry.journal import Journal
-from proxy.telemetry.outcome import COMPACTING
+from proxy.telemetry.outcome import COMPACTING, Outcome
 from proxy.tokens.meter import Estimate
 from proxy.wire.jsontext import dumps
 
@@ -323,40 +323,40 @@ class Job:
             told |= {"fill": round(fill, 4), "window": outcome.window}
         return told
 
-    def _cache(self) -> dict[str, int | str]:
-        """How the prompt goes on from the one before it, as far as that is known by now; in tokens."""
-        outcome = self.journal.outcome
-        told: dict[str, int | str] = {} if outcome.repeated is None else {"repeated": outcome.repeated}
-        if outcome.reused is not None:
-            told["reused"] = outcome.reused
-        if outcome.unlike:
-            told["why"] = outcome.unlike
-        return told
-
     def spillway_headers(self) -> list[tuple[bytes, bytes]]:
         """What the client is told about this request: what is known when they are sent.
 
         While the history is being shortened the fill is not: it is told at the end, beside the answer.
         """
-        action = self.journal.outcome.action
+        outcome = self.journal.outcome
+        action = outcome.action
         headers = [
             (b"x-spillway-action", action.encode()),
             (b"x-spillway-backend", self.route.upstream.label),
         ]
         if self.prompt.offer is not None:
             headers.append((b"x-spillway-tools", b"emulated"))
-        if recalled := self.journal.outcome.recalled:
-            headers.append((b"x-spillway-recalled", str(recalled).encode()))
-        if shaped := self.journal.outcome.shaped:
-            told = ", ".join([f"{kind}={tokens}" for kind, tokens in shaped.items()])
+        if outcome.recalled:
+            headers.append((b"x-spillway-recalled", str(outcome.recalled).encode()))
+        if outcome.shaped:
+            told = ", ".join([f"{kind}={tokens}" for kind, tokens in outcome.shaped.items()])
             headers.append((b"x-spillway-shaped", told.encode()))
-        if left_out := self.journal.outcome.left_out:
-            headers.append((b"x-spillway-left-out", str(left_out).encode()))
-        if cache := self._cache():
-            told = ", ".join([f"{name}={value}" for name, value in cache.items()])
-            headers.append((b"x-spillway-cache", told.encode()))
+        if outcome.left_out:
+            headers.append((b"x-spillway-left-out", str(outcome.left_out).encode()))
+        if cache := _told_of_cache(outcome):
+            headers.append((b"x-spillway-cache", ", ".join(cache).encode()))
         if (budget := self.budget) is not None:
             if action != COMPACTING:
                 headers.append((b"x-spillway-fill", b"%.4f" % budget.fill(self.prompt.estimate.tokens)))
             headers.append((b"x-spillway-window", b"%d" % budget.window))
         return headers
+
+
+def _told_of_cache(outcome: Outcome) -> list[str]:
+    """How the prompt goes on from the one before it, as far as that is known by now; in tokens."""
+    told = [] if outcome.repeated is None else [f"repeated={outcome.repeated}"]
+    if outcome.reused is not None:
+        told.append(f"reused={outcome.reused}")
+    if outcome.unlike:
+        told.append(f"why={outcome.unlike}")
+    return told

@@ -123,8 +123,7 @@ class Preparer:
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:
         short = _is_short(job.asked)
-        form = await self._in_form(job, emulate=emulate, short=short)
-        request, messages = form.request, form.messages
+        request, offer, messages, search, made = await self._in_form(job, emulate=emulate, short=short)
         if request.continues:
             request = asked_to_go_on(request, job.ways[0])
         lead = leading_system(messages)
@@ -143,12 +142,14 @@ class Preparer:
         shown = await limited(job, wished)
         history = shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
         short = short and history is shown and not job.restored
-        fields = {} if checkpoint is None else narrowing(job, request, form.offer, sent, checkpoint)
-        body = {**request.body, **fields, "messages": [*system, *history]}
+        fields = {} if checkpoint is None else narrowing(job, request, offer, sent, checkpoint)
+        same = messages is request.messages and shown is sent and stable.same
+        untouched = same and checkpoint is None and not job.restored
+        body = request.body if untouched else {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
             request=request,
-            offer=form.offer,
-            search=form.search,
+            offer=offer,
+            search=search,
             system=system,
             sent=sent,
             links=links,
@@ -157,16 +158,12 @@ class Preparer:
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
             estimate=await self._counting.measure(job.route, job.profile, body, short=short),
-            untouched=checkpoint is None
-            and messages is request.messages
-            and shown is sent
-            and stable.same
-            and not job.restored,
+            untouched=untouched,
             kept_back=stable.kinds,
             fields=fields,
         )
-        if form.steps or shown is not wished:
-            await tell_shaped(job, self._counting, wished, form.steps)
+        if made or shown is not wished:
+            await tell_shaped(job, self._counting, wished, made)
         job.measured()
         if checkpoint is not None:
             await self._recaller.recall(job)

@@ -39,7 +39,7 @@ async def read(
 
 
 def _is_much(body: bytes) -> bool:
-    return len(body) > LARGE or (len(body) > _SMALL and may_hold_more(body, _MANY))
+    return len(body) > _SMALL and (len(body) > LARGE or may_hold_more(body, _MANY))
 
 
 def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) -> Request:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from operator import is_not
+from operator import is_
 
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelKey, Trust
@@ -115,7 +115,7 @@ class Router:
         self.manages_all = all(upstream.managed for upstream in upstreams)
         self._default = default
         self._unchecked = helpers
-        self._lists: list[list[Listed]] = []
+        self._lists: Sequence[Sequence[Listed] | None] = [None] * len(self.upstreams)
         self._table: dict[str, Route] = {}
 
     async def route(self, model: str) -> Route:
@@ -177,7 +177,7 @@ class Router:
             lists = [await self.upstreams[0].prober.listed()]
         else:
             lists = list(await asyncio.gather(*(u.prober.listed() for u in self.upstreams)))
-        if len(lists) != len(self._lists) or any(map(is_not, lists, self._lists)):
+        if not all(map(is_, lists, self._lists)):
             self._lists, self._table = lists, self._build(lists)
             self._check_helpers()
         return self._table

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from typing import Any
 
 from proxy.dialects.bodies import is_count, model_in, object_in
@@ -27,6 +28,14 @@ _GRAMMARS = frozenset(
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
 _BEGUN = ("continue_final_message", "add_generation_prompt")
 """How vLLM and llama.cpp are asked to go on with the last message."""
+_SAYS_MORE = frozenset(
+    {
+        *("stream", "stream_options", "n", "response_format", "prompt_cache_key"),
+        *(*_BOUNDS, _OTHER_BOUND, *_GRAMMARS, _BEGUN[0]),
+    }
+)
+"""All fields by which more is known of a request than its model and messages."""
+_ROLE = methodcaller("get", "role")
 _NOT_FOR_SUMMARIES = {
     *(*_BOUNDS, _OTHER_BOUND, "stream_options", "response_format", "stop", "n"),
     *("logprobs", "top_logprobs", "parallel_tool_calls", "prediction"),
@@ -48,6 +57,9 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
     """
     body = object_in(raw)
     _check(body.get("messages"))
+    wire = raw if wire is None else wire
+    if _SAYS_MORE.isdisjoint(body):
+        return Request(body=body, model=model_in(body), raw=raw, wire=wire)
     choices = body.get("n")
     bounds = () if body.keys().isdisjoint(_BOUNDS) else tuple(filter(body.__contains__, _BOUNDS))
     max_tokens = next((body[name] for name in bounds if is_count(body[name])), None) if bounds else None
@@ -64,16 +76,14 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         continues=body.get(_BEGUN[0]) is True,
         conversation=name if isinstance(name := body.get("prompt_cache_key"), str) else "",
         raw=raw,
-        wire=raw if wire is None else wire,
+        wire=wire,
     )
 
 
 def _check(messages: Any) -> None:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
-    if {type(message) for message in messages} == {dict} and {
-        type(message.get("role")) for message in messages
-    } == {str}:
+    if set(map(type, messages)) == {dict} and set(map(type, map(_ROLE, messages))) == {str}:
         return
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
