@@ -14,12 +14,13 @@ from typing_extensions import override
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from proxy.asgi import Scope
 from proxy.errors import BadRequest, ClientError, TooSlow
 from proxy.net.tasks import spawn
 from proxy.server.cycle import Cycle
 from proxy.server.guard import Guard
 from proxy.server.limits import LEAST_RATE, LINGER, LINGER_SILENCE, PIPELINED, STEP, UNSENT
-from proxy.server.parsing import Head, Parsing
+from proxy.server.parsing import Parsing
 from proxy.wire.jsontext import dumps
 
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # Linux and macOS
@@ -41,6 +42,10 @@ class Phase(Enum):
     """Nothing that would be looked at: the connection ends with the answer that is under way."""
     LEAVING = auto()
     """The same after the last answer, until the client has seen it."""
+
+
+_DONE = (Phase.DEAF, Phase.LEAVING)
+"""When what still comes is dropped."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -134,10 +139,8 @@ class ClientConnection(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         self._heard = self._loop.time()
-        if self._phase in (Phase.DEAF, Phase.LEAVING):
+        if self._phase in _DONE:
             return
-        if self._phase is Phase.IDLE:
-            self._enter(Phase.HEAD)
         try:
             self._parsing.feed(data)
         except ClientError as error:
@@ -157,26 +160,17 @@ class ClientConnection(asyncio.Protocol):
 
     def begun(self) -> None:
         """A request begins."""
-        self._enter(Phase.HEAD)
+        self._phase, self._since = Phase.HEAD, self._heard
 
-    def requested(self, head: Head) -> None:
+    def requested(self, told: Scope, *, keep_alive: bool, expects: bool) -> None:
         """The head is whole: the application may begin.
 
         Raises:
             BadRequest: too many wait already.
         """
-        scope = {
-            **self._base,
-            "http_version": head.version,
-            "method": head.method,
-            "path": head.path,
-            "raw_path": head.raw_path,
-            "query_string": head.query,
-            "headers": head.headers,
-            "state": self._app_state.copy(),
-        }
-        cycle = Cycle(self, scope, keep_alive=head.keep_alive, expects=head.expects)
-        self._enter(Phase.BODY)
+        scope = {**self._base, **told, "state": self._app_state.copy()}
+        cycle = Cycle(self, scope, keep_alive=keep_alive, expects=expects)
+        self._phase, self._since = Phase.BODY, self._heard
         self._reading = cycle
         if self._cycle is None or self._cycle.complete:
             self._start(cycle)
@@ -195,7 +189,7 @@ class ClientConnection(asyncio.Protocol):
         """The request is whole."""
         if self._reading is not None:
             self._reading.whole()
-            self._enter(Phase.ANSWERING)
+            self._phase, self._since = Phase.ANSWERING, self._heard
 
     # -- the cycle's line
 
@@ -235,13 +229,12 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Go on taking, unless requests wait already."""
-        if self._pipeline or self._transport is None or self._transport.is_closing():
+        if not self._read_paused or self._pipeline or self._transport is None or self._transport.is_closing():
             return
-        if self._read_paused:
-            self._read_paused = False
-            now = self._heard = self._loop.time()
-            self._since = min(now, self._since + now - self._paused_at)
-            self._transport.resume_reading()
+        self._read_paused = False
+        now = self._heard = self._loop.time()
+        self._since = min(now, self._since + now - self._paused_at)
+        self._transport.resume_reading()
 
     def answered(self) -> None:
         """The answer is complete: the next one may begin, or the connection ends."""

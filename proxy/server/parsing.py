@@ -6,31 +6,20 @@ left as strict as it comes.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
+from proxy.asgi import Scope
 from proxy.errors import BadRequest, ClientError, HeadTooLarge, NotImplementedHere, WebSocketRefused
-from proxy.neutral.record import record
+from proxy.wire.headers import Headers
 
 _OF_UPGRADES = (b"upgrade", b"http2-settings")
-
-
-@record(frozen=True, slots=True)
-class Head:
-    """The head of a request. Header names are in lower case."""
-
-    method: str
-    version: str
-    path: str
-    raw_path: bytes
-    query: bytes
-    headers: list[tuple[bytes, bytes]]
-    keep_alive: bool
-    """Whether the client would use the connection again."""
-    expects: bool
-    """Whether it waits for `100 Continue`."""
+_SHORT = 256
+"""Bytes of a target whose parts are remembered."""
 
 
 class Taker(Protocol):
@@ -40,8 +29,14 @@ class Taker(Protocol):
         """A request begins."""
         ...
 
-    def requested(self, head: Head) -> None:
-        """Its head is whole."""
+    def requested(self, told: Scope, *, keep_alive: bool, expects: bool) -> None:
+        """Its head is whole.
+
+        Args:
+            told: what ASGI's scope tells of it; header names are in lower case.
+            keep_alive: whether the client would use the connection again.
+            expects: whether it waits for `100 Continue`.
+        """
         ...
 
     def body(self, data: bytes) -> None:
@@ -63,11 +58,10 @@ class Parsing:
         self._parser: Any = HttpRequestParser(self)
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._head = 0
-        """Bytes of line and headers so far."""
+        """Those of the head; behind it, of what comes behind the body (trailers)."""
         self._fed = 0
         """Bytes since anything was complete: llhttp tells of a header when it has all of it."""
-        self._in_body = self._upgrading = False
+        self._upgrading = False
 
     def feed(self, data: bytes) -> None:
         """Read on.
@@ -95,50 +89,40 @@ class Parsing:
 
     def on_message_begin(self) -> None:
         """Forget the request before."""
-        self._url, self._headers = b"", []
-        self._head = self._fed = 0
-        self._in_body = self._upgrading = False
+        self._url, self._headers, self._upgrading = b"", [], False
         self._taker.begun()
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
         self._url += url
-        self._head += len(url)
-        if self._head > self._limit:
-            raise self._too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; what comes behind a body (trailers) is counted and dropped."""
-        self._head += len(name) + len(value) + 4
-        if self._head > self._limit:
-            raise self._too_large()
-        if not self._in_body:
-            self._headers.append((name.lower(), value))
+        """Take a header."""
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Hand on the head."""
         parser, headers = self._parser, self._headers
         self._fed = 0
-        self._in_body = True
+        self._check_size(len(self._url), headers)
         if parser.should_upgrade():
             self._upgrading = True
             return
-        version = parser.get_http_version()
-        _check(version, headers)
-        url = parse_url(self._url)
-        path = url.path or b"/"
-        text = path.decode("ascii")
-        head = Head(
-            method=parser.get_method().decode("ascii"),
-            version=version,
-            path=unquote(text) if "%" in text else text,
-            raw_path=path,
-            query=url.query or b"",
-            headers=headers,
-            keep_alive=parser.should_keep_alive(),
-            expects=version == "1.1" and _expects(headers),
-        )
-        self._taker.requested(head)
+        self._headers = []
+        version, named = parser.get_http_version(), dict(headers)
+        if version != "1.1" or b"transfer-encoding" in named:
+            _check(version, headers)
+        path, raw_path, query = _remembered(self._url) if len(self._url) <= _SHORT else _parts(self._url)
+        told = {
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": headers,
+        }
+        expects = b"expect" in named and version == "1.1" and _expects(headers)
+        self._taker.requested(told, keep_alive=parser.should_keep_alive(), expects=expects)
 
     def on_body(self, data: bytes) -> None:
         """Hand on a piece of the body."""
@@ -146,12 +130,20 @@ class Parsing:
         self._taker.body(data)
 
     def on_message_complete(self) -> None:
-        """Hand on that it is whole."""
+        """Hand on that it is whole; trailers are counted and dropped."""
         self._fed = 0
-        if not self._upgrading:
-            self._taker.whole()
+        if self._upgrading:
+            return
+        if self._headers:
+            self._check_size(0, self._headers)
+        self._taker.whole()
 
     # -- inside
+
+    def _check_size(self, line: int, headers: Headers) -> None:
+        """Refuse what is larger than is taken. It came at once, or what was fed would have been too much before."""
+        if line + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > self._limit:
+            raise self._too_large()
 
     def _too_large(self) -> HeadTooLarge:
         return HeadTooLarge(
@@ -174,7 +166,18 @@ class Parsing:
         self.feed(head + rest)
 
 
-def _check(version: str, headers: list[tuple[bytes, bytes]]) -> None:
+def _parts(url: bytes) -> tuple[str, bytes, bytes]:
+    """The path of a target, decoded and as it came, and its query."""
+    parsed = parse_url(url)
+    path = parsed.path or b"/"
+    text = path.decode("ascii")
+    return unquote(text) if "%" in text else text, path, parsed.query or b""
+
+
+_remembered = lru_cache(maxsize=256)(_parts)
+
+
+def _check(version: str, headers: Headers) -> None:
     if version not in ("1.0", "1.1"):
         raise NotImplementedHere(f"HTTP/{version} is not spoken here, only HTTP/1.1.")
     for name, value in headers:
@@ -185,7 +188,7 @@ def _check(version: str, headers: list[tuple[bytes, bytes]]) -> None:
                 raise NotImplementedHere("Of transfer codings only chunked is understood here.")
 
 
-def _expects(headers: list[tuple[bytes, bytes]]) -> bool:
+def _expects(headers: Headers) -> bool:
     return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 

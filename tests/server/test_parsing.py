@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.asgi import Scope
 from proxy.errors import ClientError, HeadTooLarge
-from proxy.server.parsing import Head, Parsing
+from proxy.server.parsing import Parsing
 
 LIMIT = 2000
 
@@ -18,15 +19,17 @@ class Taken:
     """What was read."""
 
     def __init__(self) -> None:
-        self.heads: list[Head] = []
+        self.heads: list[Scope] = []
+        self.kept: list[bool] = []
         self.bodies: list[bytes] = []
         self.ended = 0
 
     def begun(self) -> None:
         assert self.ended == len(self.heads)
 
-    def requested(self, head: Head) -> None:
-        self.heads.append(head)
+    def requested(self, told: Scope, *, keep_alive: bool, expects: bool) -> None:
+        self.heads.append(told)
+        self.kept.append(keep_alive)
         self.bodies.append(b"")
 
     def body(self, data: bytes) -> None:
@@ -46,8 +49,8 @@ def read(*pieces: bytes) -> Taken:
 
 def seen(taken: Taken) -> list[tuple[str, str, bytes, bytes, bool]]:
     return [
-        (head.method, head.path, head.query, body, head.keep_alive)
-        for head, body in zip(taken.heads, taken.bodies, strict=True)
+        (head["method"], head["path"], head["query_string"], body, keep_alive)
+        for head, body, keep_alive in zip(taken.heads, taken.bodies, taken.kept, strict=True)
     ]
 
 
@@ -83,18 +86,19 @@ def test_whatever_comes_is_read_or_refused(one: bytes, other: bytes) -> None:
 
 
 def test_names_are_told_in_lower_case_and_trailers_dropped() -> None:
-    assert read(PLAIN).heads[0].headers == [(b"host", b"a"), (b"content-length", b"5")]
-    assert b"t" not in dict(read(CHUNKS).heads[0].headers)
+    assert read(PLAIN).heads[0]["headers"] == [(b"host", b"a"), (b"content-length", b"5")]
+    assert b"t" not in dict(read(CHUNKS).heads[0]["headers"])
 
 
 def test_what_was_offered_is_taken_out_and_the_rest_kept() -> None:
-    headers = dict(read(OFFER).heads[0].headers)
+    headers = dict(read(OFFER).heads[0]["headers"])
     assert headers == {b"host": b"a", b"connection": b"keep-alive", b"content-length": b"5"}
 
 
 def test_a_target_without_a_path_is_the_root() -> None:
-    head = read(BARE).heads[0]
-    assert (head.path, head.version, head.keep_alive) == ("/", "1.0", False)
+    taken = read(BARE)
+    head = taken.heads[0]
+    assert (head["path"], head["http_version"], taken.kept) == ("/", "1.0", [False])
 
 
 @pytest.mark.parametrize(
