@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol, TypeAlias
 
+from proxy.wire.headers import Headers
+
 Scope: TypeAlias = MutableMapping[str, Any]
 AsgiMessage: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
@@ -13,6 +15,14 @@ SendMessage: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
 
 class Client(Protocol):
     """The client of a request, as Spillway's own server has it; in the scope as `spillway.client`."""
+
+    def rest(self) -> bytes | None:
+        """What is left of the request's body, if all of it is here and nobody waits to be asked for it; else None."""
+        ...
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send the whole answer, for which ASGI takes two messages."""
+        ...
 
     @property
     def ready(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -25,8 +24,6 @@ _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 """A request id as clients make them: nothing that could break a header, a log line or a table."""
 _PROCESS = token_hex(8)
 _NUMBERS = count(1)
-
-
 SMALL = 64 * 1024
 """Bytes of a body that are taken in however many are held: large bodies of some do not keep out the chats of others."""
 
@@ -201,11 +198,13 @@ class Exchange:
         """
         if self.tells_more_than(limit):
             raise body_too_large(limit)
-        part, more = await self._part(0, limit)
-        self.hold(len(part))
-        if not more:
-            return part
-        parts, size = [part], len(part)
+        if self._begun is None and self._client is not None and (rest := self._client.rest()) is not None:
+            if len(rest) > limit:
+                raise body_too_large(limit)
+            self.hold(len(rest))
+            return rest
+        parts: list[bytes] = []
+        size, more = 0, True
         while more:
             part, more = await self._part(size, limit)
             self.hold(len(part))
@@ -215,8 +214,8 @@ class Exchange:
 
     def tells_more_than(self, limit: int) -> bool:
         """Whether the client tells a length above so many bytes."""
-        length = self.header(b"content-length")
-        return length is not None and length.isdecimal() and int(length) > limit
+        length = self._first.get(b"content-length")
+        return length is not None and length.isdigit() and int(length) > limit
 
     def again(self, body: bytes) -> None:
         """Have a body that was read be read once more."""
@@ -229,10 +228,9 @@ class Exchange:
             BadRequest, BodyTooLarge: see the function of this name.
             Overloaded: too much is held already.
         """
-        encoding = self.header(b"content-encoding")
-        if encoding is None:
+        if b"content-encoding" not in self._first:
             return body
-        out = await apart(True, decoded, body, encoding, limit)
+        out = await apart(True, decoded, body, self.header(b"content-encoding") or "", limit)
         if out is not body:
             self.hold(len(out))
         return out
@@ -295,17 +293,14 @@ class Exchange:
             raise body_too_large(limit)
         return part, more
 
-    def watched(self) -> AbstractContextManager[None]:
+    def watched(self) -> _Watched:
         """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
-        return _Watched(self)
-
-    def watch(self, task: asyncio.Task[Any]) -> Callable[[], object]:
-        """Cancel the task when the client leaves, until what is returned is called."""
-        client = self._client
+        client, task = self._client, self._task or asyncio.current_task()
+        assert task is not None
         if client is None or self._uploaded is not None:
-            return spawn(self._wait(task), name="client-watch").cancel
+            return _Watched(spawn(self._wait(task), name="client-watch").cancel)
         client.when_gone(partial(self._left, task))
-        return partial(client.when_gone, None)
+        return _Watched(partial(client.when_gone, None))
 
     async def _wait(self, task: asyncio.Task[Any]) -> None:
         """As ASGI has it: whoever wants to see the client leave has to take what else it sends."""
@@ -323,15 +318,18 @@ class Exchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers, and the request's id: a backend's own goes on as `x-upstream-request-id`."""
+        told = self._told(status, headers)
+        await self._send({"type": "http.response.start", "status": status, "headers": told})
+
+    def _told(self, status: int, headers: Headers) -> Headers:
+        """The answer begins: the headers that it is sent with."""
         self.started = True
         self.status = status
         if self._uploaded is not None:
             self._uploaded.set()
-        told = [*headers, *self.added]
-        if _ID in dict(told):
-            told = [(b"x-upstream-request-id" if name == _ID else name, value) for name, value in told]
-        told.append((_ID, self.id.encode()))
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+        if _ID in dict(headers):
+            headers = [(b"x-upstream-request-id" if name == _ID else name, value) for name, value in headers]
+        return [*headers, *self.added, (_ID, self.id.encode())]
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send a piece of the body. No coroutine of its own: this runs for every chunk."""
@@ -355,6 +353,9 @@ class Exchange:
     async def reply(self, status: int, headers: Headers, body: bytes) -> None:
         """Answer at once."""
         self.ended = True
+        if self._client is not None:
+            await self._client.answer(status, self._told(status, headers), body)
+            return
         await self.start(status, headers)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -370,15 +371,13 @@ class Exchange:
 class _Watched:
     """While a client is watched. A class, because every request goes through it."""
 
-    __slots__ = ("_end", "_exchange")
+    __slots__ = ("_end",)
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
 
     def __enter__(self) -> None:
-        task, exchange = asyncio.current_task(), self._exchange
-        assert task is not None
-        self._end = exchange.watch(task)
+        pass
 
     def __exit__(self, *_: object) -> None:
         self._end()

@@ -40,7 +40,7 @@ class Door:
         self._hosts = Hosts((*hosts, name.lower()))
         self._origins = Origins(origins)
         self._admin = admin
-        self._any_host = bool(keys)
+        self._keyed = bool(keys)
 
     def let_in(
         self,
@@ -73,7 +73,7 @@ class Door:
                 names = asked.get(b"access-control-request-headers", b"")
                 exchange.added += preflight(names, private=private)
                 return False
-        if self._keys:
+        if self._keyed:
             self._check_key(exchange, keyless=keyless, looks=looks)
         else:
             exchange.tenant, exchange.trusted = sender(exchange.headers), True
@@ -96,7 +96,7 @@ class Door:
         name = name_in(host)
         if name is None:
             raise BadRequest("The request must have one Host header, with one name or address in it.")
-        if not self._any_host and not self._hosts.known(name):
+        if not self._keyed and not self._hosts.known(name):
             raise Forbidden(
                 f"Spillway is not called {name!r} here, and takes requests without keys only under names that it knows: "
                 f"set SPILLWAY_ALLOWED_HOSTS={name} if this is one, or use localhost or an IP address.",

@@ -12,6 +12,8 @@ from proxy.wire.headers import Headers
 
 _PRESENTED = (b"authorization", b"x-api-key")
 """Where a key of ours is looked for."""
+_FEW = 64
+"""Headers of a request whose names are remembered: those of one client are the same each time."""
 
 
 class Keys:
@@ -21,9 +23,6 @@ class Keys:
         self._known = tuple(
             (_digest(form), _tenant((key.encode(),))) for key in keys for form in key_bytes(key)
         )
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
 
     def holder(self, headers: Headers) -> str | None:
         """The tenant whose key the request presents; None if it presents none of them."""
@@ -44,7 +43,19 @@ def presented(headers: Headers) -> bool:
 
 def sender(headers: Headers) -> str:
     """The tenant of a request that needs no key: whoever has the same credentials, for whichever backend they are."""
-    return _tenant(tuple(sorted([value for name, value in headers if is_credential(name)])))
+    if not headers:
+        return _tenant(())
+    names, values = zip(*headers, strict=True)
+    found = _credentials(names) if len(names) <= _FEW else _found(names)
+    return _tenant(tuple(sorted([values[at] for at in found])))
+
+
+def _found(names: Sequence[bytes]) -> tuple[int, ...]:
+    """Where there are credentials, among headers of these names."""
+    return tuple([at for at, name in enumerate(names) if is_credential(name)])
+
+
+_credentials = lru_cache(maxsize=256)(_found)
 
 
 @lru_cache(maxsize=1024)

@@ -51,17 +51,20 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] == "lifespan":
+        kind = scope["type"]
+        if kind == "http":
+            path = scope["path"]
+            meant = self._spelled.get((scope["method"], path))
+            if meant is not None:
+                # From here on nobody need know how it was spelled, least of all the backend.
+                scope[SPELLED] = path
+                scope["path"], scope["raw_path"], app = meant
+                await app(scope, receive, send)
+                return
+        elif kind == "lifespan":
             await self._life.lifespan(scope, receive, send)
             return
-        meant = self._spelled.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        if meant is None:
-            await self._otherwise(scope, receive, send)
-            return
-        # From here on nobody need know how it was spelled, least of all the backend.
-        scope[SPELLED] = scope["path"]
-        scope["path"], scope["raw_path"], app = meant
-        await app(scope, receive, send)
+        await self._otherwise(scope, receive, send)
 
     async def _otherwise(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._rest is None:

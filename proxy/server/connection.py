@@ -19,14 +19,12 @@ from proxy.errors import BadRequest, ClientError, TooSlow
 from proxy.net.tasks import spawn
 from proxy.server.cycle import Cycle
 from proxy.server.guard import Guard
-from proxy.server.limits import LEAST_RATE, LINGER, LINGER_SILENCE, PIPELINED, STEP, UNSENT
+from proxy.server.limits import JOINED, LEAST_RATE, LINGER, LINGER_SILENCE, PIPELINED, STEP, UNSENT
 from proxy.server.parsing import Parsing
 from proxy.wire.jsontext import dumps
 
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # Linux and macOS
 _RESET = struct.pack("ii", 1, 0)
-_JOINED = 65_536
-"""Bytes up to which what is sent in one step of the loop is copied together."""
 
 
 class Phase(Enum):
@@ -196,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
     def put(self, data: bytes) -> None:
         """Send, in one with what follows in the same step of the loop: each sending costs, and wakes the client."""
         held = self._held
-        if len(held) + len(data) > _JOINED:
+        if len(held) + len(data) > JOINED:
             self.write(data)
             return
         if not held:
@@ -208,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
         assert self._transport is not None
         if held := self._held:
             self._held = b""
-            if len(held) + len(data) <= _JOINED:
+            if len(held) + len(data) <= JOINED:
                 data = held + data
             else:
                 self.write(held)
@@ -238,7 +236,6 @@ class ClientConnection(asyncio.Protocol):
 
     def answered(self) -> None:
         """The answer is complete: the next one may begin, or the connection ends."""
-        self._state.total_requests += 1
         cycle, transport = self._cycle, self._transport
         assert cycle is not None
         assert transport is not None

@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, Protocol
 
 from proxy.asgi import AsgiMessage, Receive, Scope, SendMessage
 from proxy.errors import InternalError, SpillwayError
 from proxy.net.headers import AS_JSON
-from proxy.server.limits import BODY_BUFFER
+from proxy.server.limits import BODY_BUFFER, JOINED
+from proxy.wire.headers import Headers
 from proxy.wire.jsontext import dumps
 
 _log = logging.getLogger("spillway.server")
@@ -19,6 +21,8 @@ _log = logging.getLogger("spillway.server")
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _OURS = frozenset({b"connection", b"transfer-encoding"})
 """Headers that are written here."""
+_BODILESS = (204, 304)
+"""Statuses of answers that have no body."""
 _DISCONNECT: AsgiMessage = {"type": "http.disconnect"}
 
 
@@ -63,7 +67,27 @@ class Line(Protocol):
 
 
 class Cycle:
-    """A request that is being read, or answered, or both."""
+    """A request that is being read, or answered, or both. What has not happened to it yet stands in the class."""
+
+    started = False
+    """Whether the head of the answer is out."""
+    complete = False
+    """Whether the whole answer is."""
+    read = False
+    """Whether the whole request is in."""
+    received = 0
+    """Bytes of the request's body so far."""
+    _taken = 0
+    """Those of them that the application has."""
+    _told = False
+    """Whether it knows that there are no more."""
+    _stirred: asyncio.Event | None = None
+    """Set when something has happened; None: nobody has waited for it yet."""
+    _disconnected = False
+    _chunked = _bodiless = False
+    _left: int | None = None
+    """Bytes of the answer that its length still promises."""
+    _when_gone: Callable[[], None] | None = None
 
     def __init__(self, line: Line, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         """Make it.
@@ -76,23 +100,9 @@ class Cycle:
         """
         self.scope = scope
         self.keep_alive = keep_alive
-        self.started = False
-        """Whether the head of the answer is out."""
-        self.complete = False
-        """Whether the whole answer is."""
-        self.read = False
-        """Whether the whole request is in."""
-        self.received = 0
-        """Bytes of the request's body so far."""
         self._line = line
         self._expects = expects
-        self._body = bytearray()
-        self._stirred = asyncio.Event()
-        self._disconnected = False
-        self._chunked = self._bodiless = False
-        self._left: int | None = None
-        """Bytes of the answer that its length still promises."""
-        self._when_gone: Callable[[], None] | None = None
+        self._pieces: list[bytes] = []
         scope["spillway.client"] = self
 
     # -- the connection's side
@@ -102,21 +112,24 @@ class Cycle:
         self.received += len(data)
         if self.complete or self._disconnected:
             return
-        self._body += data
-        if len(self._body) > BODY_BUFFER:
+        self._pieces.append(data)
+        if self.received - self._taken > BODY_BUFFER:
             self._line.pause_reading()
-        self._stirred.set()
+        if self._stirred is not None:
+            self._stirred.set()
 
     def whole(self) -> None:
         """The body has ended."""
         self.read = True
-        self._stirred.set()
+        if self._stirred is not None:
+            self._stirred.set()
 
     def disconnect(self) -> None:
         """The client is gone, or given up: whatever the application still sends goes nowhere."""
         self._disconnected = not self.complete
-        self._body.clear()
-        self._stirred.set()
+        self._pieces.clear()
+        if self._stirred is not None:
+            self._stirred.set()
         if self._disconnected and self._when_gone is not None:
             self._when_gone()
 
@@ -167,21 +180,33 @@ class Cycle:
     def push(self, data: bytes) -> None:
         """Send a piece of the body without a turn of a task; only while it is `ready`."""
         if not self._disconnected:
-            self._send_body(data, self._line.write)
+            self._line.write(self._framed(data))
+
+    def rest(self) -> bytes | None:
+        """What is left of the body, if all of it is here and nobody waits to be asked for it; else None."""
+        if self._expects or self._disconnected or not self.read or self._told:
+            return None
+        return self._take()
 
     async def receive(self) -> AsgiMessage:
         """ASGI's `receive`: what has arrived of the body, once there is something."""
         if self._expects and not self._disconnected:
             self._expects = False
             self._line.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not self._disconnected and not self.complete:
+        while not self._disconnected and not self.complete:
             self._line.resume_reading()
+            if self._pieces or (self.read and not self._told):
+                return {"type": "http.request", "body": self._take(), "more_body": not self._told}
+            if self._stirred is None:
+                self._stirred = asyncio.Event()
             await self._stirred.wait()
             self._stirred.clear()
-        if self._disconnected or self.complete:
-            return _DISCONNECT
-        body, self._body = self._body, bytearray()
-        return {"type": "http.request", "body": bytes(body), "more_body": not self.read}
+        return _DISCONNECT
+
+    def _take(self) -> bytes:
+        self._taken, self._told = self.received, self.read
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
 
     async def send(self, message: AsgiMessage) -> None:
         """ASGI's `send`; waits while the client does not read.
@@ -195,38 +220,59 @@ class Cycle:
         if self._disconnected:
             return
         if not self.started:
-            self._begin(message)
+            head = self._head(message["status"], message["headers"])
+            self.started = True
+            line.put(head)
             return
         if self.complete:
             raise RuntimeError("more was sent after the answer was complete")
-        self._send_body(message.get("body", b""), line.put)
+        if data := self._framed(message.get("body", b"")):
+            line.put(data)
         if not message.get("more_body", False):
-            if self._left:
-                raise RuntimeError(f"the answer ended {self._left} bytes short of its length")
-            self.complete = True
-            self._stirred.set()
-            line.write(b"0\r\n\r\n" if self._chunked else b"")
-            line.answered()
+            self._end(b"", b"")
 
-    def _begin(self, message: AsgiMessage) -> None:
-        status: int = message["status"]
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send the whole answer; waits while the client does not read.
+
+        Raises:
+            RuntimeError: it is none.
+        """
+        line = self._line
+        if line.write_paused and not self._disconnected:
+            await line.drained()
+        if not self._disconnected:
+            self._end(self._head(status, headers), self._framed(body))
+
+    def _end(self, head: bytes, data: bytes) -> None:
+        """Send the last of the answer."""
+        if self._left:
+            raise RuntimeError(f"the answer ended {self._left} bytes short of its length")
+        self.started = self.complete = True
+        if self._stirred is not None:
+            self._stirred.set()
+        line = self._line
+        if len(data) > JOINED:
+            line.write(head)
+            head = b""
+        line.write(head + data + b"0\r\n\r\n" if self._chunked else head + data)
+        line.answered()
+
+    def _head(self, status: int, headers: Headers) -> bytes:
         if not 200 <= status <= 999:
             raise RuntimeError(f"{status} is no status of an answer")
         self._expects = False
-        headers = message["headers"]
-        named = {name.lower(): value for name, value in headers}
+        names, values = zip(*headers, strict=True) if headers else ((), ())
+        named = dict(zip(map(bytes.lower, names), values, strict=True))
         if (length := named.get(b"content-length")) is not None:
             self._left = int(length)
         if not _OURS.isdisjoint(named):
             headers = [pair for pair in headers if self._passes(*pair)]
-        out = [_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        out += [b"%b: %b\r\n" % pair for pair in headers]
-        self._frame(status, out)
-        head = b"".join(out)
-        if head.count(b"\n") != len(out) or head.count(b"\r") != len(out) or b"\0" in head:
+        number = len(headers)
+        lines = b"%b: %b\r\n" * number % tuple(chain.from_iterable(headers))
+        if not lines.count(b"\n") == lines.count(b"\r") == number or b"\0" in lines:
             raise RuntimeError("a header of the answer has a line break in it")
-        self.started = True
-        self._line.put(head + b"\r\n")
+        line = _LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+        return b"%b%b%b\r\n" % (line, lines, self._framing(status))
 
     def _passes(self, name: bytes, value: bytes) -> bool:
         """Whether a header goes out as it is: how the answer is framed, and what becomes of the connection, is told here."""
@@ -234,32 +280,31 @@ class Cycle:
             self.keep_alive = self.keep_alive and b"close" not in value.lower()
         return name.lower() not in _OURS
 
-    def _frame(self, status: int, out: list[bytes]) -> None:
-        """How the end of the body is told (RFC 9112, section 6.3), and what becomes of the connection."""
+    def _framing(self, status: int) -> bytes:
+        """How the end of the body is told (RFC 9112, section 6.3), and what becomes of the connection: header lines."""
         old = self.scope["http_version"] == "1.0"
-        self._bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
-        if self._bodiless:
-            self._left = None
+        told = b""
+        if status in _BODILESS or self.scope["method"] == "HEAD":
+            self._bodiless, self._left = True, None
         elif self._left is None:
             self._chunked = not old
             self.keep_alive = self.keep_alive and not old
             if self._chunked:
-                out.append(b"transfer-encoding: chunked\r\n")
+                told = b"transfer-encoding: chunked\r\n"
         # What the client is still sending is read to be dropped, not to find the next request behind it.
         self.keep_alive = self.keep_alive and self.read and not self._line.draining
         if not self.keep_alive:
-            out.append(b"connection: close\r\n")
-        elif old:
-            out.append(b"connection: keep-alive\r\n")
+            return told + b"connection: close\r\n"
+        return told + b"connection: keep-alive\r\n" if old else told
 
-    def _send_body(self, body: bytes, send: Callable[[bytes], None]) -> None:
+    def _framed(self, body: bytes) -> bytes:
+        """A piece of the body as it goes out."""
         if not body or self._bodiless:
-            return
+            return b""
         if self._chunked:
-            send(b"%x\r\n%b\r\n" % (len(body), body))
-            return
+            return b"%x\r\n%b\r\n" % (len(body), body)
         if self._left is not None:
             if len(body) > self._left:
                 raise RuntimeError("the answer is longer than its length")
             self._left -= len(body)
-        send(body)
+        return body

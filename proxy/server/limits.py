@@ -12,6 +12,8 @@ BODY_BUFFER = 64 * 1024
 """Bytes of a body that wait for the application before the client is left unread."""
 UNSENT = 256 * 1024
 """Bytes of an answer that the system may hold unsent for one client; beyond that it is we who hold them, and see it."""
+JOINED = 64 * 1024
+"""Bytes up to which what is sent in one step of the loop is copied together."""
 PIPELINED = 16
 """Requests that may wait behind one that is being answered."""
 LINGER = 30.0
