@@ -120,6 +120,11 @@ async def test_the_end_of_an_answer_is_told_in_the_way_that_fits(
     options: dict[str, Any], messages: tuple[AsgiMessage, ...], expected: bytes
 ) -> None:
     assert await answered(*messages, **options) == expected
+    if len(messages) == 2:
+        wire = Wire()
+        begun, ended = messages
+        await cycle(wire, **options).answer(begun["status"], begun["headers"], ended["body"])
+        assert (wire.sent, wire.ended) == (expected, "answered")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +146,37 @@ async def test_what_is_no_answer_is_not_sent(messages: tuple[AsgiMessage, ...]) 
         await made.send(message)
     with pytest.raises(RuntimeError):
         await made.send(messages[-1])
+
+
+@pytest.mark.parametrize("wrong", [b"long", b"s"])
+async def test_of_an_answer_at_once_that_is_none_nothing_is_sent(wrong: bytes) -> None:
+    wire = Wire()
+    made = cycle(wire)
+
+    async def application(*_: object) -> None:
+        await made.answer(200, [LENGTH], wrong)
+
+    await made.run(application)
+    assert wire.sent.startswith(b"HTTP/1.1 500 ")
+
+
+async def test_a_large_answer_goes_out_whole() -> None:
+    wire = Wire()
+    await cycle(wire).answer(200, [(b"content-length", b"100000")], b"x" * 100_000)
+    assert wire.sent == b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + b"x" * 100_000
+
+
+async def test_an_answer_at_once_waits_for_a_client_that_does_not_read() -> None:
+    wire = Wire()
+    made = cycle(wire)
+    wire.write_paused = True
+    waiting = asyncio.ensure_future(made.answer(200, [LENGTH], b"ok"))
+    await asyncio.sleep(0)
+    assert wire.sent == b""
+    made.disconnect()
+    wire.room.set()
+    await waiting
+    assert wire.sent == b""
 
 
 def app(*messages: AsgiMessage, fails: BaseException | None = None) -> Any:
@@ -236,6 +272,45 @@ async def test_a_body_that_nobody_takes_is_left_with_the_client() -> None:
     message = await made.receive()
     assert (len(message["body"]), message["more_body"]) == (70_000, True)
     assert wire.reading
+
+
+async def test_what_is_left_of_a_body_is_there_once_all_of_it_is() -> None:
+    made = Cycle(Wire(), {"method": "POST", "http_version": "1.1"}, keep_alive=True, expects=False)
+    made.feed(b"a")
+    assert made.rest() is None
+    assert await made.receive() == {"type": "http.request", "body": b"a", "more_body": True}
+    made.feed(b"b")
+    made.feed(b"c")
+    made.whole()
+    assert made.rest() == b"bc"
+    assert made.rest() is None
+    asked = asyncio.ensure_future(made.receive())
+    await asyncio.sleep(0)
+    assert not asked.done()
+    made.disconnect()
+    assert (await asked)["type"] == "http.disconnect"
+
+
+async def test_a_piece_of_a_body_that_is_waited_for_is_given_when_it_comes() -> None:
+    made = Cycle(Wire(), {"method": "POST", "http_version": "1.1"}, keep_alive=True, expects=False)
+    asked = asyncio.ensure_future(made.receive())
+    await asyncio.sleep(0)
+    made.feed(b"a")
+    assert await asked == {"type": "http.request", "body": b"a", "more_body": True}
+    asked = asyncio.ensure_future(made.receive())
+    await asyncio.sleep(0)
+    made.whole()
+    assert await asked == {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def test_who_waits_to_be_asked_for_a_body_is_asked() -> None:
+    wire = Wire()
+    made = Cycle(wire, {"method": "POST", "http_version": "1.1"}, keep_alive=True, expects=True)
+    made.feed(b"a")
+    made.whole()
+    assert made.rest() is None
+    assert (await made.receive())["body"] == b"a"
+    assert wire.sent == b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 async def test_an_answer_before_the_end_of_the_body_ends_the_connection() -> None:

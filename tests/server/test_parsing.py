@@ -110,6 +110,10 @@ def test_a_target_without_a_path_is_the_root() -> None:
         [b"\r\n" * 250] * 12,
         [CHUNKS[:-2], *[b"z: " + b"a" * 500 + b"\r\n"] * 8],
         [CHUNKS.partition(b"z\r\n")[0], *[b"a" * 500] * 8],
+        [CHUNKS[:-2] + b"z: a\r\n" * 500 + b"\r\n"],
+        [b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 500 + b"\r\n"],
+        [PLAIN + b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 500 + b"\r\n"],
+        [b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nhost: a\r\n\r\n"],
     ],
 )
 def test_nothing_but_a_body_may_go_on_and_on(pieces: list[bytes]) -> None:

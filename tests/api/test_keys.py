@@ -1,0 +1,26 @@
+"""Whose a request is, by what its headers say."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.api.keys import sender
+from proxy.wire.headers import Headers
+
+_OTHERS = st.tuples(st.sampled_from([b"host", b"accept", b"x-csrf-token", b"x-1"]), st.binary(max_size=3))
+_CREDENTIALS = st.tuples(
+    st.sampled_from([b"authorization", b"x-api-key", b"api-key"]), st.binary(min_size=1, max_size=3)
+)
+
+
+@given(st.lists(_CREDENTIALS, max_size=3), st.lists(_OTHERS, max_size=90), st.randoms())
+def test_whoever_sends_the_same_credentials_is_the_same(
+    credentials: Headers, others: Headers, random: Random
+) -> None:
+    headers = [*credentials, *others]
+    random.shuffle(headers)
+    assert sender(headers) == sender(credentials)
+    assert sender([*headers, (b"authorization", b"another")]) != sender(headers)
