@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import mul
+from itertools import compress, repeat
+from operator import itemgetter, mul
 
 from proxy.counting.features import (
     ASCII_CLASSES,
@@ -137,6 +138,16 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
     return total
 
 
+def _times(rows: Sequence[Sequence[float]], x: Sequence[float]) -> list[float]:
+    """The inner product of each row with `x`, most of which is zero: one text has few of all features."""
+    present = [*compress(range(SIZE), x)]
+    if len(present) < 2:
+        return [dot(row, x) for row in rows]
+    pick = itemgetter(*present)
+    values = pick(x)
+    return [sum(map(mul, row, values)) for row in map(pick, rows)]
+
+
 @dataclass(slots=True)
 class Calibration:
     """Weights and their covariance."""
@@ -172,12 +183,11 @@ class Calibration:
 
         The text and its turns stay within half and five times `BASE`, whatever the weights learned.
         """
-        w = self.weights
         base = x[BASE]
-        text = dot(w[TEXT], x[TEXT])
+        text = dot(self.weights, x[TEXT])  # as far as that goes
         if base >= 0:  # a system message that became shorter makes it negative
             text = min(max(text, 0.5 * base), 5.0 * base + 10.0 * x[MESSAGES])
-        return text + max(0.0, dot(w[MESSAGES + 1 :], x[MESSAGES + 1 :]))
+        return text + max(0.0, dot(self.weights[MESSAGES + 1 :], x[MESSAGES + 1 :]))
 
     @property
     def bare(self) -> float:
@@ -186,14 +196,14 @@ class Calibration:
 
     def deviation(self, x: Vector) -> float:
         """How far `predict(x)` may be off for want of evidence: one standard deviation, in tokens."""
-        rows = self.covariance
-        return math.sqrt(max(0.0, sum(value * dot(rows[i], x) for i, value in enumerate(x) if value)))
+        present = list(filter(None, x))
+        return math.sqrt(max(0.0, dot(_times(list(compress(self.covariance, x)), x), present)))
 
     def update(self, x: Vector, tokens: float) -> None:
         """Learn that what has features `x` took `tokens` (> 0) tokens."""
         scale = 1.0 / tokens
-        z = [value * scale for value in x]
-        gain = [dot(row, z) for row in self.covariance]
+        z = [*map(mul, x, repeat(scale))]
+        gain = _times(self.covariance, z)
         information = dot(gain, z)
         noise = NOISE + ROUNDING * scale * scale
         error = 1.0 - dot(self.weights, z)
@@ -201,7 +211,7 @@ class Calibration:
             return
         if error * error > SURPRISE * SURPRISE * (information + noise):
             self._doubt(z)
-            gain = [dot(row, z) for row in self.covariance]
+            gain = _times(self.covariance, z)
             information = dot(gain, z)
         self._apply(gain, information + noise, error)
 
@@ -226,12 +236,14 @@ class Calibration:
     def _apply(self, gain: list[float], variance: float, error: float) -> None:
         limit = CLIP * math.sqrt(variance)
         step = min(max(error, -limit), limit) / variance
-        self.weights = [w + step * g for w, g in zip(self.weights, gain, strict=True)]
+        weights, moved = self.weights, [*compress(range(SIZE), gain)]
+        for i in moved:
+            row, share = self.covariance[i], gain[i] / variance
+            weights[i] += step * gain[i]
+            for j in moved:
+                row[j] -= share * gain[j]
         for i, row in enumerate(self.covariance):
-            share = gain[i] / variance
-            if share:
-                row[:] = [p - share * g for p, g in zip(row, gain, strict=True)]
-            if row[i] > 0.0:
-                row[i] += DRIFT * max(abs(self.weights[i]), LEAST_SCALE) ** 2
-            else:
+            if (own := row[i]) > 0.0:
+                row[i] = own + DRIFT * max(abs(weights[i]), LEAST_SCALE) ** 2
+            elif own:
                 row[i] = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,9 +37,11 @@ class Margin:
     """(reported - predicted) / scale."""
     factor: float = field(default=0.0)
     """As of the last error."""
+    _ordered: list[float] = field(default_factory=list)
+    """The same errors, smallest first."""
 
     def __post_init__(self) -> None:
-        self.factor = self._factor()
+        self.restore(tuple(self.errors))
 
     def scale(self, predicted: float, deviation: float) -> float:
         """How far off a prediction is likely to be, in tokens."""
@@ -51,17 +54,21 @@ class Margin:
 
     def learn(self, error: float) -> None:
         """Take in one error, in units of the scale of its prediction."""
+        if len(self.errors) == WINDOW:
+            del self._ordered[bisect_left(self._ordered, self.errors[0])]
         self.errors.append(error)
+        insort(self._ordered, error)
         self.factor = self._factor()
 
     def restore(self, errors: Iterable[float]) -> None:
         """Continue with errors that were kept."""
         self.errors.clear()
         self.errors.extend(errors)
+        self._ordered = sorted(self.errors)
         self.factor = self._factor()
 
     def _factor(self) -> float:
-        if len(self.errors) < self.enough:
+        ordered = self._ordered
+        if len(ordered) < self.enough:
             return max(EARLY_FACTOR, self.floor)
-        ordered = sorted(self.errors)
         return max(self.floor, ordered[min(len(ordered) - 1, int(self.quantile * len(ordered)))])
