@@ -132,22 +132,44 @@ class History:
     system_digest: bytes = b""
     """Of the leading system messages; empty if there are none."""
 
+    @property
+    def digests(self) -> Sequence[bytes]:
+        """Of every prefix of the rest."""
+        return self.rest.digests
+
+    def behind(self, covered: int) -> Sequence[Vector]:
+        """Features of the messages of the rest that follow the first `covered`."""
+        return self.rest.vectors[covered:]
+
+
+@record(frozen=True, slots=True)
+class ShortHistory:
+    """A short conversation, of which nothing is remembered: only what an anchor does not cover is read."""
+
+    vectorizer: Vectorizer
+    rest: Sequence[Any]
+    digests: Sequence[bytes]
+    system_total: Vector = EMPTY
+    system_digest: bytes = b""
+
+    def behind(self, covered: int) -> Sequence[Vector]:
+        """Features of the messages of the rest that follow the first `covered`."""
+        return [*map(self.vectorizer.message, self.rest[covered:])]
+
 
 def is_long(messages: Sequence[Any]) -> bool:
     """Whether a conversation is found again faster than it is read."""
     return len(messages) >= LEAST or is_heavy(messages, SHORT)
 
 
-def history_of(vectorizer: Vectorizer, messages: Sequence[Any]) -> History:
-    """A conversation measured, of which nothing is known."""
+def short_history(vectorizer: Vectorizer, messages: Sequence[Any]) -> ShortHistory:
+    """A conversation as it is measured where `is_long` says that it is not."""
     system, rest = _halves(messages)
-    return _history(_begun(vectorizer, system) if system else NOTHING, _begun(vectorizer, rest))
-
-
-def _history(system: Segment, rest: Segment) -> History:
-    if not system.digests:
-        return History(system, rest)
-    return History(system, rest, add(system.vectors), system.digests[-1])
+    digests = _digests(rest)
+    if not system:
+        return ShortHistory(vectorizer, rest, digests)
+    total = add([*map(vectorizer.message, system)])
+    return ShortHistory(vectorizer, rest, digests, total, _digests(system)[-1])
 
 
 @dataclass(slots=True)
@@ -173,7 +195,9 @@ class Draft:
         )
         parts = ((self.system, system), (self.rest, rest))
         self.grown = tuple(part.grown(segment, self.limit, each=MESSAGE_BYTES) for part, segment in parts)
-        return _history(system, rest)
+        if not system.digests:
+            return History(system, rest)
+        return History(system, rest, add(system.vectors), system.digests[-1])
 
 
 class HistoryCache:
@@ -198,13 +222,9 @@ class HistoryCache:
                 self._known.keep(found, grown)
 
 
-def _begun(vectorizer: Vectorizer, messages: Sequence[Any]) -> Segment:
-    """Messages counted, of which nothing is known."""
-    if not messages:
-        return NOTHING
-    digest = b""
-    digests = [digest := link(digest, message) for message in messages]
-    return Segment([*map(vectorizer.message, messages)], digests)
+def _digests(messages: Sequence[Any], previous: bytes = b"") -> list[bytes]:
+    """Of every prefix; `previous` is that of the messages before them."""
+    return [previous := link(previous, message) for message in messages]
 
 
 def _read(
@@ -214,8 +234,7 @@ def _read(
     if common == len(messages) == len(known.vectors):
         return known
     digests, new = list(known.digests[:common]), messages[common:]
-    previous = digests[-1] if digests else b""
-    digests += [previous := link(previous, message) for message in new]
+    digests += _digests(new, digests[-1] if digests else b"")
     return Segment([*known.vectors[:common], *map(vectorizer.message, new)], digests)
 
 

@@ -19,7 +19,16 @@ from proxy.counting.model import ModelCounter
 from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
 from proxy.neutral.weight import is_heavy
-from proxy.tokens.cache import Draft, History, HistoryCache, TextCache, Vectorizer, history_of, is_long
+from proxy.tokens.cache import (
+    Draft,
+    History,
+    HistoryCache,
+    ShortHistory,
+    TextCache,
+    Vectorizer,
+    is_long,
+    short_history,
+)
 from proxy.tokens.estimate import Estimate, EstimateSource, Ticket
 from proxy.tokens.extras import Extras, ExtrasDraft
 from proxy.tokens.library import Library
@@ -68,7 +77,7 @@ class Meter:
         model = self._models.get(key)
         vectorizer = model.vectorizer or await self._models.vectorizer(model)
         if (none := model.extras.without(body)) is not None and (short or not is_long(messages)):
-            return self._estimate(model, vectorizer, none, history_of(vectorizer, messages))
+            return self._estimate(model, vectorizer, none, short_history(vectorizer, messages))
         draft = self._histories.draft(vectorizer, messages)
         extras_draft = model.extras.draft(vectorizer, body)
         if extras_draft.size > INLINE or is_heavy(draft.new, INLINE):
@@ -162,11 +171,13 @@ class Meter:
         """How the model is counted and how well, for people."""
         return self._models.describe(key)
 
-    def _estimate(self, model: Model, vectorizer: Vectorizer, extras: Extras, history: History) -> Estimate:
-        system, rest, learnable = history.system_total, history.rest, False
-        anchor = self._anchors.longest(extras.scope, history.system_digest, rest.digests)
+    def _estimate(
+        self, model: Model, vectorizer: Vectorizer, extras: Extras, history: History | ShortHistory
+    ) -> Estimate:
+        system, digests, learnable = history.system_total, history.digests, False
+        anchor = self._anchors.longest(extras.scope, history.system_digest, digests)
         source: EstimateSource
-        if anchor is not None and anchor.covered == len(rest.digests) and anchor.system == system:
+        if anchor is not None and anchor.covered == len(digests) and anchor.system == system:
             tokens, source, x = anchor.tokens, "backend", EMPTY
             upper = tokens if anchor.given else tokens + ROOM
             expected = Expectation(tokens, 0.0, 0.0, 0.0, trusted=True)
@@ -180,7 +191,7 @@ class Meter:
             vectorizer.id,
             extras.scope,
             history.system_digest,
-            rest.digests,
+            digests,
             system,
             x,
             expected,
@@ -206,12 +217,12 @@ def _read(model: Model, vectorizer: Vectorizer, draft: Draft, extras: ExtrasDraf
     return extras.finish(model.extras.scope, vectorizer), draft.finish(vectorizer)
 
 
-def _uncovered(extras: Extras, history: History, anchor: Anchor | None) -> Vector:
+def _uncovered(extras: Extras, history: History | ShortHistory, anchor: Anchor | None) -> Vector:
     """The features that no anchor covers."""
-    system, vectors = history.system_total, history.rest.vectors
+    system = history.system_total
     if anchor is None:
-        return add((extras.x, system, *vectors))
-    x = add(vectors[anchor.covered :])
+        return add((extras.x, system, *history.behind(0)))
+    x = add(history.behind(anchor.covered))
     if anchor.system == system:
         return x
     return tuple(a + b - c for a, b, c in zip(x, system, anchor.system, strict=True))
@@ -232,7 +243,7 @@ def _predicted(
     return tokens, upper, Expectation(known, predicted, prediction.deviation, unsure, trusted=trusted)
 
 
-def _fixed(model: Model, extras: Extras, history: History) -> int:
+def _fixed(model: Model, extras: Extras, history: History | ShortHistory) -> int:
     """Tokens of the leading system messages, tools and all that is no message."""
     calibration = model.counter.calibration
     if extras is model.extras.none and not history.system_digest:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proxy.counting.anchors import link
 from proxy.counting.features import BASE, CALLS, IMAGES, MESSAGES, REASONING, Vector
 from proxy.counting.images import by_area
-from proxy.tokens.cache import SHORT, History, HistoryCache, TextCache, Vectorizer, history_of, is_long
+from proxy.tokens.cache import SHORT, History, HistoryCache, TextCache, Vectorizer, is_long, short_history
 
 
 class Words:
@@ -162,7 +162,19 @@ def test_memory_changes_nothing(conversations: list[list[dict[str, Any]]]) -> No
         assert (known.rest.digests, known.system_digest) == (fresh.rest.digests, fresh.system_digest)
         vectors: list[Vector] = [vectorizer.message(message) for message in messages]
         assert told == vectors
-        assert history_of(vectorizer, messages) == fresh
+        short = short_history(vectorizer, messages)
+        assert (*short.digests, short.system_digest) == (*fresh.digests, fresh.system_digest)
+        assert short.system_total == fresh.system_total
+        for covered in range(len(fresh.digests) + 1):
+            assert short.behind(covered) == [*fresh.behind(covered)]
+
+
+def test_of_a_short_history_only_what_is_asked_for_is_read() -> None:
+    vectorizer, words = make()
+    short = short_history(vectorizer, [user("a"), user("b"), user("c")])
+    assert words.asked == []
+    assert len(short.behind(2)) == 1
+    assert words.asked == ["c"]
 
 
 def test_digests_chain() -> None:
