@@ -48,8 +48,12 @@ class Bodies:
 
     def __init__(self, asked: bytes | Request, taken: int) -> None:
         """Keep what was asked; as a request it takes so many bytes, about."""
-        self._request = None if isinstance(asked, bytes) else asked
-        self._asked = KeptBody(asked) if isinstance(asked, bytes) else None
+        self._asked: KeptBody | None = None
+        self._request: Request | None = None
+        if isinstance(asked, bytes):
+            self._asked = KeptBody(asked)
+        else:
+            self._request = asked
         self._taken = taken
         self._forwarded: KeptBody | None = None
 
@@ -91,9 +95,11 @@ class Bodies:
         A large body takes as long as comparing it once. The other one has to be kept for as long as this is.
         """
         freed = 0
-        for mine, theirs in ((self._asked, later._asked), (self._forwarded, later._forwarded)):
-            if mine is not None and theirs is not None and len(mine.own) >= LEAST:
-                freed += mine.lean_on(theirs)
+        asked, forwarded = self._asked, self._forwarded
+        if asked is not None and len(asked.own) >= LEAST and later._asked is not None:
+            freed += asked.lean_on(later._asked)
+        if forwarded is not None and len(forwarded.own) >= LEAST and later._forwarded is not None:
+            freed += forwarded.lean_on(later._forwarded)
         return freed
 
 

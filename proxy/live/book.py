@@ -75,7 +75,9 @@ class Book:
         self._stop: Callable[[], None] | None = None
         """Stops hearing what only those who look have to know."""
         self._limit = limit
-        self._size = self._bodies = 0
+        self._half = limit // 2
+        self._told = self._bodies = 0
+        """Bytes that all of it takes, about, without bodies, and that these take."""
         self._number = 0
         self._running: dict[int, Record] = {}
         """By the identity of their outcomes."""
@@ -124,7 +126,7 @@ class Book:
     @property
     def size(self) -> int:
         """Bytes that all of it takes, about, without those that are being served."""
-        return self._size
+        return self._told + self._bodies
 
     def watch(self, who: Watching) -> None:
         """Tell them what happens, until they `leave`."""
@@ -192,7 +194,7 @@ class Book:
         story = record.outcome.story
         if len(story) < MOST_EVENTS and type(event) not in UNKEPT:
             story.append((self.now(), event))
-            self._size += 0 if record.running else PER_EVENT
+            self._told += 0 if record.running else PER_EVENT
         self._changed(record.talk)
 
     def _answering(self, outcome: Outcome, event: e.Answering) -> None:
@@ -214,7 +216,7 @@ class Book:
             records[-1].links = ()
         records.append(record)
         talk.turns += 1
-        talk.way = Way(who=job.exchange.who(), dialect=job.dialect, route=job.route)
+        talk.way = Way(job.exchange.who(), job.dialect, job.route)
         self._talks.move_to_end(talk.id)
         if job.prompt.checkpoint is not None:
             record.sample()
@@ -307,12 +309,12 @@ class Book:
     def _keep(self, record: Record) -> None:
         """Keep what has ended, and let go of the oldest: of requests where they alone take half of the room, and then of bodies."""
         self._ended.append(record)
-        bodies = 0 if record.bodies is None else record.bodies.size
-        self._bodies += bodies
-        self._size += BASE + PER_EVENT * len(record.outcome.story) + bodies
-        while len(self._ended) > MOST or self._size - self._bodies > self._limit // 2:
+        self._told += BASE + PER_EVENT * len(record.outcome.story)
+        if record.bodies is not None:
+            self._bodies += record.bodies.size
+        while len(self._ended) > MOST or self._told > self._half:
             self._forget(self._ended.popleft())
-        while self._size > self._limit and self._stripped < len(self._ended):
+        while self._told + self._bodies > self._limit and self._stripped < len(self._ended):
             self._strip(self._ended[self._stripped])
             self._stripped += 1
 
@@ -320,21 +322,19 @@ class Book:
         """Keep of the bodies before this one's, which are let go of before, only what is not in these."""
         if before.running or before.bodies is None or record.bodies is None:
             return
-        if freed := before.bodies.lean_on(record.bodies):
-            self._bodies -= freed
-            self._size -= freed
+        self._bodies -= before.bodies.lean_on(record.bodies)
 
     def _strip(self, record: Record) -> None:
         """Let go of a request's bodies."""
         if record.bodies is not None:
-            size, record.bodies = record.bodies.size, None
-            self._bodies -= size
-            self._size -= size
+            self._bodies -= record.bodies.size
+            record.bodies = None
 
     def _forget(self, record: Record) -> None:
-        self._stripped = max(0, self._stripped - 1)
+        if self._stripped:
+            self._stripped -= 1
         self._strip(record)
-        self._size -= record.size
+        self._told -= BASE + PER_EVENT * len(record.outcome.story)
         talk = record.talk
         if talk is None:
             return
@@ -363,7 +363,9 @@ def _first_answer(job: Job) -> int:
 def _ends(job: Job) -> Sequence[bytes]:
     """The links by which what goes on with a history is found: up to the last answer in it, and to its end."""
     links, sent = job.prompt.links, job.prompt.sent
-    for at in range(len(sent) if links else 0, 0, -1):
+    if len(links) < 2:
+        return links
+    for at in range(len(sent), 0, -1):
         if sent[at - 1].get("role") == "assistant":
             return (links[at - 1], links[-1]) if at < len(sent) else links[-1:]
     return links[-1:]

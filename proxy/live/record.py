@@ -119,12 +119,6 @@ class Record:
         self.at = at
 
     @property
-    def size(self) -> int:
-        """Bytes that it takes, about."""
-        bodies = 0 if self.bodies is None else self.bodies.size
-        return BASE + PER_EVENT * len(self.outcome.story) + bodies
-
-    @property
     def since(self) -> float:
         """When it came, on the clock of the journals."""
         return self.outcome.since
@@ -210,7 +204,7 @@ class Record:
         self.job = self.answer = self.checkpoint = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Way:
     """How a conversation could be asked for again: in whose name, in which dialect, by which route."""
 

@@ -25,16 +25,16 @@ class Repeating:
     def __init__(self, meter: Meter, *, limit: int = CONVERSATIONS) -> None:
         self._meter = meter
         self._limit = limit
-        self._known: OrderedDict[tuple[str, ModelKey, bytes], Estimate] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ModelKey, str, bytes], Estimate] = OrderedDict()
 
     def sent(self, job: Job, *, first: bool) -> None:
         """A prompt is about to be sent; `first`: it was not sent before, in another form, for the same request."""
-        if not job.prompt.links:
+        links, now = job.prompt.links, job.prompt.estimate
+        if not links:
             return
         # Not the job's scope, to which another system prompt is another conversation.
         # Two conversations may begin alike, with what an agent tells of its surroundings.
-        begun = job.journal.outcome.conversation.encode() + job.prompt.links[0]
-        key, now = (job.exchange.tenant, job.key, begun), job.prompt.estimate
+        key = (job.exchange.tenant, job.route.key, job.journal.outcome.conversation, links[0])
         before = self._known.get(key)
         if first:
             tokens, why = (0, "first") if before is None else self._compared(job, before, now)
@@ -42,7 +42,7 @@ class Repeating:
         if len(now.ticket.digests) <= _MOST_MESSAGES:
             self._known[key] = now
             self._known.move_to_end(key)
-            if len(self._known) > self._limit:
+            if before is None and len(self._known) > self._limit:
                 self._known.popitem(last=False)
 
     def _compared(self, job: Job, before: Estimate, now: Estimate) -> tuple[int, str]:

@@ -187,8 +187,9 @@ class Metrics:
         tally.add(outcome)
         if outcome.recalled:
             self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
-        for kind, tokens in outcome.shaped.items():
-            self._inc(self._shaped, outcome, kind, by=tokens)
+        if outcome.shaped:
+            for kind, tokens in outcome.shaped.items():
+                self._inc(self._shaped, outcome, kind, by=tokens)
         self._waiting += 1
         if self._waiting >= _MOST_PENDING:
             self._hand_on()

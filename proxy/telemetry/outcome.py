@@ -194,7 +194,8 @@ class Outcome:
             or self.status >= 400
             or self.attempts > 1
             or (self.compactions or self.pauses or self.refusals or self.unfinished or self.stopped)
-            or (self.recalled or self.left_out or self.mended_calls)
+            or (self.recalled or self.left_out)
+            or (self.malformed_calls or self.leaked_calls or self.repeated_calls)
         )
 
 

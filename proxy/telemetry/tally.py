@@ -43,7 +43,8 @@ class Tally:
             details = usage.get("prompt_tokens_details")
             cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0
             self.cached += cached or reused or 0
-            self.recalled += outcome.recalled_tokens
+            if outcome.recalled_tokens:
+                self.recalled += outcome.recalled_tokens
         if outcome.repeated is not None:
             self.sent = (self.sent or 0) + (sent or 0)
             self.repeated += outcome.repeated
