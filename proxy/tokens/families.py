@@ -63,7 +63,8 @@ def _sentencepiece(name: str) -> Vocabulary:
 def _near_llama2() -> Vocabulary:
     """Mistral's pieces as far as they are made of the characters that Llama 2 has a token for, and the rest of these."""
     alphabet = _pieces("llama2")
-    pieces = [piece for piece in _pieces("mistral") if set(alphabet).issuperset(piece)]
+    known = frozenset(alphabet)
+    pieces = [piece for piece in _pieces("mistral") if known.issuperset(piece)]
     return SentencePieceVocabulary("llama2", [*pieces, *alphabet], prefix=True)
 
 

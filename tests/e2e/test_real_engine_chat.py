@@ -10,7 +10,7 @@ import pytest
 from tests.engine.client import Answer
 from tests.engine.fixtures import WINDOW
 from tests.engine.server import Engine
-from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway
+from tests.engine.spillway import Spillway, StartSpillway
 from tests.engine.walking import Turn, conversation, user
 
 pytestmark = pytest.mark.engine
@@ -60,8 +60,10 @@ def test_sixty_turns_in_a_window_of_ten(walk_engine: Engine, spillway: StartSpil
     assert actions.count("forwarded") >= TURNS // 2, actions
 
 
-def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, proxy_of: SharedSpillway) -> None:
-    proxy = proxy_of(walk_engine)
+def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, spillway: StartSpillway) -> None:
+    proxy = spillway(
+        [walk_engine.url]
+    )  # of its own: what others have taught a shared one would change what is asked
     history: list[dict[str, Any]] = []
     answers: list[Answer] = []
     read: list[int] = []
