@@ -72,7 +72,7 @@ def rendered(vocabulary: Vocabulary, *, base: int = 13, message: int = 5, call: 
 async def follow(meter: Meter, key: ModelKey, messages: Messages, truth: Truth) -> Figures:
     """Measure each request of a conversation, then tell the meter the truth."""
     found = Figures()
-    base = (await meter.measure(key, {"messages": []})).ticket.expected.predicted
+    base = (await meter.measure(key, {"messages": []})).expected.predicted
     for number, sent in enumerate(requests(messages)):
         estimate = await meter.measure(key, {"messages": sent})
         fresh = base + sum(meter.costs(key, sent))

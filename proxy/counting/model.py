@@ -91,6 +91,11 @@ class ModelCounter:
         self.errors.append(abs(estimate - reported) / reported)
         self.held.append(reported <= upper)
 
+    def confirm(self) -> None:
+        """Keep that a whole estimate was right."""
+        self.errors.append(0.0)
+        self.held.append(True)
+
     def contradicted(self) -> bool:
         """Whether reports show that the vocabulary is not the model's own."""
         if not self.exact or len(self.recent) < BIAS_SAMPLES:

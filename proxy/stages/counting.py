@@ -230,8 +230,9 @@ class Counting:
 
     def _fitted(self, job: Job, prompt: int, completion: int, finish: str | None) -> None:
         """The backend held a prompt and its answer: no window is smaller, and one that was filled no larger."""
-        prober, model = job.route.upstream.prober, job.route.model
-        backend, request = prober.known_backend, job.prompt.request
+        route, request = job.route, job.prompt.request
+        prober, model = route.upstream.prober, route.model
+        backend = prober.known_backend
         # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
         together = backend is not None and not backend.shifts_silently and request.choices == 1
         tokens = prompt + completion if together else prompt

@@ -15,23 +15,29 @@ EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated"
 
 
 @record(frozen=True, slots=True)
+class Lesson:
+    """What a report teaches of a prompt that was predicted: `x` are the features, `vectorizer` names what made them."""
+
+    vectorizer: str
+    x: Vector
+    expected: Expectation
+    learnable: bool
+
+
+@record(frozen=True, slots=True)
 class Ticket:
     """What `Meter.observe` needs to learn from a report; opaque to callers.
 
-    `vectorizer` names what made the features; `scope`, `system_digest` and the last of `digests` (of every prefix of
-    the messages after the system's) are where the count will be an anchor, `system` the features of the system
-    messages; `x` are the features whose tokens were predicted.
+    `scope`, `system_digest` and the last of `digests` (of every prefix of the messages after the system's) are where the
+    count will be an anchor, `system` the features of the system messages. There is no `lesson` where all of it was counted.
     """
 
     key: ModelKey
-    vectorizer: str
     scope: bytes
     system_digest: bytes
     digests: Sequence[bytes]
     system: Vector
-    x: Vector
-    expected: Expectation
-    learnable: bool
+    lesson: Lesson | None
 
     @property
     def digest(self) -> bytes:
@@ -56,6 +62,12 @@ class Estimate:
     source: EstimateSource
     fixed: int
     ticket: Ticket = field(repr=False, compare=False)
+
+    @property
+    def expected(self) -> Expectation:
+        """What is expected of a report."""
+        lesson = self.ticket.lesson
+        return Expectation(self.tokens, 0.0, 0.0, 0.0, trusted=True) if lesson is None else lesson.expected
 
     def confirmed_by(self, reported: int) -> bool:
         """Whether a report says of this very prompt what the backend has said of it before."""

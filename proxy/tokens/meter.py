@@ -29,7 +29,7 @@ from proxy.tokens.cache import (
     is_long,
     short_history,
 )
-from proxy.tokens.estimate import Estimate, EstimateSource, Ticket
+from proxy.tokens.estimate import Estimate, EstimateSource, Lesson, Ticket
 from proxy.tokens.extras import Extras, ExtrasDraft
 from proxy.tokens.library import Library
 from proxy.tokens.models import Model, Models
@@ -174,36 +174,25 @@ class Meter:
     def _estimate(
         self, model: Model, vectorizer: Vectorizer, extras: Extras, history: History | ShortHistory
     ) -> Estimate:
-        system, digests, learnable = history.system_total, history.digests, False
+        system, digests, lesson = history.system_total, history.digests, None
         anchor = self._anchors.longest(extras.scope, history.system_digest, digests)
         source: EstimateSource
         if anchor is not None and anchor.covered == len(digests) and anchor.system == system:
-            tokens, source, x = anchor.tokens, "backend", EMPTY
+            tokens, source = anchor.tokens, "backend"
             upper = tokens if anchor.given else tokens + ROOM
-            expected = Expectation(tokens, 0.0, 0.0, 0.0, trusted=True)
         else:
             x, coarse = _uncovered(extras, history, anchor), vectorizer is not model.vectorizer
             source = _source(model, anchor, coarse=coarse)
             tokens, upper, expected = _predicted(model.counter, anchor, x, coarse=coarse)
             learnable = expected.predicted > 0 and not coarse
-        ticket = Ticket(
-            model.key,
-            vectorizer.id,
-            extras.scope,
-            history.system_digest,
-            digests,
-            system,
-            x,
-            expected,
-            learnable,
-        )
+            lesson = Lesson(vectorizer.id, x, expected, learnable)
+        ticket = Ticket(model.key, extras.scope, history.system_digest, digests, system, lesson)
         return Estimate(tokens, upper, source, min(tokens, _fixed(model, extras, history)), ticket)
 
     def _accept(self, model: Model, estimate: Estimate, tokens: int, *, given: bool) -> None:
-        ticket = estimate.ticket
         model.counter.score(estimate.tokens, estimate.upper, tokens)
-        if ticket.learnable and model.vectorizer is not None and ticket.vectorizer == model.vectorizer.id:
-            model.learn(ticket.x, tokens - ticket.expected.anchor)
+        if (lesson := estimate.ticket.lesson) is not None:
+            model.learn(lesson, tokens)
         self._anchor(estimate, tokens, given=given)
 
     def _anchor(self, estimate: Estimate, tokens: int, *, given: bool) -> None:

@@ -14,7 +14,7 @@ from proxy.counting.images import image_rule
 from proxy.counting.model import ModelCounter
 from proxy.counting.verdict import SWAPPED, Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
-from proxy.tokens.estimate import Estimate
+from proxy.tokens.estimate import Estimate, Lesson
 from proxy.tokens.extras import ExtrasCache
 from proxy.tokens.families import O200K_ID, load_general, load_of
 from proxy.tokens.library import Library
@@ -96,8 +96,7 @@ class Model:
 
     def judge(self, estimate: Estimate, reported: int, window: int | None, *, may_cut: bool) -> Observation:
         """Tell what a report is, in the light of those before it."""
-        ticket = estimate.ticket
-        verdict = verdict_on(ticket.expected, reported, window, may_cut=may_cut)
+        verdict = verdict_on(estimate.expected, reported, window, may_cut=may_cut)
         if verdict is Observation.REJECTED and reported > 0 and self._insists(estimate, reported):
             verdict = Observation.ACCEPTED
         if verdict is Observation.CUT:
@@ -105,7 +104,7 @@ class Model:
         elif verdict is Observation.REJECTED:
             self.rejected += 1
             self.rejections += 1
-            self.dispute = Dispute(ticket.digest, reported, estimate.tokens)
+            self.dispute = Dispute(estimate.ticket.digest, reported, estimate.tokens)
         else:
             self._believed(estimate)
         return verdict
@@ -113,7 +112,7 @@ class Model:
     def confirm(self, estimate: Estimate) -> None:
         """Note that the same count of the same prompt was reported again."""
         self._believed(estimate)
-        self.counter.score(estimate.tokens, estimate.upper, estimate.tokens)
+        self.counter.confirm()
 
     def _believed(self, estimate: Estimate) -> None:
         self.rejected = 0
@@ -136,9 +135,12 @@ class Model:
         dispute = self.dispute
         return dispute if dispute is not None and dispute.digest in estimate.ticket.digests else None
 
-    def learn(self, x: tuple[float, ...], tokens: float) -> None:
-        """Learn from an accepted report; a vocabulary that reports contradict is given up."""
-        self.counter.learn(x, tokens)
+    def learn(self, lesson: Lesson, tokens: int) -> None:
+        """Learn from an accepted report of a prompt; a vocabulary that reports contradict is given up."""
+        vectorizer = self.vectorizer
+        if not lesson.learnable or vectorizer is None or lesson.vectorizer != vectorizer.id:
+            return
+        self.counter.learn(lesson.x, tokens - lesson.expected.anchor)
         if self.resolution.origin != "user" and self.counter.contradicted():
             self._give_up()
 

@@ -128,7 +128,7 @@ async def test_an_edit_falls_back_to_the_anchor_before_it(meter: Meter) -> None:
     edited = [*messages[:6], user("something else"), *messages[7:]]
     estimate = await meter.measure(KEY, body(*edited))
     assert estimate.source == "anchored"
-    assert estimate.ticket.expected.anchor == 111
+    assert estimate.expected.anchor == 111
 
 
 async def test_exact_counts_are_believed(meter: Meter) -> None:
