@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from proxy.backends.profile import ModelProfile
 from proxy.neutral.request import Request
-from proxy.options import Options
 from proxy.recall.tool import definition, name_beside
 from proxy.shaping.shape import tool_name
 
 
-def with_search(
-    request: Request, options: Options, profile: ModelProfile, *, alone: bool
-) -> tuple[Request, str]:
+def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tuple[Request, str]:
     """A request with the search among its tools, and the name of that; as it was, and nothing, where none is offered.
 
     What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
     chores, whose answers have nothing written into them, no formats, and one choice. `alone`: a model that has tools of
     its own gets the search although the client offers none.
     """
-    if options.recall != "tool" or profile.window is None:
+    if profile.window is None:
         return request, ""
     body = request.body
     tools = body.get("tools") or []

@@ -23,12 +23,16 @@ def stabilised(request: Request, kinds: Collection[str], *, takes_marks: bool) -
 
     `takes_marks`: the backend knows what marks mean, and is told them.
     """
+    messages = _unbilled(request.messages) if BILLING in kinds else None
+    unmarks = MARKS in kinds and not takes_marks and (request.raw is None or _WORD in request.raw)
+    if messages is None and not unmarks:
+        return request, []
     fields: dict[str, Any] = {}
     found = []
-    if BILLING in kinds and (messages := _unbilled(request.messages)) is not None:
+    if messages is not None:
         fields["messages"] = messages
         found.append(BILLING)
-    if MARKS in kinds and not takes_marks and (request.raw is None or _WORD in request.raw):
+    if unmarks:
         marked = {"messages": fields.get("messages", request.messages), "tools": request.body.get("tools")}
         bare = {name: all_unmarked(value) for name, value in marked.items() if isinstance(value, list)}
         changed = {name: value for name, value in bare.items() if value is not marked[name]}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import is_not
+from operator import is_not, methodcaller
 
 from proxy.history.prefixes import Found, Known, Prefixes
 from proxy.neutral.request import Message, leading_system
 from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import Halt, RepairRules, mend, repair
+
+_ROLE = methodcaller("get", "role")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Tidy:
 
 def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Message], Sequence[str]]:
     """A history cleaned and mended, the same list if nothing was done, and what was mended; nothing is remembered of it."""
-    clean = clean_history(messages)
+    # Only what answers say is cleaned, which there is none of in a conversation that has just begun.
+    clean = clean_history(messages) if "assistant" in map(_ROLE, messages) else messages
     done, kinds = repair(clean, rules)
     return (done if kinds or any(map(is_not, messages, clean)) else messages), kinds
 

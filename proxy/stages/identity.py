@@ -23,8 +23,9 @@ def conversation_of(exchange: Exchange, request: Request) -> str:
 
     Another client may give the same name to another conversation: checkpoints are found by content alone.
     """
-    named = () if _ANY_NAME.isdisjoint(exchange.by_name) else map(exchange.header, _NAMED)
-    name = next(filter(None, named), request.conversation)
+    name = request.conversation
+    if not _ANY_NAME.isdisjoint(exchange.by_name):
+        name = next(filter(None, map(exchange.header, _NAMED)), name)
     if not name:
         return ""
     said = f"{exchange.tenant}|{name}".encode("utf-8", "surrogatepass")

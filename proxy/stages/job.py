@@ -149,10 +149,10 @@ class Job:
     """Of its summary, or of the one that it waits for."""
     alone: asyncio.Lock | None = field(default=None, init=False)
     """Held by the one such job that may go on."""
-    _budget: tuple[Fact[int] | None, Estimate | None, ContextBudget | None] = field(
-        default=(None, None, None), init=False
-    )
+    _budget: ContextBudget | None = field(default=None, init=False)
     """The budget, and the window and the estimate that it is for: it is asked for again and again."""
+    _window: Fact[int] | None = field(default=None, init=False)
+    _estimate: Estimate | None = field(default=None, init=False)
 
     @property
     def native(self) -> bool:
@@ -174,11 +174,10 @@ class Job:
     def budget(self) -> ContextBudget | None:
         """None while the window is not known: then nothing is managed."""
         window, estimate = self.profile.window or self.assumed, self.prompt.estimate
-        known_window, known_estimate, budget = self._budget
-        if window is not known_window or estimate is not known_estimate:
-            budget = None if window is None else self.options.budget(window.value, estimate.fixed)
-            self._budget = window, estimate, budget
-        return budget
+        if window is not self._window or estimate is not self._estimate:
+            self._window, self._estimate = window, estimate
+            self._budget = None if window is None else self.options.budget(window.value, estimate.fixed)
+        return self._budget
 
     @property
     def is_due(self) -> bool:
@@ -209,7 +208,8 @@ class Job:
     @property
     def offers_tools(self) -> bool:
         """Whether the client offers tools, or sends calls and results, in the forms for it."""
-        return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))
+        body = self.asked.body
+        return bool(body.get("tools") or body.get("functions"))
 
     @property
     def resumable(self) -> bool:

@@ -32,7 +32,7 @@ from proxy.stages.managing import Keeper
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
-from proxy.stages.shaping import limited, tell_shaped
+from proxy.stages.shaping import limited, limits_from_the_first, tell_shaped
 from proxy.stages.thinking import with_thinking
 from proxy.telemetry.events import Mended, Stabilised
 from proxy.telemetry.journal import Journal
@@ -88,6 +88,7 @@ class Preparer:
         backend = route.upstream.prober.known_backend
         marks = backend is None or backend.takes_marks
         asked, taken = stabilised(asked, options.stabilise, takes_marks=marks)
+        messages = asked.messages
         job = Job(
             exchange=exchange,
             journal=journal,
@@ -98,11 +99,11 @@ class Preparer:
             profile=await route.upstream.prober.profile(route.model),
             expected=expected,
             is_task=bool((exchange.header(b"x-task") or "").strip()),
-            scope="|".join((exchange.tenant, _lasting(asked), route.upstream.name, route.model)),
+            scope="|".join((exchange.tenant, _lasting(messages), route.upstream.name, route.model)),
         )
         if asked.kept is not None:
             job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
-        job.hands_over = asks_to_compact(asked.messages)
+        job.hands_over = asks_to_compact(messages)
         await self._prepare(job, emulate=False)
         if job.hands_over and job.is_due:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
@@ -139,7 +140,8 @@ class Preparer:
         known_by = [] if job.hands_over else links[-2::-1]
         checkpoint = await self._store.find(job.scope, known_by) if known_by else None
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
-        shown = await limited(job, wished)
+        limits = limits_from_the_first(job)
+        shown = wished if limits is None else await limited(wished, limits)
         history = shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
         short = short and history is shown and not job.restored
         fields = {} if checkpoint is None else narrowing(job, request, offer, sent, checkpoint)
@@ -182,8 +184,8 @@ class Preparer:
         else:
             request, made = shaped(asked, options, window)
         search = ""
-        if not job.is_task:
-            request, search = with_search(request, options, profile, alone=not emulate)
+        if options.recall == "tool" and not job.is_task:
+            request, search = with_search(request, profile, alone=not emulate)
         backend = job.known_backend
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, options, now=emulate, drops_functions=drops)
@@ -218,10 +220,10 @@ class Preparer:
         return self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
 
 
-def _lasting(asked: Request) -> str:
+def _lasting(messages: Sequence[Message]) -> str:
     """A digest of the client's own system prompt: what was summarised under another is not for this one."""
-    lead = leading_system(asked.messages)
-    return lasting_digest(asked.messages[:lead]) if lead else ""
+    lead = leading_system(messages)
+    return lasting_digest(messages[:lead]) if lead else ""
 
 
 def _is_small(request: Request) -> bool:
@@ -231,7 +233,8 @@ def _is_small(request: Request) -> bool:
 
 def _is_short(request: Request) -> bool:
     """Whether it is gone through faster than it is found again."""
-    return _is_small(request) and len(request.messages) < LEAST
+    raw = request.raw
+    return raw is not None and len(raw) <= _SMALL and len(request.messages) < LEAST
 
 
 def _as_text(

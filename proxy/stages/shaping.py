@@ -9,18 +9,22 @@ from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.shaping.shape import ShapedPart
 from proxy.shortening.ladder.cap import within_limits
+from proxy.shortening.policy import ResultLimits
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.telemetry.events import Shaped
 
 
-async def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
-    """A history with its results within the limits, where they hold from the first request on; else as it is."""
+def limits_from_the_first(job: Job) -> ResultLimits | None:
+    """The limits of results, where they hold from the first request on."""
     window = job.profile.window
     limits = None if window is None else job.options.limits_for(window.value)
-    if limits is None or not limits.from_the_first or limits.results is None:
-        return messages
-    return await apart(is_heavy(messages), within_limits, messages, limits.results)
+    return limits.results if limits is not None and limits.from_the_first else None
+
+
+async def limited(messages: Sequence[Message], limits: ResultLimits) -> Sequence[Message]:
+    """A history with its results within the limits."""
+    return await apart(is_heavy(messages), within_limits, messages, limits)
 
 
 async def tell_shaped(
