@@ -52,10 +52,11 @@ class Repeating:
             return 0, "tools"
         if then.system_digest != ticket.system_digest:
             return 0, "system"
-        common = _common(then.digests, ticket.digests)
-        if common == len(then.digests):
+        known, digests = then.digests, ticket.digests
+        # Behind a link that differs all do.
+        if not known or (len(known) <= len(digests) and known[-1] == digests[len(known) - 1]):
             return min(before.tokens, now.tokens), ""
-        prompt = job.prompt
+        prompt, common = job.prompt, _common(known, digests)
         costs = self._meter.costs(job.key, prompt.messages)
         same = now.tokens - sum(costs[len(prompt.system) + common :])
         return max(0, round(same)), "edited" if prompt.checkpoint is None else "shortened"
@@ -70,7 +71,5 @@ def tell_reused(job: Job, usage: Mapping[str, Any]) -> None:
 
 
 def _common(before: Sequence[bytes], now: Sequence[bytes]) -> int:
-    """How many links two chains have in common: behind one that differs all do."""
-    if 0 < len(before) <= len(now) and before[-1] == now[len(before) - 1]:
-        return len(before)
+    """How many links two chains have in common."""
     return bisect_left(range(min(len(before), len(now))), True, key=lambda at: before[at] != now[at])
