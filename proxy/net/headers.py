@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import TypeAlias
 
 import httpx
@@ -51,6 +52,7 @@ SESSION = b"spillway_session"
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
+_first, _second = itemgetter(0), itemgetter(1)
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
@@ -147,9 +149,12 @@ def said_otherwise(headers: Sequence[Header]) -> list[Header]:
     return made
 
 
-def response_headers(headers: Iterable[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
+def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
     """A backend's headers as the client may see them: all but what concerns the upstream connection."""
-    kept = [(name, value) for raw, value in headers if (name := _name_downstream(raw)) and name not in drop]
+    names = map(_name_downstream, map(_first, headers))
+    kept = [pair for pair in zip(names, map(_second, headers), strict=True) if pair[0]]
+    if drop:
+        kept = [pair for pair in kept if pair[0] not in drop]
     return _without_named(kept) if b"connection" in dict(kept) else kept
 
 
@@ -159,11 +164,11 @@ def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> lis
 
 
 @lru_cache(maxsize=512)
-def _name_downstream(raw: bytes) -> bytes | None:
-    """The name of a response's header in lower case; None for one that no client gets. `connection` may name others."""
+def _name_downstream(raw: bytes) -> bytes:
+    """The name of a response's header in lower case; empty for one that no client gets. `connection` may name others."""
     name = raw.lower()
     away = name in HOP_BY_HOP or name.startswith(_NOT_DOWNSTREAM)
-    return None if away and name != b"connection" else name
+    return b"" if away and name != b"connection" else name
 
 
 def _without_named(headers: Sequence[Header]) -> list[Header]:

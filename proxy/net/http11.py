@@ -26,7 +26,6 @@ JOIN_LIMIT = 64 * 1024
 """Bytes of body up to which head and body are copied together into one write."""
 BETWEEN = 128 * 1024
 """Bytes that may come without anything of the answer: its head, 1xx responses, what frames the body, trailers."""
-MOST_HEADERS = 1000
 
 
 class InvalidResponse(httpx.RemoteProtocolError):
@@ -74,7 +73,6 @@ class Connection(asyncio.Protocol):
         self._sent = self._has_head = self._complete = True
         self._keep_alive = False
         self._head_only = False
-        self._parsing_head = False
         self._paused = False
         self._chunks: list[bytes] = []
         self._size = self._between = 0
@@ -166,16 +164,23 @@ class Connection(asyncio.Protocol):
             await self._wait()
 
     @property
+    def at_end(self) -> bool:
+        """Whether the body is complete, and has been read."""
+        return self._complete and not self._chunks
+
+    @property
     def reusable(self) -> bool:
         """Whether the exchange ended cleanly and both sides leave the connection open."""
+        transport = self._transport
         return (
             self._complete
             and self._keep_alive
             and self._sent
             and self._error is None
             and not self._chunks
-            and self.connected
-            and self._buffered_out() == 0
+            and transport is not None
+            and not transport.is_closing()
+            and transport.get_write_buffer_size() == 0
         )
 
     @property
@@ -207,7 +212,7 @@ class Connection(asyncio.Protocol):
             raise httpx.ReadError("the connection was closed while it was idle")
         self.responded = False
         self.status, self.reason, self.headers = 0, b"", []
-        self._sent = self._parsing_head = True
+        self._sent = True
         self._between = 0
         self._has_head = self._complete = self._keep_alive = False
         self._head_only = head_only
@@ -215,9 +220,9 @@ class Connection(asyncio.Protocol):
         self._parser = HttpResponseParser(self)
         return self._transport
 
-    async def _wait(self) -> None:
+    def _wait(self) -> asyncio.Future[None]:
         self._waiter = self._loop.create_future()
-        await self._waiter
+        return self._waiter
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -260,9 +265,6 @@ class Connection(asyncio.Protocol):
                     await self._blocked
         except TimeoutError:
             raise httpx.WriteTimeout(f"the server read nothing for {seconds:g} s") from None
-
-    def _buffered_out(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _resume(self) -> None:
         self._paused = False
@@ -355,10 +357,8 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; those after the body (trailers) are dropped."""
-        if self._parsing_head:
+        if not self._has_head:
             self.headers.append((name, value))
-            if len(self.headers) > MOST_HEADERS:
-                raise ValueError(f"more than {MOST_HEADERS} headers")
 
     def on_headers_complete(self) -> None:
         """Take the head, unless it is that of a 1xx response."""
@@ -370,7 +370,6 @@ class Connection(asyncio.Protocol):
             self.reason, self.headers = b"", []
             return
         self.status = status
-        self._parsing_head = False
         self._has_head = True
         if self._head_only or status in BODILESS:
             self._complete = True

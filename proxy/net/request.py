@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator
 from collections.abc import Set as AbstractSet
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
 
 import httpx
 from typing_extensions import override
@@ -37,8 +36,7 @@ def build_request(
         content: the body; bytes can be sent again on a second connection, an iterable can't.
         target: path and query as they go on the wire, when they are not those of `url`.
     """
-    stream = httpx.ByteStream(content) if isinstance(content, bytes) else _Upload(content)
-    return _Request(method, url, headers, stream, {} if target is None else {"target": target})
+    return _Request(method, url, headers, content, target)
 
 
 class _Request(httpx.Request):
@@ -52,14 +50,20 @@ class _Request(httpx.Request):
         method: str,
         url: httpx.URL,
         headers: Headers,
-        stream: httpx.AsyncByteStream | httpx.ByteStream,
-        extensions: dict[str, Any],
+        content: bytes | AsyncIterable[bytes],
+        target: bytes | None,
     ) -> None:
         self.method = method
         self.url = url
         self.pairs = headers
-        self.stream = stream
-        self.extensions = extensions
+        self.given = content
+        self.extensions = {} if target is None else {"target": target}
+
+    @cached_property
+    @override
+    def stream(self) -> httpx.AsyncByteStream | httpx.ByteStream:  # type: ignore[override]  # an attribute there
+        content = self.given
+        return httpx.ByteStream(content) if isinstance(content, bytes) else _Upload(content)
 
     @cached_property
     @override
@@ -92,6 +96,13 @@ def framed_headers(request: httpx.Request) -> list[tuple[bytes, bytes]]:
     return kept
 
 
+def body_of(request: httpx.Request) -> bytes | None:
+    """The body; None where it is produced while it is sent."""
+    if isinstance(request, _Request):
+        return request.given if isinstance(request.given, bytes) else None
+    return b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else None
+
+
 class Heads:
     """Writes requests' lines and headers as they go on the wire; a header that comes again is found as it was written."""
 
@@ -113,21 +124,22 @@ class Heads:
         """
         url = request.url
         if url is not self._url:
-            self._url, self._host = url, url.netloc
+            self._url, self._host = url, b"Host: %b\r\n" % url.netloc
         pairs = request.pairs if isinstance(request, _Request) else request.headers.raw
         lines = [*map(self._lines.__getitem__, pairs)]
         given = _fill_in(lines, pairs, length) if b"" in lines else _NONE
-        first = b"%b %b HTTP/1.1" % (
-            request.method.encode("ascii"),
-            request.extensions.get("target") or url.raw_path,
-        )
-        if b"\n" in first or b"\r" in first:
-            raise _broken()
-        if b"host" not in given:
-            first += b"\r\nHost: " + self._host
-        if b"content-length" not in given:
-            lines.append(_framing(request.method, length))
-        return b"%b\r\n%b\r\n" % (first, b"".join(lines))
+        host = b"" if b"host" in given else self._host
+        framing = b"" if b"content-length" in given else _framing(request.method, length)
+        first = _first(request.method, request.extensions.get("target") or url.raw_path)
+        return b"".join((first, host, *lines, framing, b"\r\n"))
+
+
+@lru_cache(maxsize=64)
+def _first(method: str, target: bytes) -> bytes:
+    line = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
+    if line.count(b"\n") + line.count(b"\r") > 2:
+        raise _broken()
+    return line
 
 
 def _line(name: bytes, value: bytes) -> bytes:

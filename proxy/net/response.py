@@ -22,6 +22,10 @@ class Divertible(httpx.AsyncByteStream):
         """
         raise NotImplementedError
 
+    async def whole(self, limit: int) -> bytes | None:
+        """All that is left, after which it is closed; None: that is more than `limit` bytes."""
+        raise NotImplementedError
+
 
 def raw_headers(response: httpx.Response) -> Headers:
     """The headers; as they came, where nobody looked at them by name, who could have changed one."""

@@ -9,7 +9,7 @@ import httpx
 
 from proxy.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
 from proxy.net.inflate import UNDONE, Undecodable, encoding_of, undone
-from proxy.net.response import header_of
+from proxy.net.response import Divertible, header_of
 from proxy.wire.jsontext import dumps
 
 ERROR_BYTES = 256 * 1024
@@ -34,10 +34,18 @@ async def body_of(response: httpx.Response, limit: int) -> bytes:
         UpstreamTooLarge: it has more than `limit` bytes.
         UpstreamUnavailable, UpstreamTimeout: it broke off.
     """
-    body = bytearray()
-    if not await _take(response, body, limit):
+    stream = response.stream
+    if isinstance(stream, Divertible):
+        try:
+            whole = await stream.whole(limit)
+        except httpx.TransportError as error:
+            raise _lost(error) from None
+    else:
+        body = bytearray()
+        whole = bytes(body) if await _take(response, body, limit) else None
+    if whole is None:
         raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
-    return bytes(body)
+    return whole
 
 
 async def error_of(response: httpx.Response) -> bytes:
@@ -101,10 +109,14 @@ async def _take(response: httpx.Response, body: bytearray, limit: int) -> bool:
             body += part
             if len(body) > limit:
                 return False
-    except httpx.TimeoutException:
-        raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
     except httpx.TransportError as error:
-        raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
+        raise _lost(error) from None
     finally:
         await stream.aclose()
     return True
+
+
+def _lost(error: httpx.TransportError) -> UpstreamUnavailable:
+    if isinstance(error, httpx.TimeoutException):
+        return UpstreamTimeout("The backend fell silent in the middle of the answer.")
+    return UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial
+from operator import attrgetter
 from typing import TypeAlias, cast
 
 import aiohappyeyeballs
@@ -19,7 +20,7 @@ import httpx
 from typing_extensions import override
 
 from proxy.net.http11 import Connection
-from proxy.net.request import Heads, build_request
+from proxy.net.request import Heads, body_of, build_request
 from proxy.net.response import Divertible, PlainResponse
 
 __all__ = ["HttpTransport", "build_request", "open_transport"]
@@ -84,7 +85,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         self._url: httpx.URL | None = None
         self._url_origin: Origin = ("", "", None)
         """Of the URL before: taking one to pieces takes longer than finding a connection."""
-        self._idle: dict[Origin, deque[Connection]] = {}
+        self._idle = defaultdict[Origin, deque[Connection]](deque)
         self._busy: set[Connection] = set()
         self._stays: dict[tuple[Origin, bool], bool] = {}
         """Origin and whether the response was streamed, to whether the server leaves connections open after such."""
@@ -102,24 +103,24 @@ class HttpTransport(httpx.AsyncBaseTransport):
         """
         origin = self._origin(request.url)
         connect_timeout, read_timeout = self._timeouts(request)
-        if not isinstance(request.stream, httpx.ByteStream):
+        body = body_of(request)
+        if body is None:
             connection = await self._connect(origin, connect_timeout)
             return await self._upload(connection, request, read_timeout)
-        body = b"".join(request.stream)
         head = self._heads.head(request, len(body))
         repeatable = request.method in REPEATABLE
         kept = self._take(origin, self._keep_alive) if repeatable else self._take_fresh(origin)
-        if kept is not None:
+        while True:
+            connection = kept or await self._connect(origin, connect_timeout)
             try:
-                return await self._exchange(kept, request, head, body, read_timeout)
-            except (httpx.ReadError, httpx.RemoteProtocolError):
-                if kept.responded:
+                connection.start(head, body, read_timeout=read_timeout, head_only=request.method == "HEAD")
+                await connection.read_head()
+                return self._response(connection)
+            except BaseException as error:  # a kept connection may have ended before the request came
+                self.finish(connection)
+                if connection is not kept or not self._had_ended(kept, error, repeatable=repeatable):
                     raise
-                if not repeatable:
-                    self._stays[origin, kept.after_stream] = False
-                    raise
-        fresh = await self._connect(origin, connect_timeout)
-        return await self._exchange(fresh, request, head, body, read_timeout)
+            kept = None
 
     @override
     async def aclose(self) -> None:
@@ -137,16 +138,13 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     # -- exchanges -----------------------------------------------------------------------------------
 
-    async def _exchange(
-        self, connection: Connection, request: httpx.Request, head: bytes, body: bytes, read_timeout: float
-    ) -> httpx.Response:
-        try:
-            connection.start(head, body, read_timeout=read_timeout, head_only=request.method == "HEAD")
-            await connection.read_head()
-        except BaseException:
-            self.finish(connection)
-            raise
-        return self._response(connection)
+    def _had_ended(self, kept: Connection, error: BaseException, *, repeatable: bool) -> bool:
+        """Whether a kept connection broke before a byte of the response, and the request may be sent again."""
+        if kept.responded or not isinstance(error, (httpx.ReadError, httpx.RemoteProtocolError)):
+            return False
+        if not repeatable:
+            self._stays[kept.origin, kept.after_stream] = False
+        return repeatable
 
     async def _upload(
         self, connection: Connection, request: httpx.Request, read_timeout: float
@@ -190,10 +188,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
             connection.abort()
             return
         connection.after_stream = connection.streamed
-        idle = self._idle.setdefault(connection.origin, deque())
-        if not self._trusts(connection) and any(
-            other.after_stream == connection.after_stream for other in idle
-        ):
+        idle = self._idle[connection.origin]
+        if idle and not self._trusts(connection) and connection.after_stream in map(_after_stream, idle):
             connection.abort()  # one is enough to see what the server does
             return
         loop = asyncio.get_running_loop()
@@ -293,6 +289,9 @@ class HttpTransport(httpx.AsyncBaseTransport):
         return self._ssl_context
 
 
+_after_stream = attrgetter("after_stream")
+
+
 class _Download(Divertible):
     """The body of a response: bytes as they arrive, in pieces of whatever size."""
 
@@ -308,6 +307,22 @@ class _Download(Divertible):
     def divert(self, take: Callable[[bytes], bool]) -> None:
         if self._connection is not None:
             self._connection.taker = take
+
+    @override
+    async def whole(self, limit: int) -> bytes | None:
+        connection = self._connection
+        if connection is None:
+            return b""
+        try:
+            data = await connection.read()
+            if not connection.at_end:  # as most are that came with their head
+                body = bytearray(data)
+                while len(body) <= limit and (data := await connection.read()):
+                    body += data
+                data = bytes(body)
+        finally:
+            self._finish()
+        return data if len(data) <= limit else None
 
     async def __anext__(self) -> bytes:
         connection = self._connection

@@ -97,20 +97,17 @@ class Upstream:
             response = await self._transport.handle_async_request(
                 build_request(method, self._root, kept, body, target=target)
             )
-        except httpx.TimeoutException:
-            raise UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.") from None
-        except InvalidResponse as error:
-            self.prober.forget()
-            raise self._invalid(error) from None
         except httpx.TransportError as error:
-            self.prober.forget()
-            raise self._unreachable(error) from None
-        if response.status_code == 200 and self._authorization is None and self.prober.knows_little:
-            self._lend_key(kept)
-        if not 200 <= response.status_code < 600:
+            raise self._failed(error) from None
+        status = response.status_code
+        if status == 200:
+            if self._authorization is None and self.prober.knows_little:
+                self._lend_key(kept)
+            return response
+        if not 200 <= status < 600:
             await response.aclose()
-            raise self._invalid(f"a status of {response.status_code:03}")
-        if response.status_code in BODILESS:
+            raise self._invalid(f"a status of {status:03}")
+        if status in BODILESS:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response
 
@@ -125,7 +122,13 @@ class Upstream:
         for task in self.ahead if method != "GET" else ():
             task.cancel()
 
-    def _unreachable(self, error: httpx.TransportError) -> UpstreamUnavailable:
+    def _failed(self, error: httpx.TransportError) -> UpstreamInvalid | UpstreamUnavailable:
+        """What a request failed for; unless it only took too long, the server may be another one by now."""
+        if isinstance(error, httpx.TimeoutException):
+            return UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.")
+        self.prober.forget()
+        if isinstance(error, InvalidResponse):
+            return self._invalid(error)
         return UpstreamUnavailable(
             f"Backend {self.name} at {self.url} cannot be reached ({type(error).__name__}). "
             "Is it running? `spillway check` shows what answers."

@@ -6,6 +6,7 @@ decision (`proxy.backends.remedy`) on one account per client request, and what w
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 import httpx
@@ -111,9 +112,10 @@ class Attempts:
             ContextOverflow: less than a tenth of it is left.
         """
         cut = await cut_from_newest(job, job.prompt.history, self._meter)
-        if cut is not None:
-            job.journal.tell(cut)
-        return 0 if cut is None else cut.tokens
+        if cut is None:
+            return 0
+        job.journal.tell(cut)
+        return cut.tokens
 
     async def go_on(
         self,
@@ -242,16 +244,15 @@ class Attempts:
 
     # -- sending
 
-    async def _send(self, job: Job, why: str) -> httpx.Response:
-        request = job.prompt.request
-        backend = job.known_backend
-        reports = backend is not None and backend.reports_usage
-        job.usage_asked = job.options.ask_usage and may_ask_usage(request) and not reports
-        messages = None if job.prompt.untouched else job.prompt.messages
+    def _send(self, job: Job, why: str) -> Awaitable[httpx.Response]:
+        prompt = job.prompt
+        request = prompt.request
+        job.usage_asked = may_ask_usage(request) and job.options.ask_usage and not _reports_usage(job)
+        messages = None if prompt.untouched else prompt.messages
         body = written(request, messages, job.changed_fields(), ask_usage=job.usage_asked)
         encoded = body is request.raw and request.wire is not request.raw
         wire = request.wire if encoded and request.wire is not None else body
-        return await self._post(job, wire, why, stream=request.stream, encoded=encoded)
+        return self._post(job, wire, why, stream=request.stream, encoded=encoded)
 
     async def _post(
         self, job: Job, body: bytes, why: str, *, stream: bool, encoded: bool = False
@@ -282,6 +283,12 @@ class Attempts:
 
 _NONE: frozenset[bytes] = frozenset()
 _ENCODING = frozenset({b"content-encoding"})
+
+
+def _reports_usage(job: Job) -> bool:
+    """Whether the backend tells the usage of a stream unasked."""
+    backend = job.known_backend
+    return backend is not None and backend.reports_usage
 
 
 def _target(job: Job) -> bytes:

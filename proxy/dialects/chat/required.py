@@ -57,10 +57,10 @@ def completed(form: dict[str, Any]) -> dict[str, Any]:
 
 def _lacks_all(form: dict[str, Any]) -> bool:
     """Whether it has one choice, in whose message there is something, but nothing of what is required."""
-    choices = form.get("choices")
-    if not isinstance(choices, list) or len(choices) != 1 or not (message := _message(choices[0])):
-        return False
-    return "logprobs" not in choices[0] and "refusal" not in message and "annotations" not in message
+    match form:
+        case {"choices": [{"message": {} as message} as choice]} if message:
+            return "logprobs" not in choice and "refusal" not in message and "annotations" not in message
+    return False
 
 
 def _message(choice: Any) -> dict[str, Any] | None:
