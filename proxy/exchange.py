@@ -100,7 +100,7 @@ class Exchange:
         Raises:
             ShuttingDown: nothing new is begun.
         """
-        if self.draining:
+        if self._intake.draining:
             raise ShuttingDown("The server is being stopped; send the request to whatever takes its place.")
         self._task = asyncio.current_task()
 
@@ -146,10 +146,10 @@ class Exchange:
 
     def over(self) -> None:
         """The exchange is over: let go of what it held."""
-        self._task = None
-        self._intake.held -= self._held
-        self._intake.passed += self._held
-        self._held = 0
+        intake, held = self._intake, self._held
+        intake.held -= held
+        intake.passed += held
+        self._task, self._held = None, 0
 
     def who(self) -> dict[str, Any]:
         """Who asked, and with which headers."""
@@ -196,13 +196,13 @@ class Exchange:
             BodyTooLarge: it is larger.
             Overloaded: too much is held already.
         """
-        if self.tells_more_than(limit):
-            raise body_too_large(limit)
         if self._begun is None and self._client is not None and (rest := self._client.rest()) is not None:
             if len(rest) > limit:
                 raise body_too_large(limit)
             self.hold(len(rest))
             return rest
+        if self.tells_more_than(limit):
+            raise body_too_large(limit)
         parts: list[bytes] = []
         size, more = 0, True
         while more:

@@ -10,6 +10,8 @@ from functools import lru_cache
 from proxy.errors import Forbidden
 from proxy.net.headers import Header
 
+OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
+"""Headers that browsers send for a page; without them no page did."""
 _ELSEWHERE = (b"cross-site", b"same-site")
 _ANY = "*"
 _NAMES = re.compile(rb"[\w!#$%&'*+.^`|~, -]{0,4096}")
