@@ -78,7 +78,7 @@ class Exchange:
         self.query: bytes = scope.get("query_string", b"")
         if self.query:
             self.target += b"?" + self.query
-        self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self.headers: list[tuple[bytes, bytes]] = [*map(tuple, scope["headers"])]  # some servers' are lists
         self._first = dict(reversed(self.headers))
         self.id = _id_in(self._first.get(_ID))
         """The client's own `x-request-id` if it sent a sane one, else one of ours; every answer carries it."""

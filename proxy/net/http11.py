@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from proxy.net.framing import BODILESS, fault_in, has_body, is_chunked, is_framed
 from proxy.net.silence import Silence
-from proxy.net.sockets import is_readable
+from proxy.net.sockets import readable
 from proxy.net.tasks import spawn
 
 HIGH_WATER = 256 * 1024
@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._owner = owner
         self._transport: asyncio.Transport | None = None
+        self._readable: Callable[[], object] = lambda: True
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._blocked: asyncio.Future[None] | None = None
@@ -196,8 +197,7 @@ class Connection(asyncio.Protocol):
     @property
     def readable(self) -> bool:
         """Whether the socket has something that the loop has not yet told us: on an idle connection, most likely its end."""
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        return sock is None or is_readable(sock.fileno())
+        return self._transport is None or bool(self._readable())
 
     def abort(self) -> None:
         """Close the socket at once, dropping what was not sent."""
@@ -289,6 +289,7 @@ class Connection(asyncio.Protocol):
         if sock is not None:
             # A prompt may be processed for minutes without a byte; routers forget such connections.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._readable = readable(sock.fileno())
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -315,7 +316,7 @@ class Connection(asyncio.Protocol):
             if self._between > BETWEEN and not self._complete:
                 self._fail(InvalidResponse(f"{self._between} bytes with nothing of an answer"))
                 self.abort()
-        if not self._taken():
+        if self.taker is None or not self._taken():
             self._wake()
 
     @override

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
+from functools import partial
 
 if hasattr(select, "poll"):
 
-    def is_readable(fd: int) -> bool:
-        """Whether something has arrived, or the other side has closed."""
+    def readable(fd: int) -> Callable[[], object]:
+        """Tells, whenever it is called, whether something has arrived, or the other side has closed."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        return bool(poll.poll(0))
+        return partial(poll.poll, 0)
 
 else:  # Windows, where select takes any socket; elsewhere none above 1023
 
-    def is_readable(fd: int) -> bool:
-        """Whether something has arrived, or the other side has closed."""
-        return bool(select.select([fd], [], [], 0)[0])
+    def readable(fd: int) -> Callable[[], object]:
+        """Tells, whenever it is called, whether something has arrived, or the other side has closed."""
+        return lambda: select.select([fd], [], [], 0)[0]

@@ -85,7 +85,8 @@ class Attempts:
         bound_first(job)
         why = "first"
         while True:
-            await self.tell_left_out(job)
+            if job.prompt.history is not job.prompt.sent:
+                await self.tell_left_out(job)
             self._repeating.sent(job, first=why == "first")
             response = await self._send(job, why)
             if job.prompt.request.stream and is_event_stream(response):

@@ -31,6 +31,9 @@ from proxy.telemetry.events import FirstByte
 from proxy.wire.jsontext import dumps, loads
 
 _JSON = b"application/json"
+_OF_BODY = frozenset({b"content-length", b"content-encoding"})
+_OF_KIND = _OF_BODY | {b"content-type"}
+"""Headers of one body, and where another one may be of another kind."""
 
 
 @record(frozen=True, slots=True)
@@ -303,7 +306,7 @@ def _is_readable(response: httpx.Response, body: bytes) -> bool:
 
 def _with_body(whole: Whole, body: bytes, *, kind: bytes = b"") -> Whole:
     """The same response with another body, of another `kind` if one is given."""
-    gone = (b"content-length", b"content-encoding", b"content-type")[: 3 if kind else 2]
+    gone = _OF_KIND if kind else _OF_BODY
     headers = [header for header in whole.headers if header[0] not in gone]
     headers.append((b"content-length", b"%d" % len(body)))
     if kind:
