@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
@@ -15,7 +15,7 @@ from proxy.telemetry import events as e
 from proxy.telemetry.journal import Listener
 from proxy.telemetry.outcome import Outcome, owner
 from proxy.telemetry.summed import EVERY, Looked, WorkerPlace, render_all, write_into
-from proxy.telemetry.tally import Tally
+from proxy.telemetry.tally import ManyHistogram, Tally
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -214,9 +214,7 @@ class Metrics:
             (self._first_byte, tally.first_bytes),
         ):
             if values:
-                one = histogram.labels(*where)
-                for value in values:
-                    one.observe(value)
+                histogram.labels(*where).observe_all(values)
 
     def _summarised(self, outcome: Outcome, event: e.Summarised) -> None:
         self._inc(self._summaries, outcome, event.verdict)
@@ -272,10 +270,10 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"spillway_{name}", text, (*_NAMES, *labels), registry=self._registry)
 
-    def _histograms(self) -> tuple[Histogram, Histogram, Histogram, Histogram, Histogram]:
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+    def _histograms(self) -> tuple[ManyHistogram, ...]:
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> ManyHistogram:
             labels = (*_NAMES, *labels)
-            return Histogram(f"spillway_{name}", text, labels, buckets=buckets, registry=self._registry)
+            return ManyHistogram(f"spillway_{name}", text, labels, buckets=buckets, registry=self._registry)
 
         return (
             histogram("fill_ratio", "Prompt tokens as a fraction of the window.", _FILLS),

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.tally import ManyHistogram
 from tests.fakes import FakeModel, LlamaCppFake
 from tests.fakes.waiting import wait_until
 from tests.proxying import metric, running_proxy
@@ -121,6 +125,22 @@ def test_what_was_done_ahead_is_not_what_users_waited_for() -> None:
         wait_until(lambda: metric(proxy, "spillway_compaction_seconds_count"))
         (labels,) = metric(proxy, "spillway_compaction_seconds_count")
         assert 'when="ahead"' in labels
+
+
+@given(st.lists(st.sampled_from((0.0, 0.125, 0.25, 0.5, 1.0, 7.0))))
+def test_values_that_are_observed_together_count_as_one_by_one(values: list[float]) -> None:
+    shown = []
+    for together in (True, False):
+        registry = CollectorRegistry()
+        histogram = ManyHistogram("a_seconds", "A.", buckets=(0.125, 0.5, 1.0), registry=registry)
+        if together:
+            histogram.observe_all(values)
+        else:
+            for value in values:
+                histogram.observe(value)
+        (family,) = histogram.collect()
+        shown.append([each for each in family.samples if not each.name.endswith("_created")])
+    assert shown[0] == shown[1]
 
 
 def test_what_only_rises_is_a_counter() -> None:
