@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,23 @@ def test_what_was_said_about_usage(options: Any, wish: bool | None) -> None:
 )
 def test_answers_that_have_to_follow_a_format(fields: dict[str, Any], structured: bool) -> None:
     assert request(**fields).structured is structured
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"stream": True}, {"stream_options": {"include_usage": True}}, {"n": 2}, {"continue_final_message": True},
+        {"max_tokens": 5}, {"max_completion_tokens": 5}, {"n_predict": 5}, {"prompt_cache_key": "talk"},
+        {"response_format": {"type": "json_object"}}, {"grammar": "root ::= x"}, {"guided_regex": "x+"},
+    ],
+    ids=lambda said: next(iter(said)),
+)  # fmt: skip
+def test_a_field_says_the_same_alone_as_beside_others(said: dict[str, Any]) -> None:
+    def told(**fields: Any) -> Request:
+        return replace(request(**fields), body={}, raw=None, wire=None)
+
+    assert told(**said) == told(**{"n": 1, "stream": False, **said})
+    assert told(**said) != told(temperature=0.5) == told()
 
 
 def test_small_views() -> None:
