@@ -220,13 +220,13 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     def _take_fresh(self, origin: Origin) -> Connection | None:
         """A kept connection that is as good as a new one."""
-        kept = self._idle.get(origin, ())
-        now = asyncio.get_running_loop().time()
+        kept = self._idle[origin]
+        since = asyncio.get_running_loop().time() - self._fresh
         for connection in reversed(kept):
-            if connection.idle_since <= now - self._fresh:
+            if connection.idle_since <= since:
                 break
             if connection.connected and self._trusts(connection) and not connection.readable:
-                self._idle[origin].remove(connection)
+                kept.remove(connection)
                 self._busy.add(connection)
                 return connection
         return None
