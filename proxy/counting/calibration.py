@@ -199,21 +199,23 @@ class Calibration:
         present = list(filter(None, x))
         return math.sqrt(max(0.0, dot(_times(list(compress(self.covariance, x)), x), present)))
 
-    def update(self, x: Vector, tokens: float) -> None:
-        """Learn that what has features `x` took `tokens` (> 0) tokens."""
+    def update(self, x: Vector, tokens: float) -> float:
+        """Learn that what has features `x` took `tokens` (> 0) tokens; `deviation(x)` as it was before that."""
         scale = 1.0 / tokens
         z = [*map(mul, x, repeat(scale))]
         gain = _times(self.covariance, z)
         information = dot(gain, z)
+        deviation = math.sqrt(max(0.0, information)) * tokens
         noise = NOISE + ROUNDING * scale * scale
         error = 1.0 - dot(self.weights, z)
         if information < UNINFORMATIVE * noise and error * error < noise:
-            return
+            return deviation
         if error * error > SURPRISE * SURPRISE * (information + noise):
             self._doubt(z)
             gain = _times(self.covariance, z)
             information = dot(gain, z)
         self._apply(gain, information + noise, error)
+        return deviation
 
     def widen(self) -> None:
         """Take what was learned of texts as a guess again: the model seems to have changed."""

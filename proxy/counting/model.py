@@ -81,10 +81,9 @@ class ModelCounter:
         least = LEAST_SHARE if not x[FIRST] else LEAST_FRESH
         if predicted <= 0 or tokens < least * predicted:
             return
-        scale = self.margin.scale(predicted, self.calibration.deviation(x))
-        self.margin.learn((tokens - predicted) / scale)
+        deviation = self.calibration.update(x, tokens)
+        self.margin.learn((tokens - predicted) / self.margin.scale(predicted, deviation))
         self.recent.append((tokens - predicted, predicted))
-        self.calibration.update(x, tokens)
 
     def score(self, estimate: int, upper: int, reported: int) -> None:
         """Keep how good a whole estimate was."""

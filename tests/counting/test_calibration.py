@@ -53,6 +53,13 @@ def test_a_bare_request_is_what_its_template_begins_with() -> None:
         assert calibration.bare == calibration.predict(request_vector(tools=0, schema=0)) == max(0.0, first)
 
 
+def test_learning_tells_how_far_off_a_prediction_may_have_been() -> None:
+    calibration = neutral()
+    for tokens in (140.0, 111.0, 112.0, 112.0):
+        before = calibration.deviation(message(100, digits=10))
+        assert calibration.update(message(100, digits=10), tokens) == pytest.approx(before)
+
+
 def test_learns_the_cost_of_a_digit_and_of_a_template() -> None:
     rng, model = random.Random(1), neutral()
     for _ in range(60):
