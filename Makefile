@@ -14,6 +14,7 @@ PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tes
 WHOLE_TESTS := tests/settings tests/stages/test_completing.py tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
+# What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.
 # They go through every split and every length: what others reach already, so often that tracing it would take minutes.
 EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_anew_splits.py tests/answer/test_seam.py tests/shortening/test_linear.py tests/emulation/test_linear.py \
 	tests/emulation/test_every_cut.py

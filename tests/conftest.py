@@ -51,6 +51,18 @@ def pytest_collection() -> Generator[None, object, object]:
     return done
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what was given more time than is usual, so that in the end no worker is alone with one of the longest."""
+    usual = float(config.getini("timeout"))
+    items.sort(key=lambda item: _seconds(item) <= usual)
+
+
+def _seconds(item: pytest.Item) -> float:
+    """What a test was given on its own account."""
+    marker = item.get_closest_marker("timeout")
+    return 0.0 if marker is None else float(marker.args[0])
+
+
 def pytest_runtest_setup() -> None:
     if time.monotonic() > FUZZ_UNTIL:
         pytest.skip("FUZZ_MINUTES were over")

@@ -91,6 +91,7 @@ def test_how_the_bytes_are_read_makes_no_difference_to_identity(body: bytes, siz
     assert relayed(FAR, body, sizes) == body
 
 
+@pytest.mark.no_cover
 @given(bodies(odd_chunks()), sizes, st.sampled_from([Watch(strip_usage=True), FAR, CLOSE]), st.booleans())
 def test_any_stream_in_any_pieces_gives_the_same_commands(
     body: bytes, sizes: list[int], watch: Watch, adopted: bool
@@ -104,6 +105,7 @@ def test_any_stream_in_any_pieces_gives_the_same_commands(
     assert whole.answer.completion_tokens == pieces.answer.completion_tokens
 
 
+@pytest.mark.no_cover
 @given(bodies(odd_chunks()), bodies(odd_chunks()), sizes)
 def test_any_further_attempt_in_any_pieces_too(body: bytes, more: bytes, sizes: list[int]) -> None:
     def client(pieces: list[int]) -> bytes:
@@ -741,6 +743,7 @@ events = st.one_of(
 )
 
 
+@pytest.mark.no_cover
 @given(st.lists(events, max_size=25), st.booleans())
 def test_whatever_happens_the_table_holds_and_the_end_is_the_end(
     happened: list[StreamEvent], adopted: bool

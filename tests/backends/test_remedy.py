@@ -57,6 +57,7 @@ def test_a_full_pool_that_stays_full_is_taken_for_a_full_window() -> None:
     assert remedy(full, spent) is Remedy.SHORTEN
 
 
+@pytest.mark.no_cover
 @given(st.lists(refusals, min_size=60, max_size=120))
 def test_whatever_a_backend_refuses_a_request_is_sent_a_bounded_number_of_times(said: list[Refusal]) -> None:
     spent = Spent()

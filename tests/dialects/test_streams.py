@@ -61,6 +61,7 @@ def _word(event: Any) -> str:
 _WORDS = st.lists(st.text(min_size=1, max_size=4), max_size=20)
 
 
+@pytest.mark.no_cover
 @every
 @given(deltas=SAID, words=_WORDS, calls=st.integers(0, 2), cuts=sizes)
 def test_however_a_stream_is_cut_it_is_written_alike(
@@ -75,6 +76,7 @@ def test_however_a_stream_is_cut_it_is_written_alike(
     assert text_in(dialect, written) == expected
 
 
+@pytest.mark.no_cover
 @every
 @given(at=st.integers(1, 17), cuts=sizes)
 def test_an_answer_that_is_resumed_is_one(dialect: Dialect, at: int, cuts: list[int]) -> None:

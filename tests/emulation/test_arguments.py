@@ -14,6 +14,7 @@ from tests.emulation.test_tolerant import values
 ANYTHING = Checker(None)
 
 
+@pytest.mark.no_cover
 @given(st.dictionaries(st.text(), values))
 def test_arguments_that_are_json_stay_as_they_were_written(value: dict[str, Any]) -> None:
     text = json.dumps(value, indent=1, ensure_ascii=False)

@@ -78,6 +78,7 @@ def test_what_a_message_says_counts(one: Message, other: Message) -> None:
     assert message_digest(one) != message_digest(other)
 
 
+@pytest.mark.no_cover
 @given(histories(), histories())
 def test_a_link_stands_for_the_whole_beginning(one: list[Message], other: list[Message]) -> None:
     links = chain(one)

@@ -38,6 +38,7 @@ def system(*texts: str) -> str:
     return lasting_digest([{"role": "system", "content": text} for text in texts])
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("clock", CLOCKS)
 @given(one=moments, other=moments)
 def test_a_clock_changes_nothing(clock: str, one: datetime, other: datetime) -> None:
@@ -64,6 +65,7 @@ def test_names_of_runs_change_nothing(one: UUID, other: UUID) -> None:
         )
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "form",
     [

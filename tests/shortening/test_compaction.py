@@ -62,6 +62,7 @@ def agent(steps: int, words: int = 60) -> list[Message]:
 # -- the invariants, over random histories
 
 
+@pytest.mark.no_cover
 @given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5), st.booleans(), st.integers(0, 3))
 def test_every_compaction_keeps_the_invariants(
     messages: list[Message], share: float, limit_share: float, fails: bool, gain: int
@@ -94,6 +95,7 @@ def assert_mapping(messages: Sequence[Message], done: Compaction) -> None:
     assert done.covered in cut_points(messages)
 
 
+@pytest.mark.no_cover
 @given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5))
 def test_the_same_history_comes_out_the_same(messages: list[Message], share: float, limit: float) -> None:
     reduction = reduction_of(messages, total(messages) * share)
@@ -103,6 +105,7 @@ def test_the_same_history_comes_out_the_same(messages: list[Message], share: flo
     assert (list(first.messages), first.covered) == (list(second.messages), second.covered)
 
 
+@pytest.mark.no_cover
 @given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5))
 def test_a_history_that_was_brought_down_stays_as_it_is(
     messages: list[Message], share: float, limit: float
@@ -116,6 +119,7 @@ def test_a_history_that_was_brought_down_stays_as_it_is(
         assert asked == []
 
 
+@pytest.mark.no_cover
 @given(histories(), histories(longest=4), st.floats(0.1, 0.9))
 def test_a_conversation_goes_on_after_a_compaction(
     messages: list[Message], more: list[Message], share: float

@@ -64,6 +64,7 @@ def test_every_compaction_keeps_the_invariants(
         assert (again.covered, asked) == (0, [])
 
 
+@pytest.mark.no_cover
 @given(mixed_histories(), st.floats(0.05, 1.1))
 def test_a_loop_that_goes_on_is_compacted_again(messages: list[Message], share: float) -> None:
     first, _ = run(reduction_of(messages, total(messages) * share))

@@ -48,6 +48,7 @@ def assert_no_trace(messages: Sequence[Message], links: list[bytes], made: Compa
                 assert mark not in dumps([*replacement, *edited[covered:]]).decode()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("form", FORMS)
 @given(conversations(), st.floats(0.05, 0.9), st.sampled_from([10.0, 0.5, 0.2]), st.booleans())
 def test_no_trace_is_left_of_what_was_edited(

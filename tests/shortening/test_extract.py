@@ -71,6 +71,7 @@ def test_it_keeps_its_bound(limit: int) -> None:
     assert len(extracted(talk(), limit)) <= limit + headings
 
 
+@pytest.mark.no_cover
 @given(histories(), st.integers(0, 3000))
 def test_an_extract_of_an_extract_is_the_same_again(messages: list[Message], limit: int) -> None:
     made = extracted(messages, limit)

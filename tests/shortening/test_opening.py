@@ -152,6 +152,7 @@ def test_in_a_plain_chat_it_is_the_first_question() -> None:
     assert kept(messages) == ["Question 0?"]
 
 
+@pytest.mark.no_cover
 @given(histories(), st.floats(0, 1), st.booleans(), st.integers(0, 9))
 def test_what_stays_is_of_the_history_in_order_and_fits(
     messages: list[Message], share: float, others: bool, end: int

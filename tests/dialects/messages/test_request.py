@@ -207,6 +207,7 @@ _BLOCK = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.no_cover
 @given(
     st.lists(
         st.fixed_dictionaries(

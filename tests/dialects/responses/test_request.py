@@ -290,6 +290,7 @@ _ITEM = st.fixed_dictionaries({"type": st.sampled_from(_KINDS)}, optional=dict.f
 _FIELDS = dict.fromkeys(("tools", "tool_choice", "text", "reasoning", "instructions", "stream"), _JSON)
 
 
+@pytest.mark.no_cover
 @given(st.lists(_ITEM) | _JSON, st.fixed_dictionaries({}, optional=_FIELDS))
 def test_anything_is_read_or_refused(items: Any, fields: dict[str, Any]) -> None:
     try:

@@ -165,6 +165,7 @@ def test_every_ladder_is_deterministic_and_changes_nothing_the_second_time(
     assert list(twice.messages) == list(done.messages)
 
 
+@pytest.mark.no_cover
 @given(jobs())
 def test_a_budget_that_is_kept_is_left_alone(reduction: Reduction) -> None:
     kept = replace(reduction, budget=reduction.total)
@@ -204,6 +205,7 @@ def test_a_compaction_names_the_rungs_that_it_took() -> None:
         assert stopped.value.value.kind == "pruned"
 
 
+@pytest.mark.no_cover
 @given(tool_histories(), results_limits)
 def test_results_within_limits_are_the_same_on_every_turn(
     history: list[Message], limits: ResultLimits
