@@ -189,7 +189,8 @@ class Metrics:
             self._inc(self._recalled, outcome, by=outcome.recalled_tokens)
         if outcome.shaped:
             for kind, tokens in outcome.shaped.items():
-                self._inc(self._shaped, outcome, kind, by=tokens)
+                # A system prompt of the user's own may be longer than the client's; a counter only rises.
+                self._inc(self._shaped, outcome, kind, by=max(0, tokens))
         self._waiting += 1
         if self._waiting >= _MOST_PENDING:
             self._hand_on()
