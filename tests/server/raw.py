@@ -101,7 +101,14 @@ def chat(
 ) -> bytes:
     """A whole request for a chat completion of so many tokens, or of as many as come; packed, where its headers say so."""
     asked = {"model": "fake-model", "messages": [{"role": "user", "content": text}], "stream": stream}
-    body = json.dumps(asked if tokens is None else {**asked, "max_tokens": tokens}).encode()
+    return asking(
+        asked if tokens is None else {**asked, "max_tokens": tokens}, version=version, headers=headers
+    )
+
+
+def asking(asked: dict[str, Any], *, version: str = "1.1", headers: str = "") -> bytes:
+    """A whole request for a chat completion with this body; packed, where its headers say so."""
+    body = json.dumps(asked).encode()
     if "content-encoding: gzip" in headers:
         body = gzip.compress(body)
     head = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from proxy.net.tasks import running
@@ -25,6 +24,7 @@ from tests.fakes import (
     words,
 )
 from tests.proxying import read_stream, running_proxy
+from tests.server.raw import asking, connected
 
 WINDOW = 2048
 GO = [{"role": "user", "content": "go"}]
@@ -224,11 +224,10 @@ def test_when_the_client_leaves_the_backend_is_let_go(moment: str, stream: bool)
             {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)
         ]
         body = {"model": "m", "stream": stream, "messages": history if compacted else GO}
-        client = httpx.Client(base_url=proxy.url, timeout=httpx.Timeout(0.3, connect=5))
-        with pytest.raises(httpx.ReadTimeout):
-            client.post("/v1/chat/completions", json=body)
-        client.close()
-        wait_until(lambda: fake.cancelled == 1 and fake.active == 0, timeout=3)
+        with connected(proxy.url) as client:
+            client.send(asking(body))
+            gate.wait_reached()
+        wait_until(lambda: fake.cancelled == 1 and fake.active == 0)
         assert len(fake.chats()) == 1
 
 
@@ -243,11 +242,10 @@ def test_when_the_client_leaves_while_an_answer_goes_on(stream: bool) -> None:
         return replace(said, gate=gate) if question.prefix else said
 
     with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
-        client = httpx.Client(base_url=proxy.url, timeout=httpx.Timeout(1.5, connect=5))
-        with pytest.raises(httpx.ReadTimeout):
-            client.post("/v1/chat/completions", json={"model": "m", "stream": stream, "messages": GO})
-        client.close()
-        wait_until(lambda: fake.active == 0, timeout=3)
+        with connected(proxy.url) as client:
+            client.send(asking({"model": "m", "stream": stream, "messages": GO}))
+            gate.wait_reached()
+        wait_until(lambda: fake.active == 0)
         asked = len(fake.chats())
         assert fake.chats()[-1].json["continue_final_message"] is True
         wait_until(lambda: not [task for task in running() if not task.done()])
