@@ -351,7 +351,7 @@ class ClientConnection(asyncio.Protocol):
         """Close once the client has what was written: as long as it still sends, that is read and dropped."""
         transport = self._transport
         assert transport is not None
-        whole = self._phase in (Phase.ANSWERING, Phase.IDLE) and not self._pipeline
+        whole = self._phase is Phase.ANSWERING and not self._pipeline
         self._pipeline.clear()
         self._enter(Phase.LEAVING)
         self._heard = self._since

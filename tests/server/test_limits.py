@@ -274,6 +274,13 @@ def test_a_refusal_reaches_a_client_that_still_sends(path: str) -> None:
         assert response.getheader("connection") == "close"
 
 
+def test_the_refusal_of_blank_lines_without_end_reaches_a_client_that_still_sends() -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        assert client.flood(b"\r\n" * 50_000, 29 * MIB) >= 29 * MIB
+        response, _ = client.answer()
+        assert response.status == 431
+
+
 def test_a_client_that_does_not_read_is_given_up_and_its_backend_let_go() -> None:
     with (
         GenericFake(brain=walk(), tokens_per_chunk=400, window=10**9) as fake,
