@@ -210,12 +210,9 @@ class Connection(asyncio.Protocol):
     def _begin(self, *, head_only: bool) -> asyncio.Transport:
         if self._transport is None:
             raise httpx.ReadError("the connection was closed while it was idle")
-        self.responded = False
+        self.responded = self._has_head = self._complete = self._keep_alive = False
         self.status, self.reason, self.headers = 0, b"", []
-        self._sent = True
-        self._between = 0
-        self._has_head = self._complete = self._keep_alive = False
-        self._head_only = head_only
+        self._sent, self._between, self._head_only = True, 0, head_only
         # A parser for each response: after one to HEAD it would wait for a body that never comes.
         self._parser = HttpResponseParser(self)
         return self._transport
@@ -350,10 +347,13 @@ class Connection(asyncio.Protocol):
 
     # -- httptools callbacks -------------------------------------------------------------------------
 
-    def on_status(self, status: bytes) -> None:
-        """Take the reason phrase; it may come in pieces."""
+    def on_message_begin(self) -> None:
+        """Refuse a response that nobody asked for: its head would be taken for that of the one before."""
         if self._complete:
             raise ValueError("a second response")
+
+    def on_status(self, status: bytes) -> None:
+        """Take the reason phrase; it may come in pieces."""
         self.reason += status
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -75,6 +75,20 @@ async def test_a_connection_that_should_close_is_closed(answer: bytes) -> None:
         assert served.connections == 2
 
 
+@pytest.mark.parametrize("second", [b"HTTP/1.1 500\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 500\r\nx"])
+async def test_a_second_response_that_came_with_the_first_is_none(second: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OK + second)
+        await peer.gone()
+
+    async with serving(script) as served, opened() as transport:
+        for _ in range(2):
+            response = await transport.handle_async_request(post(served))
+            assert (response.status_code, await body_of(response)) == (200, b"ok")
+        assert served.connections == 2
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
 async def test_an_idempotent_request_on_a_dying_connection_is_sent_again_on_a_new_one(method: str) -> None:
     seen: list[tuple[int, bytes]] = []
