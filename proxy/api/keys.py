@@ -12,17 +12,15 @@ from proxy.wire.headers import Headers
 
 _PRESENTED = (b"authorization", b"x-api-key")
 """Where a key of ours is looked for."""
-_FEW = 64
-"""Headers of a request whose names are remembered: those of one client are the same each time."""
+_SHORT = 4096
+"""Bytes of names, or of credentials, that are remembered: those of one client are the same each time."""
 
 
 class Keys:
     """Spillway's own keys. They are compared by their digests, so that time tells neither their length nor their text."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._known = tuple(
-            (_digest(form), _tenant((key.encode(),))) for key in keys for form in key_bytes(key)
-        )
+        self._known = tuple((_digest(form), _tenant(key.encode())) for key in keys for form in key_bytes(key))
 
     def holder(self, headers: Headers) -> str | None:
         """The tenant whose key the request presents; None if it presents none of them."""
@@ -44,10 +42,11 @@ def presented(headers: Headers) -> bool:
 def sender(headers: Headers) -> str:
     """The tenant of a request that needs no key: whoever has the same credentials, for whichever backend they are."""
     if not headers:
-        return _tenant(())
+        return _tenant(b"")
     names, values = zip(*headers, strict=True)
-    found = _credentials(names) if len(names) <= _FEW else _found(names)
-    return _tenant(tuple(sorted([values[at] for at in found])))
+    found = _credentials(names) if len(b"".join(names)) <= _SHORT else _found(names)
+    given = b"\n".join(sorted([values[at] for at in found]))
+    return _remembered(given) if len(given) <= _SHORT else _tenant(given)
 
 
 def _found(names: Sequence[bytes]) -> tuple[int, ...]:
@@ -58,10 +57,12 @@ def _found(names: Sequence[bytes]) -> tuple[int, ...]:
 _credentials = lru_cache(maxsize=256)(_found)
 
 
-@lru_cache(maxsize=1024)
-def _tenant(credentials: tuple[bytes, ...]) -> str:
+def _tenant(credentials: bytes) -> str:
     """A digest: histories of different ones never meet."""
-    return blake2b(b"\n".join(credentials), digest_size=12, person=b"spillway-tenant").hexdigest()
+    return blake2b(credentials, digest_size=12, person=b"spillway-tenant").hexdigest()
+
+
+_remembered = lru_cache(maxsize=1024)(_tenant)
 
 
 def _digest(key: bytes) -> bytes:

@@ -13,18 +13,24 @@ from urllib.parse import unquote_to_bytes
 _CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|api-?key|subscription-key|token|secret)")
 _NOT_ONE = re.compile(rb".*(?:csrf|xsrf).*")
 _REMEMBERED = 256
-"""Bytes of a value that is remembered."""
+"""Bytes of a name or value that is remembered."""
 _LONG = 8
 """Characters of a key that nothing else has by chance; a shorter one is only found where it stands alone."""
 
 
-@lru_cache(maxsize=512)
 def is_credential(name: bytes) -> bool:
     """Whether clients say in this header who they are; `name` is lower case.
 
     Not in cookies, as far as language models go, and those of some backends come back changed every half hour.
     """
+    return _remembered(name) if len(name) <= _REMEMBERED else _is_credential(name)
+
+
+def _is_credential(name: bytes) -> bool:
     return _CREDENTIAL.fullmatch(name) is not None and _NOT_ONE.fullmatch(name) is None
+
+
+_remembered = lru_cache(maxsize=512)(_is_credential)
 
 
 def credential(value: bytes) -> bytes:

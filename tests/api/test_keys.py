@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 
 from hypothesis import given
@@ -24,3 +25,16 @@ def test_whoever_sends_the_same_credentials_is_the_same(
     random.shuffle(headers)
     assert sender(headers) == sender(credentials)
     assert sender([*headers, (b"authorization", b"another")]) != sender(headers)
+
+
+def test_what_is_long_is_not_kept() -> None:
+    """Whoever has no key could fill the memory with headers otherwise."""
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            of = b"%d" % number
+            sender([(b"authorization", of + b"x" * 50_000), (of + b"y" * 50_000 + b"-token", b"1")])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
