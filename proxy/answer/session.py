@@ -3,7 +3,7 @@
 The backend's frames are passed on as the bytes they came as. A frame that differs from an earlier one in nothing but a word is
 not even parsed; every token is counted all the same, so that a pause falls right at the pause point, between two chunks of text.
 After a pause the frames of the next attempt are rewritten to carry the first one's identity, so the client sees one answer. How
-the bytes were cut into reads makes no difference. `LEGAL` is the whole of it.
+the bytes were cut into reads makes no difference to what goes out. `LEGAL` is the whole of it.
 
 A backend that breaks off after the finish reason has broken off nothing: that answer ends in good order.
 """

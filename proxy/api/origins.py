@@ -14,6 +14,8 @@ OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
 """Headers that browsers send for a page; without them no page did."""
 _ELSEWHERE = (b"cross-site", b"same-site")
 _ANY = "*"
+_LONGEST = 256
+"""Bytes of an origin that is remembered: those of hosts' names are no longer."""
 _NAMES = re.compile(rb"[\w!#$%&'*+.^`|~, -]{0,4096}")
 """Names of headers with commas between them (RFC 9110, section 5.6.2)."""
 
@@ -24,8 +26,11 @@ class Origins:
     def __init__(self, listed: Sequence[str]) -> None:
         """`listed` are globs in lower case; `*` alone stands for every page there is."""
         self._listed = tuple(listed)
-        self.allowed = lru_cache(maxsize=256)(self._allowed)
+        self._known = lru_cache(maxsize=256)(self._allowed)
+
+    def allowed(self, origin: bytes) -> bool:
         """Whether a page of this origin may."""
+        return self._known(origin) if len(origin) <= _LONGEST else self._allowed(origin)
 
     def _allowed(self, origin: bytes) -> bool:
         return any(fnmatchcase(origin.decode("latin-1").lower(), glob) for glob in self._listed)

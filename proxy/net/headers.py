@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import lru_cache
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -53,6 +52,8 @@ _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
 _first, _second = itemgetter(0), itemgetter(1)
+_MOST, _LONGEST = 512, 128
+"""Names of a response's headers that are remembered, and bytes of one that is."""
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
@@ -151,7 +152,7 @@ def said_otherwise(headers: Sequence[Header]) -> list[Header]:
 
 def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
     """A backend's headers as the client may see them: all but what concerns the upstream connection."""
-    names = map(_name_downstream, map(_first, headers))
+    names = map(_downstream.__getitem__, map(_first, headers))
     kept = [pair for pair in zip(names, map(_second, headers), strict=True) if pair[0]]
     if drop:
         kept = [pair for pair in kept if pair[0] not in drop]
@@ -163,12 +164,21 @@ def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> lis
     return response_headers(raw_headers(response), drop=drop)
 
 
-@lru_cache(maxsize=512)
-def _name_downstream(raw: bytes) -> bytes:
-    """The name of a response's header in lower case; empty for one that no client gets. `connection` may name others."""
-    name = raw.lower()
-    away = name in HOP_BY_HOP or name.startswith(_NOT_DOWNSTREAM)
-    return b"" if away and name != b"connection" else name
+class _Downstream(dict[bytes, bytes]):
+    """The names of a response's headers in lower case, empty for one that no client gets; `connection` may name others."""
+
+    def __missing__(self, raw: bytes) -> bytes:
+        name = raw.lower()
+        away = name in HOP_BY_HOP or name.startswith(_NOT_DOWNSTREAM)
+        made = b"" if away and name != b"connection" else name
+        if len(raw) <= _LONGEST:
+            if len(self) >= _MOST:
+                self.clear()
+            self[raw] = made
+        return made
+
+
+_downstream = _Downstream()
 
 
 def _without_named(headers: Sequence[Header]) -> list[Header]:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.keys import sender
+from proxy.api.origins import Origins
+from proxy.net.headers import response_headers
 from proxy.wire.headers import Headers
 
 _OTHERS = st.tuples(st.sampled_from([b"host", b"accept", b"x-csrf-token", b"x-1"]), st.binary(max_size=3))
@@ -28,11 +30,14 @@ def test_whoever_sends_the_same_credentials_is_the_same(
 
 
 def test_what_is_long_is_not_kept() -> None:
-    """Whoever has no key could fill the memory with headers otherwise."""
+    """Whoever has no key, or a backend, could fill the memory with headers otherwise."""
+    origins = Origins(("https://*.example.com",))
     tracemalloc.start()
     try:
         for number in range(40):
             of = b"%d" % number
+            assert not origins.allowed(of + b"z" * 50_000)
+            response_headers([(of + b"n" * 50_000, b"1")])
             sender([(b"authorization", of + b"x" * 50_000), (of + b"y" * 50_000 + b"-token", b"1")])
         kept, _ = tracemalloc.get_traced_memory()
     finally:
