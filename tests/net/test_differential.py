@@ -26,8 +26,10 @@ LAXER = {
         rb"(?m)^HTTP/\d\.\d \d{3} [^\r\n]*[\x00-\x08\x0b-\x1f\x7f]"
     ),
     "more than 20 digits of a chunk's size": re.compile(rb"(?m)^0{15,}[0-9a-fA-F]+[;\r]"),
+    "blank lines before it": re.compile(rb"\A[\r\n]+HTTP/"),
 }
-"""Nobody is told the reason. Zeros in front of a chunk's size change nothing (RFC 9112, 7.1: `1*HEXDIG`)."""
+"""Nobody is told the reason. Zeros in front of a chunk's size change nothing (RFC 9112, 7.1: `1*HEXDIG`). A blank line may be
+the end of the response before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ METHODS = st.sampled_from(["GET", "GET", "POST", "HEAD"])
 @example(
     b"HTTP/1.1 199 x\r\ncontent-length: 19\r\n\r\nHTTP/1.1 200 OK\r\n\r\nHTTP/1.1 500 OK\r\n\r\n", [], "GET"
 )
+@example(b"\nHTTP/1.1 200\r\n\r\n5\r\n", [], "GET")
 @example(b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", [], "GET")
 def test_it_means_the_same_to_all_or_is_an_error(data: bytes, cuts: list[int], method: str) -> None:
     compare(data, cuts, method)
