@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from hmac import compare_digest
 
 from proxy.net.credentials import credential, is_credential, key_bytes
 from proxy.wire.headers import Headers
+from proxy.wire.memo import Memo
 
 _PRESENTED = (b"authorization", b"x-api-key")
 """Where a key of ours is looked for."""
@@ -44,9 +44,7 @@ def sender(headers: Headers) -> str:
     if not headers:
         return _tenant(b"")
     names, values = zip(*headers, strict=True)
-    found = _credentials(names) if len(b"".join(names)) <= _SHORT else _found(names)
-    given = b"\n".join(sorted([values[at] for at in found]))
-    return _remembered(given) if len(given) <= _SHORT else _tenant(given)
+    return _tenants[b"\n".join(sorted([values[at] for at in _credentials[names]]))]
 
 
 def _found(names: Sequence[bytes]) -> tuple[int, ...]:
@@ -54,7 +52,7 @@ def _found(names: Sequence[bytes]) -> tuple[int, ...]:
     return tuple([at for at, name in enumerate(names) if is_credential(name)])
 
 
-_credentials = lru_cache(maxsize=256)(_found)
+_credentials = Memo(_found, most=256, longest=_SHORT, size=lambda names: len(b"".join(names)))
 
 
 def _tenant(credentials: bytes) -> str:
@@ -62,7 +60,7 @@ def _tenant(credentials: bytes) -> str:
     return blake2b(credentials, digest_size=12, person=b"spillway-tenant").hexdigest()
 
 
-_remembered = lru_cache(maxsize=1024)(_tenant)
+_tenants = Memo(_tenant, most=1024, longest=_SHORT)
 
 
 def _digest(key: bytes) -> bytes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 
 from proxy.errors import Forbidden
 from proxy.net.headers import Header
+from proxy.wire.memo import Memo
 
 OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
 """Headers that browsers send for a page; without them no page did."""
@@ -26,11 +26,11 @@ class Origins:
     def __init__(self, listed: Sequence[str]) -> None:
         """`listed` are globs in lower case; `*` alone stands for every page there is."""
         self._listed = tuple(listed)
-        self._known = lru_cache(maxsize=256)(self._allowed)
+        self._known = Memo(self._allowed, most=256, longest=_LONGEST)
 
     def allowed(self, origin: bytes) -> bool:
         """Whether a page of this origin may."""
-        return self._known(origin) if len(origin) <= _LONGEST else self._allowed(origin)
+        return self._known[origin]
 
     def _allowed(self, origin: bytes) -> bool:
         return any(fnmatchcase(origin.decode("latin-1").lower(), glob) for glob in self._listed)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fnmatch import translate
-from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from proxy.backends import BACKENDS
 from proxy.errors import BadRequest
 from proxy.wire.lazy import lazy
+from proxy.wire.memo import Memo
 
 _PLAIN = lazy(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
 """Paths that every server reads in the same way."""
@@ -26,8 +26,7 @@ def path_of(target: bytes) -> str:
     Raises:
         BadRequest: it is no path, climbs out of where it begins, is no text, or is encoded over and over.
     """
-    path = target.partition(b"?")[0]
-    return _remembered(path) if len(path) <= _SHORT else _path_of(path)
+    return _paths[target.partition(b"?")[0]]
 
 
 def _path_of(path: bytes) -> str:
@@ -41,13 +40,19 @@ def _path_of(path: bytes) -> str:
     return "/" + "/".join(each for each in segments if each not in ("", ".")).lower()
 
 
-_remembered = lru_cache(maxsize=1024)(_path_of)
+_paths = Memo(_path_of, most=1024, longest=_SHORT)
 
 
-@lru_cache(maxsize=1024)
 def is_admin(method: str, path: str) -> bool:
     """Whether a request changes, or takes away, what a backend serves; `path` as `path_of` gives it."""
-    return _ADMIN.match(f"{method} {path}") is not None
+    return _admins[f"{method} {path}"]
+
+
+def _is_admin(asked: str) -> bool:
+    return _ADMIN.match(asked) is not None
+
+
+_admins = Memo(_is_admin, most=1024, longest=_SHORT)
 
 
 def _decoded(path: bytes) -> str:

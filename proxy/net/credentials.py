@@ -7,8 +7,9 @@ from base64 import b64decode
 from binascii import Error
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
 from urllib.parse import unquote_to_bytes
+
+from proxy.wire.memo import Memo
 
 _CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|api-?key|subscription-key|token|secret)")
 _NOT_ONE = re.compile(rb".*(?:csrf|xsrf).*")
@@ -23,14 +24,14 @@ def is_credential(name: bytes) -> bool:
 
     Not in cookies, as far as language models go, and those of some backends come back changed every half hour.
     """
-    return _remembered(name) if len(name) <= _REMEMBERED else _is_credential(name)
+    return _known[name]
 
 
 def _is_credential(name: bytes) -> bool:
     return _CREDENTIAL.fullmatch(name) is not None and _NOT_ONE.fullmatch(name) is None
 
 
-_remembered = lru_cache(maxsize=512)(_is_credential)
+_known = Memo(_is_credential, most=512, longest=_REMEMBERED)
 
 
 def credential(value: bytes) -> bytes:
@@ -56,14 +57,14 @@ class OwnKeys:
         short = b"|".join(re.escape(form) for form in forms if len(form) < _LONG)
         self._short = re.compile(rb"(?<![0-9A-Za-z])(?:%b)(?![0-9A-Za-z])" % short) if short else None
         # Most headers are the same in every request.
-        self._remembered = lru_cache(maxsize=2048)(self._are_in)
+        self._known = Memo(self._are_in, most=2048, longest=_REMEMBERED)
 
     def __bool__(self) -> bool:
         return bool(self._long or self._short)
 
     def are_in(self, value: bytes) -> bool:
         """Whether a header's value or a parameter holds one: as it is, percent-encoded, or as Basic's user or password."""
-        return self._remembered(value) if len(value) <= _REMEMBERED else self._are_in(value)
+        return self._known[value]
 
     def _are_in(self, value: bytes) -> bool:
         if self._found(value) or (b"%" in value and self._found(unquote_to_bytes(value))):

@@ -12,6 +12,7 @@ from proxy.net.credentials import OwnKeys, is_credential
 from proxy.net.inflate import UNDONE
 from proxy.net.response import raw_headers
 from proxy.wire.headers import Remembered
+from proxy.wire.memo import Memo
 
 Header = tuple[bytes, bytes]
 Accept: TypeAlias = Callable[[bytes], bytes]
@@ -19,6 +20,8 @@ Accept: TypeAlias = Callable[[bytes], bytes]
 
 AS_JSON: Header = (b"content-type", b"application/json")
 """Of a body that is JSON."""
+OF_ENCODING = frozenset({b"content-encoding"})
+"""What does not hold for a body that was decoded."""
 
 # RFC 9110, section 7.6.1, and what concerns only one of the two connections.
 HOP_BY_HOP = frozenset(
@@ -52,8 +55,6 @@ _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
 _first, _second = itemgetter(0), itemgetter(1)
-_MOST, _LONGEST = 512, 128
-"""Names of a response's headers that are remembered, and bytes of one that is."""
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
@@ -164,21 +165,14 @@ def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> lis
     return response_headers(raw_headers(response), drop=drop)
 
 
-class _Downstream(dict[bytes, bytes]):
-    """The names of a response's headers in lower case, empty for one that no client gets; `connection` may name others."""
-
-    def __missing__(self, raw: bytes) -> bytes:
-        name = raw.lower()
-        away = name in HOP_BY_HOP or name.startswith(_NOT_DOWNSTREAM)
-        made = b"" if away and name != b"connection" else name
-        if len(raw) <= _LONGEST:
-            if len(self) >= _MOST:
-                self.clear()
-            self[raw] = made
-        return made
+def _name_downstream(raw: bytes) -> bytes:
+    """The name of a response's header in lower case; empty for one that no client gets. `connection` may name others."""
+    name = raw.lower()
+    away = name in HOP_BY_HOP or name.startswith(_NOT_DOWNSTREAM)
+    return b"" if away and name != b"connection" else name
 
 
-_downstream = _Downstream()
+_downstream = Memo(_name_downstream, most=512, longest=128)
 
 
 def _without_named(headers: Sequence[Header]) -> list[Header]:

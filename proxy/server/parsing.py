@@ -6,7 +6,6 @@ left as strict as it comes.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -16,6 +15,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from proxy.asgi import Scope
 from proxy.errors import BadRequest, ClientError, HeadTooLarge, NotImplementedHere, WebSocketRefused
 from proxy.wire.headers import Headers
+from proxy.wire.memo import Memo
 
 _OF_UPGRADES = (b"upgrade", b"http2-settings")
 _SHORT = 256
@@ -112,7 +112,7 @@ class Parsing:
         version, named = parser.get_http_version(), dict(headers)
         if version != "1.1" or b"transfer-encoding" in named:
             _check(version, headers)
-        path, raw_path, query = _remembered(self._url) if len(self._url) <= _SHORT else _parts(self._url)
+        path, raw_path, query = _targets[self._url]
         told = {
             "http_version": version,
             "method": parser.get_method().decode("ascii"),
@@ -174,7 +174,7 @@ def _parts(url: bytes) -> tuple[str, bytes, bytes]:
     return unquote(text) if "%" in text else text, path, parsed.query or b""
 
 
-_remembered = lru_cache(maxsize=256)(_parts)
+_targets = Memo(_parts, most=256, longest=_SHORT)
 
 
 def _check(version: str, headers: Headers) -> None:

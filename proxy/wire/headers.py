@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
+from proxy.wire.memo import Memo
+
 T = TypeVar("T")
 
 MOST = 256
@@ -23,21 +25,16 @@ def joined(headers: Headers) -> dict[bytes, bytes]:
     return made
 
 
-class Remembered(dict[tuple[bytes, bytes], T]):
+class Remembered(Memo[tuple[bytes, bytes], T]):
     """What is made of a header, by the header: nearly all of what a client sends comes again with its next request.
 
-    Look it up with `[]`, which makes what is not known yet. It holds credentials, so it belongs to whoever may see them.
+    It holds credentials, so it belongs to whoever may see them.
     """
 
     def __init__(self, make: Callable[[bytes, bytes], T]) -> None:
-        super().__init__()
-        self._make = make
+        super().__init__(lambda header: make(*header), most=MOST, longest=LONGEST, size=_bytes_of)
 
-    def __missing__(self, header: tuple[bytes, bytes]) -> T:
-        name, value = header
-        made = self._make(name, value)
-        if len(name) + len(value) <= LONGEST:
-            if len(self) >= MOST:
-                self.clear()
-            self[header] = made
-        return made
+
+def _bytes_of(header: tuple[bytes, bytes]) -> int:
+    name, value = header
+    return len(name) + len(value)
