@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from proxy.answer.answer import Answer
 from proxy.exchange import unique
 from proxy.history.checkpoint import Checkpoint
-from proxy.live.record import BASE, HEADS, MOST_EVENTS, PER_EVENT, Note, Record, Talk, Way
+from proxy.live.record import HEADS, MOST_EVENTS, PER_EVENT, Note, Record, Talk, Way
 from proxy.live.savings import Accounts
 from proxy.neutral.request import text_of
 from proxy.stages.job import Job
@@ -75,7 +75,6 @@ class Book:
         self._stop: Callable[[], None] | None = None
         """Stops hearing what only those who look have to know."""
         self._limit = limit
-        self._half = limit // 2
         self._told = self._bodies = 0
         """Bytes that all of it takes, about, without bodies, and that these take."""
         self._number = 0
@@ -309,10 +308,10 @@ class Book:
     def _keep(self, record: Record) -> None:
         """Keep what has ended, and let go of the oldest: of requests where they alone take half of the room, and then of bodies."""
         self._ended.append(record)
-        self._told += BASE + PER_EVENT * len(record.outcome.story)
+        self._told += record.size
         if record.bodies is not None:
             self._bodies += record.bodies.size
-        while len(self._ended) > MOST or self._told > self._half:
+        while len(self._ended) > MOST or self._told > self._limit // 2:
             self._forget(self._ended.popleft())
         while self._told + self._bodies > self._limit and self._stripped < len(self._ended):
             self._strip(self._ended[self._stripped])
@@ -334,7 +333,7 @@ class Book:
         if self._stripped:
             self._stripped -= 1
         self._strip(record)
-        self._told -= BASE + PER_EVENT * len(record.outcome.story)
+        self._told -= record.size
         talk = record.talk
         if talk is None:
             return

@@ -119,6 +119,11 @@ class Record:
         self.at = at
 
     @property
+    def size(self) -> int:
+        """Bytes that it takes without its bodies, about."""
+        return BASE + PER_EVENT * len(self.outcome.story)
+
+    @property
     def since(self) -> float:
         """When it came, on the clock of the journals."""
         return self.outcome.since

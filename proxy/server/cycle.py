@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from proxy.asgi import AsgiMessage, Receive, Scope, SendMessage
 from proxy.errors import InternalError, SpillwayError
+from proxy.net.framing import BODILESS
 from proxy.net.headers import AS_JSON
 from proxy.server.limits import BODY_BUFFER, JOINED
 from proxy.wire.headers import Headers
@@ -21,8 +22,6 @@ _log = logging.getLogger("spillway.server")
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _OURS = frozenset({b"connection", b"transfer-encoding"})
 """Headers that are written here."""
-_BODILESS = (204, 304)
-"""Statuses of answers that have no body."""
 _DISCONNECT: AsgiMessage = {"type": "http.disconnect"}
 
 
@@ -284,7 +283,7 @@ class Cycle:
         """How the end of the body is told (RFC 9112, section 6.3), and what becomes of the connection: header lines."""
         old = self.scope["http_version"] == "1.0"
         told = b""
-        if status in _BODILESS or self.scope["method"] == "HEAD":
+        if status in BODILESS or self.scope["method"] == "HEAD":
             self._bodiless, self._left = True, None
         elif self._left is None:
             self._chunked = not old

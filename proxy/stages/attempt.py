@@ -18,7 +18,7 @@ from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
 from proxy.errors import UpstreamUnavailable
-from proxy.net.headers import decodable, uncompressed
+from proxy.net.headers import OF_ENCODING, decodable, uncompressed
 from proxy.net.inflate import readable
 from proxy.net.responses import body_of, error_of, is_event_stream, plain_error
 from proxy.shortening.continuation import ContinuationRequest
@@ -260,7 +260,7 @@ class Attempts:
     ) -> httpx.Response:
         # A stream is watched as it comes; no local backend compresses one.
         accept = uncompressed if stream else decodable
-        drop = _NONE if encoded else _ENCODING
+        drop = _NONE if encoded else OF_ENCODING
         job.posted, job.posts = body, job.posts + 1
         job.journal.tell(Sent(why, stream))
         headers = job.journal.carried(job.exchange.headers)
@@ -283,7 +283,6 @@ class Attempts:
 
 
 _NONE: frozenset[bytes] = frozenset()
-_ENCODING = frozenset({b"content-encoding"})
 
 
 def _reports_usage(job: Job) -> bool:

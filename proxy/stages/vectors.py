@@ -6,7 +6,7 @@ from proxy.dialects.ollama.embedding import UPSTREAM_PATH, answered, asked_of_ba
 from proxy.dialects.ollama.writing import refused
 from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
-from proxy.net.headers import AS_JSON, decodable, said_otherwise
+from proxy.net.headers import AS_JSON, OF_ENCODING, decodable, said_otherwise
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, error_of, plain_body, plain_error
 from proxy.options import Options
@@ -15,8 +15,6 @@ from proxy.stages.passing import failure, pass_to
 from proxy.stages.routing import Router, has_path
 from proxy.telemetry.events import FirstByte, Routed, Sent
 from proxy.telemetry.journal import Journal
-
-_ENCODING = frozenset({b"content-encoding"})
 
 
 async def embed(exchange: Exchange, journal: Journal, router: Router, options: Options) -> None:
@@ -39,7 +37,7 @@ async def embed(exchange: Exchange, journal: Journal, router: Router, options: O
         headers = journal.carried(said_otherwise(exchange.headers))
         try:
             response = await route.upstream.send(
-                "POST", UPSTREAM_PATH, headers, body, drop=_ENCODING, accept=decodable
+                "POST", UPSTREAM_PATH, headers, body, drop=OF_ENCODING, accept=decodable
             )
             journal.tell(FirstByte())
             if response.status_code != 200:

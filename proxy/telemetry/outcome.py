@@ -189,14 +189,9 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Whether it was forwarded, or passed on, and answered, and nothing else happened."""
-        return not (
-            self.error is not None
-            or self.status >= 400
-            or self.attempts > 1
-            or (self.compactions or self.pauses or self.refusals or self.unfinished or self.stopped)
-            or (self.recalled or self.left_out)
-            or (self.malformed_calls or self.leaked_calls or self.repeated_calls)
-        )
+        odd = self.unfinished or self.stopped
+        eventful = self.handled or self.refusals or odd or self.recalled or self.left_out or self.mended_calls
+        return not eventful and self.error is None and self.status < 400
 
 
 def _received(outcome: Outcome, event: e.Received, _: float) -> None:

@@ -59,8 +59,8 @@ class Tally:
                 self.reused = (self.reused or 0) + reused
                 if prompt := prompt or sent or 0:
                     self.reuses.append(min(1.0, reused / prompt))
-        if sent is not None and outcome.window is not None:
-            self.fills.append(sent / outcome.window)
+        if (fill := outcome.fill) is not None:
+            self.fills.append(fill)
         if outcome.first_byte is not None:
             self.first_bytes.append(outcome.first_byte)
 
