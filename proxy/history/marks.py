@@ -39,6 +39,8 @@ _MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, GOES_ON, INSTRUCTION, RECALL
 _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
 _HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
 _RULE = "- "
+_BRACKET = "["
+"""Which they all begin with: one character is found a hundred times as fast as four texts."""
 
 
 def defanged(text: str) -> str:
@@ -49,7 +51,7 @@ def defanged(text: str) -> str:
 
 def forges_block(text: str) -> bool:
     """Whether a text has a mark in it of a block that Spillway writes."""
-    return any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END))
+    return _BRACKET in text and any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END))
 
 
 def is_summary(message: Message) -> bool:

@@ -24,6 +24,7 @@ _WHOLE_KEY = 4096
 """Characters up to which a text stands for itself in a key."""
 _PER_MESSAGE = 500
 """Bytes that a message takes beside its texts, about."""
+_TEXT = {str}
 _DEPTH = 12
 """Levels of nesting up to which messages are compared."""
 
@@ -80,12 +81,15 @@ class Found(Generic[T]):
         known, common, new = self.known, self.common, self.new
         if known is not None and value is known.value and common == len(known.messages) == len(self.messages):
             return known
-        size = sum(map(_size, new)) + each * len(new)
+        texts = [*map(_texts, new)]
+        others = {at: message for at, message in enumerate(new) if texts[at] is None}
+        size: float = sum(filter(None, texts)) + each * len(new)
+        size += sum(map(_size, others.values()))
         size += known.size * common / len(known.messages) if known is not None else 0
         if not self.messages or size > limit or size == math.inf:
             return None
         odd = {at: data for at, data in known.odd.items() if at < common} if known is not None else {}
-        odd |= {at: dumps(message) for at, message in enumerate(new, common) if not _is_text(message)}
+        odd |= {common + at: dumps(message) for at, message in others.items() if not _is_text(message)}
         return Known([*self.shared, *new], value, odd, size)
 
 
@@ -127,6 +131,14 @@ class Prefixes(Generic[T]):
         while self._bytes > self.limit:
             _, dropped = self._groups.popitem(last=False)
             self._bytes -= sum(branch.size for branch in dropped)
+
+
+def _texts(message: Any) -> int | None:
+    """Characters of a message in which there are texts and nothing else; None for any other."""
+    if not isinstance(message, dict):
+        return None
+    values = message.values()
+    return sum(map(len, values)) if {*map(type, values)} == _TEXT else None
 
 
 def _size(value: Any, depth: int = _DEPTH) -> float:

@@ -10,11 +10,11 @@ import ctypes
 from collections.abc import Callable
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-APART = 512 * 1024
+APART = 8 * 2**20
 """Bytes from which a piece of memory is one of its own, and so goes back when it is freed; glibc would raise that to 32 MiB
 once it has seen such pieces freed. More than what a socket is read by at a time (256 KiB): the system would clear the pages of
 each piece anew, which takes a tenth of what a chunk costs."""
-_KEPT = 4 * 2**20
+_KEPT = 16 * 2**20
 """Bytes at the end of the heap that stay there when they are free, for the same reason."""
 
 

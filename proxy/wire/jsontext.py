@@ -120,7 +120,7 @@ _SLICE = 256 * 1024
 
 def may_hold_more(data: bytes, values: int) -> bool:
     """Whether JSON may hold more than so many values, at a glance: what stands in strings is counted, too."""
-    return _values(data) > values
+    return _values(data, values) > values
 
 
 def holds_more(data: bytes, values: int) -> bool:
@@ -137,7 +137,7 @@ def holds_more(data: bytes, values: int) -> bool:
             end += 1  # what it escapes belongs to it
         pieces = data[at:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside = b"".join(pieces[inside::2])
-        count += _values(outside)
+        count += _values(outside, values)
         if count > values:
             return True
         inside ^= len(pieces) % 2 == 0
@@ -145,6 +145,12 @@ def holds_more(data: bytes, values: int) -> bool:
     return False
 
 
-def _values(data: bytes) -> int:
-    """How many there are at most; what stands in strings is counted, too."""
-    return data.count(b",") + 2 * (data.count(b"{") + data.count(b"["))
+def _values(data: bytes, enough: int) -> int:
+    """How many there are at most; what stands in strings is counted, too. Not counted on where there are more than enough.
+
+    Taking few bytes out of many is an order of magnitude faster than counting them.
+    """
+    size, most = len(data), enough + 1
+    without = (len(data.replace(mark, b"", most)) for mark in (b",", b"{", b"["))
+    values, objects, lists = (size - left for left in without)
+    return values + 2 * (objects + lists)
