@@ -6,6 +6,7 @@ from typing import Any
 
 HEAVY = 64 * 1024
 """Weight from which something is not gone through on the loop: some milliseconds, 50 at the very worst."""
+_TEXT = {str}
 _EACH = 64
 """What a value weighs besides its characters."""
 
@@ -20,8 +21,13 @@ def is_heavy(value: Any, limit: int = HEAVY) -> bool:
             left -= len(value)
         elif kind is dict or kind is list:
             left -= _EACH * len(value)
-            if left >= 0:
-                stack.extend(value.values() if kind is dict else value)
+            if left < 0:
+                return True
+            parts = value.values() if kind is dict else value
+            if {*map(type, parts)} == _TEXT:  # as most messages
+                left -= sum(map(len, parts))
+            else:
+                stack.extend(parts)
         if left < 0:
             return True
     return False
