@@ -183,7 +183,7 @@ class Relay:
             try:
                 await (self._stream(job) if job.prompt.request.stream else self._whole(job))
             finally:
-                leave(job)
+                await leave(job)
                 if job.hands_over:  # what comes next is another history
                     self.handing_over.keep(job)
                 else:

@@ -90,6 +90,7 @@ class Attempts:
             self._repeating.sent(job, first=why == "first")
             response = await self._send(job, why)
             if job.prompt.request.stream and is_event_stream(response):
+                job.opened = response
                 return response, None
             body = await self._read(job, response)
             refusal = self._judged(job, response, body)
@@ -144,6 +145,7 @@ class Attempts:
         response = await self._post(job, dumps(body | bound), how.value if how else why, stream=True)
         plain = readable(response) if is_event_stream(response) else None
         if plain is not None:
+            job.opened = plain
             return Attempted(plain, estimate, ask, min(bound.values(), default=None))
         said = await self._read(job, response)
         final = response.status_code >= 500 or response.status_code in _FINAL

@@ -66,6 +66,8 @@ class _Run:
     """Of the first attempt."""
     first: dict[str, object] | None = None
     cut: bool = False
+    opened: httpx.Response | None = None
+    """The last one: closed with the request, wherever it ends."""
 
 
 class Completer:
@@ -102,7 +104,12 @@ class Completer:
                 return
             journal.tell(Routed(route.upstream.name, route.model))
             budget = self._options.for_model(route.model).budget(window.value)
-            await self._complete(_Run(exchange, journal, asked, route, budget, asked.prompt))
+            run = _Run(exchange, journal, asked, route, budget, asked.prompt)
+            try:
+                await self._complete(run)
+            finally:
+                if run.opened is not None:
+                    await run.opened.aclose()
 
     async def _complete(self, run: _Run) -> None:
         await self._counting.meter.warm(run.route.key)
@@ -163,7 +170,7 @@ class Completer:
         exchange, upstream = run.exchange, run.route.upstream
         run.journal.tell(Sent(why, run.asked.stream))
         try:
-            return await upstream.send(
+            run.opened = await upstream.send(
                 "POST",
                 exchange.target,
                 run.journal.carried(exchange.headers),
@@ -173,6 +180,7 @@ class Completer:
         except UpstreamUnavailable as error:
             run.journal.tell(failure(error))
             raise
+        return run.opened
 
     async def _next(self, run: _Run, ended: CompletionPiece) -> httpx.Response | None:
         """The next attempt, if the window ended this one and there is more to say; None: the answer is at its end."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import httpx
+
 from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile
 from proxy.backends.remedy import Spent
@@ -145,6 +147,8 @@ class Job:
     posted: bytes = field(default=b"", init=False)
     """What was sent for it last, and how often something was."""
     posts: int = field(default=0, init=False)
+    opened: httpx.Response | None = field(default=None, init=False)
+    """The stream that was opened for it last: closed with it, wherever it ends."""
     progress: Progress = field(default_factory=Progress, init=False)
     """Of its summary, or of the one that it waits for."""
     alone: asyncio.Lock | None = field(default=None, init=False)

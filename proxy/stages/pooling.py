@@ -32,8 +32,10 @@ class SharedPool:
             await asyncio.sleep(BREATH * job.spent.waits)
 
 
-def leave(job: Job) -> None:
-    """The job is over: the next one may go on."""
+async def leave(job: Job) -> None:
+    """The job is over, maybe with an answer just opened that nobody reads: nothing goes on for it, the next one may go on."""
+    if job.opened is not None:
+        await job.opened.aclose()
     if job.alone is not None:
         job.alone.release()
         job.alone = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.net.tasks import running
+from proxy.stages.client_stream import ClientStream
 from tests.fakes import (
     FAKES,
     HEADERS,
@@ -23,6 +28,7 @@ from tests.fakes import (
     walk,
     words,
 )
+from tests.fakes.waiting import PATIENCE
 from tests.proxying import read_stream, running_proxy
 from tests.server.raw import asking, connected
 
@@ -250,6 +256,32 @@ def test_when_the_client_leaves_while_an_answer_goes_on(stream: bool) -> None:
         assert fake.chats()[-1].json["continue_final_message"] is True
         wait_until(lambda: not [task for task in running() if not task.done()])
         assert len(fake.chats()) == asked
+
+
+def test_when_the_client_leaves_as_the_next_attempt_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been opened, and nobody reads it yet: its backend would say all of it, to nobody."""
+    opened = threading.Event()
+
+    @asynccontextmanager
+    async def telling(_self: ClientStream, _written: Callable[[], int]) -> AsyncIterator[None]:
+        yield
+        opened.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ClientStream, "telling", telling)
+    gate, inner = Gate(3), walk()
+
+    def brain(question: Question) -> Reply:
+        said = inner(question)
+        return replace(said, gate=gate) if question.prefix else said
+
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
+        with connected(proxy.url) as client:
+            client.send(asking({"model": "m", "stream": True, "messages": GO}))
+            assert opened.wait(PATIENCE)
+            gate.wait_reached()
+        wait_until(lambda: fake.active == 0)
+        assert fake.cancelled == 1
 
 
 def test_no_task_is_left_behind() -> None:
