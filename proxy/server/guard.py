@@ -10,8 +10,8 @@ from typing import Protocol
 
 from proxy.errors import ClientError, Overloaded, TooManyConnections
 from proxy.exchange import Intake
+from proxy.memory import give_back
 from proxy.server.limits import GIVE_BACK, PASSED, TURNED_AWAY, Limits
-from proxy.server.memory import give_back
 
 _log = logging.getLogger("spillway.server")
 

@@ -13,10 +13,10 @@ from typing import Any
 import uvicorn
 from typing_extensions import override
 
+from proxy.memory import keep_apart
 from proxy.server.connection import ClientConnection
 from proxy.server.guard import Guard
 from proxy.server.limits import Limits
-from proxy.server.memory import keep_apart
 
 _log = logging.getLogger("spillway.server")
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 APART = 8 * 2**20
 """Bytes from which a piece of memory is one of its own, and so goes back when it is freed; glibc would raise that to 32 MiB
-once it has seen such pieces freed. More than what a socket is read by at a time (256 KiB): the system would clear the pages of
-each piece anew, which takes a tenth of what a chunk costs."""
-_KEPT = 16 * 2**20
+once it has seen such pieces freed. More than a body of 700 kB is parsed in, which takes twelve times its size: the system would
+clear the pages of each piece anew, which takes a tenth of what the turn of a long conversation costs, and as much of a chunk."""
+_KEPT = 2 * APART
 """Bytes at the end of the heap that stay there when they are free, for the same reason."""
 
 
