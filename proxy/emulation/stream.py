@@ -184,9 +184,9 @@ class EmulatedStream:
         """
         parts: list[_Part] = []
         for own in self._choices.values():
-            own.closed = True
             found = own.scanner.close(cut=cut)
-            self.faults += strangers_of(own.scanner)
+            self.faults += () if own.closed else strangers_of(own.scanner)
+            own.closed = True
             parts += [
                 self._part(own.last.blank(), each, own)
                 for each in (_without_half_calls(found) if failed else found)

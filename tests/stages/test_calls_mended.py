@@ -253,6 +253,21 @@ def test_an_emulated_call_that_is_wrong_is_told_as_well(written: io.StringIO) ->
     assert SECRET not in written.getvalue()
 
 
+@both
+def test_an_emulated_call_of_what_is_no_tool_is_counted_once(*, stream: bool) -> None:
+    stranger = CALL.replace("get_weather", "fly")
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=stranger)) as fake,
+        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
+    ):
+        answer = proxy.chat(asked("x", stream=stream))
+        told = proxy.client.get(f"/spillway/requests/{answer.headers['x-request-id']}").json()
+        assert [(each["reason"], each["tool"]) for each in told["malformed_calls"]] == [
+            ("unknown_tool", "fly")
+        ]
+        assert counted(proxy, "malformed_tool_calls_total", reason="unknown_tool") == 1
+
+
 def test_what_was_mended_is_told_in_the_usage(proxy: Proxy) -> None:
     answer = proxy.chat(asked("leaked twice")).json()
     assert answer["usage"]["spillway"]["tool_calls"] == {"leaked": 2, "repeated": 1}
