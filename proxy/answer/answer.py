@@ -27,6 +27,8 @@ class Attempt:
     completion_tokens: int = 0
     deltas: int = 0
     finish: str | None = None
+    finished: int = 0
+    """How many choices have told why they ended."""
     usage: dict[str, Any] | None = None
     calling: bool = False
     """Whether it has begun a tool call."""
@@ -271,6 +273,7 @@ class Answer:
             self.identity = self.identity or piece.identity
         if piece.finish is not None:
             attempt.finish = piece.finish
+            attempt.finished += 1
         self.role_said |= piece.role
         self._take_said(attempt, piece)
         # After what was said, because it counts that too where usage comes with every chunk (vLLM).
@@ -307,7 +310,7 @@ class Answer:
             self.thinking = False
         if piece.calls:
             attempt.calling = True
-            self.calls.add(piece.calls)
+            self.calls.add(piece.calls, piece.index)
             said += "".join(call.name + call.arguments for call in piece.calls) or "x"
         if said:
             self.skip(said)

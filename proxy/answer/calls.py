@@ -56,15 +56,15 @@ class CallCollector:
 
     def __init__(self) -> None:
         self._calls: list[CallPart] = []
-        self._places: dict[tuple[int | None, bool], int] = {}
+        self._places: dict[tuple[int, int | None, bool], int] = {}
 
-    def add(self, parts: Iterable[CallPart]) -> None:
-        """Take in what one frame says of them.
+    def add(self, parts: Iterable[CallPart], choice: int = 0) -> None:
+        """Take in what one frame says of those of a choice.
 
         Pieces belong to a call by its index; where that is always the same, a new id is a new call (Ollama).
         """
         for part in parts:
-            place = (part.index, part.legacy)
+            place = (choice, part.index, part.legacy)
             call = self._calls[self._places[place]] if place in self._places else None
             if call is None or (part.id and part.id != call.id and call.id):
                 self._places[place] = len(self._calls)

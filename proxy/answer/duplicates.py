@@ -75,8 +75,44 @@ class _Call:
         return replace(self.part, arguments="".join(self.pieces))
 
 
+class RepeatedInChoices:
+    """Leaves them out of one attempt's stream, in each of its choices by itself."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, RepeatedCalls] = {}
+        """Those in which a call was begun, by their index."""
+        self._told: dict[int, int] = {}
+        """How much of what was left out of them was told."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call has begun, so that what says none may pass."""
+        return all(of.idle for of in self._of.values())
+
+    def feed(self, piece: Piece) -> list[Piece]:
+        """Take in the next piece; what is to be said now."""
+        if piece.aside or piece.beside or piece.index < 0:
+            return [piece]
+        rest = self.close() if piece.done or piece.error else []
+        if piece.index not in self._of:
+            if not piece.calls:
+                return [*rest, piece]
+            self._of[piece.index] = RepeatedCalls()
+        return [*rest, *self._of[piece.index].feed(piece)]
+
+    def close(self) -> list[Piece]:
+        """What is held where the stream ends without a finish reason."""
+        return [each for of in self._of.values() for each in of.close()]
+
+    def dropped(self) -> list[str]:
+        """Names and arguments of what was left out since this was asked last."""
+        new = [text for index, of in self._of.items() for text in of.dropped[self._told.get(index, 0) :]]
+        self._told = {index: len(of.dropped) for index, of in self._of.items()}
+        return new
+
+
 class RepeatedCalls:
-    """Leaves them out of one attempt's stream. A call is held while it repeats an earlier one, letter by letter.
+    """Leaves them out of one choice. A call is held while it repeats an earlier one, letter by letter.
 
     Where one is left out, those behind it move up in the list that clients make of them. Linear in what comes.
     """
@@ -100,7 +136,7 @@ class RepeatedCalls:
 
     def feed(self, piece: Piece) -> list[Piece]:
         """Take in the next piece; what is to be said now."""
-        if piece.aside or piece.index or piece.beside or not (piece.calls or self._now):
+        if not (piece.calls or self._now):
             return [piece]
         ends = bool(piece.finish) or piece.done or bool(piece.error)
         if not piece.calls and not ends:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from proxy.answer.answer import Answer
 from proxy.answer.calls import CallReader
-from proxy.answer.duplicates import RepeatedCalls
+from proxy.answer.duplicates import RepeatedInChoices
 from proxy.answer.events import Correct
 from proxy.answer.searching import SearchCalls, own
 from proxy.answer.template import Template
@@ -35,7 +35,7 @@ class Inlet:
         self.calls = self._make_calls()
         self._heard = self._answer.text_size
         """Characters of the answer that the reader of calls knows of."""
-        self._twice = RepeatedCalls()
+        self._twice = RepeatedInChoices()
         self._own = SearchCalls(self._watch.search)
         self.instead: Sequence[Piece] | None = None
         """What to send if nobody corrects the calls in it; None: there is nothing to be corrected."""
@@ -61,10 +61,9 @@ class Inlet:
 
     def _once(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
         """The pieces without calls that the attempt has made before; what is left of those if it has `ended`."""
-        before = len(self._twice.dropped)
         said = [each for piece in pieces for each in self._twice.feed(piece)]
         said += self._twice.close() if ended else ()
-        for text in self._twice.dropped[before:]:
+        for text in self._twice.dropped():
             self._answer.repeated(text)
         return said
 

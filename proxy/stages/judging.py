@@ -104,13 +104,20 @@ def _tell_merged(job: Job, number: int) -> None:
         job.journal.tell(CallsMended("repeated", number))
 
 
-def judge(job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound]) -> None:
-    """Tell what is known by now of the calls of an answer that streams, each once."""
+def judge(
+    job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound], *, over: bool = False
+) -> None:
+    """Tell what is known by now of the calls of an answer that streams, each once; those of several choices when all have ended.
+
+    `over`: nothing more comes.
+    """
     for reader in readers:
         tell_found(job, reader)
     _tell_merged(job, answer.merged - judged.merged)
     judged.merged = answer.merged
     if not answer.attempt.finish or judged.attempts == len(answer.attempts):
+        return
+    if not over and answer.attempt.finished < job.prompt.request.choices:
         return
     judged.attempts = len(answer.attempts)
     calls = answer.calls.whole[judged.calls :]

@@ -202,7 +202,7 @@ class StreamDriver:
         """Write down what became of an answer, and learn from what the backend reported."""
         session, journal = run.session, run.job.journal
         answer = session.answer
-        _judge(run)
+        _judge(run, over=True)
         journal.answered(answer.usage(), delivered=session.delivered)
         if session.failed or answer.attempt.errored:
             journal.failed(0, "upstream_failed")
@@ -353,8 +353,8 @@ def _reason(error: Exception) -> str:
     return str(error) if told else type(error).__name__
 
 
-def _judge(run: Run) -> None:
-    judge(run.job, run.session.answer, run.judged, run.readers)
+def _judge(run: Run, *, over: bool = False) -> None:
+    judge(run.job, run.session.answer, run.judged, run.readers, over=over)
 
 
 def _resumed(job: Job, session: StreamSession, attempted: Attempted, state: ResumeState) -> None:
