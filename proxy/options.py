@@ -107,7 +107,7 @@ class Options:
         for fields in matching:
             if (limits := fields.get("limits")) is not None:
                 changed["limits"] = {**changed.get("limits", self.limits), **limits}
-        return replace(self, **changed) if changed else self
+        return _in_order(replace(self, **changed)) if changed else self
 
     @property
     def recalls(self) -> bool:
@@ -217,6 +217,14 @@ class Options:
 
     def _matching(self, model: str) -> list[Mapping[str, Any]]:
         return [fields for glob, fields in self.overrides if fnmatchcase(model, glob)]
+
+
+def _in_order(options: Options) -> Options:
+    """The target below the trigger, and that at most the pause: each glob is in order, but several may match a model."""
+    trigger = min(options.trigger, options.pause)
+    target = options.target if options.target < trigger else trigger * _CLOSEST
+    in_order = (trigger, target) == (options.trigger, options.target)
+    return options if in_order else replace(options, trigger=trigger, target=target)
 
 
 def _cap_origin(options: Options, window: int) -> str:

@@ -86,3 +86,12 @@ def test_what_is_set_in_tokens_for_a_model_holds_for_that() -> None:
     assert options.for_model("big-one").budget(100_000).due == 8_000
     assert options.for_model("big-one").shortening.asks is False
     assert options.for_model("small").budget(100_000).due == 80_000
+
+
+def test_where_several_globs_match_the_target_is_below_the_trigger_and_that_at_most_the_pause() -> None:
+    crossing = Options(overrides=(("qwen*", {"target": 0.75}), ("*8b", {"trigger": 0.6})))
+    both = crossing.for_model("qwen3-8b").budget(10_000)
+    assert both.goal < both.due == 6_000
+    assert crossing.for_model("qwen3-4b").target == 0.75
+    late = Options(overrides=(("qwen*", {"trigger": 0.88}), ("*8b", {"pause": 0.82})))
+    assert late.for_model("qwen3-8b").trigger == late.for_model("qwen3-8b").pause == 0.82
