@@ -137,8 +137,8 @@ class Amender:
             )
         await self._ahead.give_up(found.scope, self._links(record))
         talk.rewriting, made = True, None
-        await self._drop(found)
         try:
+            await self._drop(found)
             made = await self._anew(talk, record, wish)
         finally:
             talk.rewriting = False

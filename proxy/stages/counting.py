@@ -59,7 +59,11 @@ class Counting:
             self.meter.set_hint(key, tokenizer.value if tokenizer is not None else None)
         if key not in self._loaded:
             self._loaded.add(key)
-            await self._load(key)
+            try:
+                await self._load(key)
+            except asyncio.CancelledError:  # the client has left: the next one finds it not loaded yet
+                self._loaded.discard(key)
+                raise
         return await self.meter.measure(key, body, short=short)
 
     async def exactly(self, route: Route, body: Mapping[str, Any]) -> int:

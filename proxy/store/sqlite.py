@@ -170,7 +170,12 @@ class SqliteStore(FileClaims):
         self._pending.pop(key, None)
         self._kept.drop(key)
         self._ledger.drop(key)
-        return await self._thread.ask(partial(rows.sweep, gone=[key]), write=True) is not None
+        dropped = False
+        try:
+            dropped = await self._thread.ask(partial(rows.sweep, gone=[key]), write=True) is not None
+        finally:
+            self._stale = self._stale or not dropped  # what the disk still has only the disk knows
+        return dropped
 
     async def secret(self, name: str, fresh: bytes) -> bytes | None:
         """See `Secrets.secret`. One that is there can be told though the disk is full."""

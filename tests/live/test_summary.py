@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -172,6 +174,23 @@ def test_where_no_better_one_comes_the_old_one_stays() -> None:
         assert after["blocks"] == before["blocks"]
         assert after["verdicts"][0]["verdict"] in ("refusal", "empty", "gaps")
         assert GOOD in talk.turn("Go on.")
+
+
+@pytest.mark.parametrize("refused", [("POST", "/rewrite"), ("DELETE", "")])
+def test_a_store_that_takes_no_changes_for_a_while_loses_nothing_and_locks_nothing_for_ever(
+    tmp_path: Path, refused: tuple[str, str]
+) -> None:
+    path = tmp_path / "kept.sqlite3"
+    with talking(store=f"sqlite:///{path}") as talk, closing(sqlite3.connect(path)) as other:
+        before = talk.summary()
+        other.execute("BEGIN IMMEDIATE")
+        assert talk.act(*refused).status_code == 503
+        other.rollback()
+        wait_until(lambda: talk.act("GET").status_code == 200)
+        assert talk.summary()["blocks"] == before["blocks"]
+        talk.model.summary = BETTER
+        wait_until(lambda: talk.act("POST", "/rewrite").status_code == 200)
+        assert BETTER in talk.turn("Go on.")
 
 
 def test_nothing_is_changed_while_a_request_is_served() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.store.sqlite import SqliteStore
 from tests.fakes import (
     FAKES,
     FakeModel,
@@ -19,7 +22,9 @@ from tests.fakes import (
     summariser,
     wait_until,
 )
+from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
+from tests.server.raw import asking, connected
 
 EXACT = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -88,6 +93,35 @@ def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
             assert told(proxy)["counting"]["samples"] > samples
             real = fake.count({"model": "m", "messages": fresh})
             assert abs(fill_tokens(answer) - real) <= 0.1 * real
+
+
+def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, body = f"sqlite:///{tmp_path}/kept.sqlite3", {"model": "m", "messages": history(1, 40)}
+    waits, left, read = threading.Event(), threading.Event(), SqliteStore.get_state
+
+    async def slow(self: SqliteStore, key: str) -> bytes | None:
+        if not waits.is_set():
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.set()
+        return await read(self, key)
+
+    with LlamaCppFake([FakeModel("m", 8192, letters=2)], qa()) as fake:
+        with running_proxy(fake, store=store) as proxy:
+            proxy.chat(body)
+            samples = told(proxy)["counting"]["samples"]
+        monkeypatch.setattr(SqliteStore, "get_state", slow)
+        with running_proxy(fake, store=store) as proxy:
+            with connected(proxy.url) as client:
+                client.send(asking(body))
+                assert waits.wait(PATIENCE)
+            assert left.wait(PATIENCE)
+            proxy.chat({"model": "m", "messages": history(1, 70)})
+            assert told(proxy)["counting"]["samples"] > samples > 0
 
 
 def test_a_silent_cut_teaches_the_window_warns_and_is_compacted_on_the_next_turn() -> None:
