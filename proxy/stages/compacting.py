@@ -206,15 +206,16 @@ class Compactor:
         answered = _answered(job.prompt) if job.expected is None else job.expected.link
         name = f"{job.scope}|{answered.hex()}"
         until = job.journal.clock() + CLAIM
-        mine = await self._store.claim(name, LEASE)
-        while (stored := await self._longer(job)) is None and not mine:
-            left = until - job.journal.clock()
-            if left <= 0:
-                break
-            await self._store.wait(name, left)
-            mine = await self._store.claim(name, LEASE)
-        renewing = spawn(self._renew(name), name="claim") if mine else None
+        mine, renewing = await self._store.claim(name, LEASE), None
         try:
+            while (stored := await self._longer(job)) is None and not mine:
+                left = until - job.journal.clock()
+                if left <= 0:
+                    break
+                await self._store.wait(name, left)
+                mine = await self._store.claim(name, LEASE)
+            if mine:
+                renewing = spawn(self._renew(name), name="claim")
             if stored is not None:
                 return self._taken_over(job, stored), stored
             done = await self._run(job, budget, goal, limit, self.summaries(job))
@@ -228,6 +229,7 @@ class Compactor:
         finally:
             if renewing is not None:
                 renewing.cancel()
+            if mine:
                 await self._store.release(name)
 
     async def _longer(self, job: Job) -> Checkpoint | None:

@@ -40,8 +40,11 @@ class FileClaims(LocalClaims):
         mine = False
         try:
             mine = await self._claiming.ask(statement, write=True) is not False
+        except asyncio.CancelledError:  # it may have it all the same
+            self._claiming.post(partial(rows.release, key=key, owner=owner))
+            raise
         finally:
-            if not mine:  # another process has it, or this request was cancelled
+            if not mine:  # another process has it, or nobody waits for it any more
                 self._owners.pop(key, None)
                 await super().release(key)
         return mine
@@ -57,9 +60,15 @@ class FileClaims(LocalClaims):
     async def release(self, key: str) -> None:
         """See `Claims.release`. Never frees what another process has claimed since."""
         owner = self._owners.pop(key, None)
+        if self._claiming is None or owner is None:
+            await super().release(key)
+            return
+        statement = partial(rows.release, key=key, owner=owner)
         try:
-            if self._claiming is not None and owner is not None:
-                await self._claiming.ask(partial(rows.release, key=key, owner=owner), write=True)
+            await self._claiming.ask(statement, write=True)
+        except asyncio.CancelledError:  # it may not have come to that
+            self._claiming.post(statement)
+            raise
         finally:
             await super().release(key)
 

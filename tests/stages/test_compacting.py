@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.history.checkpoint import Checkpoint
 from proxy.history.marks import SAID
-from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, walk
+from proxy.store.sqlite import SqliteStore
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
+from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
+from tests.server.raw import asking, connected
 
 WINDOW = 2048
 KEY = {"generic": {"models": {"m": {"window": WINDOW}}}}
@@ -101,6 +108,36 @@ def test_concurrent_requests_share_one_compaction() -> None:
         assert {answer.status_code for answer in answers} == {200}
         asked = [r for r in fake.chats() if "summar" in str(r.json["messages"][-1]).lower()]
         assert len(asked) == 1
+
+
+def test_who_leaves_as_a_compaction_begins_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, left, find, stores = threading.Event(), threading.Event(), SqliteStore.find, list[SqliteStore]()
+
+    async def slow(self: SqliteStore, *asked: Any) -> Checkpoint | None:
+        if self._held and not waits.is_set():
+            stores.append(self)
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.set()
+        return await find(self, *asked)
+
+    monkeypatch.setattr(SqliteStore, "find", slow)
+    with (
+        LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake,
+        running_proxy(fake, store=f"sqlite:///{tmp_path}/kept.sqlite3") as proxy,
+        connected(proxy.url) as client,
+    ):
+        said = ("user", "assistant")
+        messages = [{"role": said[n % 2], "content": f"{n} " + "word " * 150} for n in range(11)]
+        client.send(asking({"model": "m", "messages": messages}))
+        assert waits.wait(PATIENCE)
+        client.close()
+        assert left.wait(PATIENCE)
+        wait_until(lambda: not stores[0]._held)
 
 
 def test_old_tool_results_are_masked_before_a_model_is_asked() -> None:

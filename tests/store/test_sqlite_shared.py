@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proxy.history.checkpoint import CheckpointStore
+from proxy.store import sqlite_rows as rows
 from proxy.store.sqlite import SqliteStore
 from tests.store.support import HandClock, checkpoint, digest, finds, open_with
 
@@ -98,6 +101,36 @@ async def test_a_claim_of_one_holds_for_the_other_until_it_is_released(
     await holder.release("key")
     await asyncio.wait_for(waiting, 20)
     assert await other.claim("key", 60)
+
+
+async def test_who_leaves_while_it_claims_or_releases_keeps_nothing(
+    pair: tuple[CheckpointStore, CheckpointStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    assert isinstance(one, SqliteStore)
+    begun, claim = threading.Event(), rows.claim
+    held = threading.Event()
+
+    def slow(db: sqlite3.Connection, **values: Any) -> bool:
+        begun.set()
+        return held.wait(20) and claim(db, **values)
+
+    monkeypatch.setattr(rows, "claim", slow)
+    claiming = asyncio.ensure_future(one.claim("key", 60))
+    await asyncio.to_thread(begun.wait, 20)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    held.set()
+    assert await one.claim("key", 60)  # behind what it gives back
+    held.clear()
+    one._thread.post(lambda _: held.wait(20))
+    releasing = asyncio.ensure_future(one.release("key"))
+    await asyncio.sleep(0)
+    releasing.cancel()
+    await asyncio.gather(releasing, return_exceptions=True)
+    held.set()
+    await asyncio.wait_for(two.wait("key", 60), 20)
+    assert await two.claim("key", 60)
 
 
 async def test_a_claim_that_waits_for_the_file_takes_none_that_was_made_meanwhile(
