@@ -9,6 +9,7 @@ import httpx
 from typing_extensions import override
 
 from proxy.net.request import framed_headers
+from proxy.net.tasks import spawn
 from proxy.net.transport import FRESH
 
 
@@ -63,9 +64,11 @@ class ProxiedTransport(httpx.AsyncBaseTransport):
             async with asyncio.timeout(seconds if upload is None else None) as deadline:
                 if upload is not None:
                     upload.deadline = deadline
-                return await proxied.handle_async_request(complete)
+                response = await proxied.handle_async_request(complete)
         except TimeoutError:
             raise httpx.ReadTimeout(f"no response within {seconds:g} s") from None
+        response.stream = _Download(response.stream)
+        return response
 
     @override
     async def aclose(self) -> None:
@@ -105,6 +108,22 @@ class _Upload(httpx.AsyncByteStream):
         async for part in self._stream:
             yield part
         self.deadline.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+
+class _Download(httpx.AsyncByteStream):
+    """A body that is closed whole, though who closes it be cancelled: the library would leave the connection open, and in use."""
+
+    def __init__(self, stream: object) -> None:
+        assert isinstance(stream, httpx.AsyncByteStream)
+        self._stream = stream
+
+    @override
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._stream.__aiter__()
+
+    @override
+    async def aclose(self) -> None:
+        await asyncio.shield(spawn(self._stream.aclose(), name="close"))
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:

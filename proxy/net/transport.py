@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 import ssl
 from collections import defaultdict, deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TypeAlias, cast
@@ -279,7 +280,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         if _is_address(host):
             return (await loop.create_connection(make, host, port, ssl=context))[1]
         found = await loop.getaddrinfo(host, port, type=1)
-        sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=RACE_DELAY)
+        sock = await _raced(found)
         name = host if context else None
         return (await loop.create_connection(make, sock=sock, ssl=context, server_hostname=name))[1]
 
@@ -348,6 +349,18 @@ class _Download(Divertible):
         if connection is not None:
             connection.taker = None
             self._pool.finish(connection)
+
+
+async def _raced(found: Sequence[aiohappyeyeballs.AddrInfoType]) -> socket.socket:
+    """A socket that is connected to one of these."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = task.cancelling()
+    sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=RACE_DELAY)
+    if task.cancelling() > cancelled:  # while those that have lost were ended, where the library forgets it
+        sock.close()
+        raise asyncio.CancelledError
+    return sock
 
 
 def _is_address(host: str) -> bool:

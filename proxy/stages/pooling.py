@@ -34,8 +34,8 @@ class SharedPool:
 
 async def leave(job: Job) -> None:
     """The job is over, maybe with an answer just opened that nobody reads: nothing goes on for it, the next one may go on."""
-    if job.opened is not None:
-        await job.opened.aclose()
     if job.alone is not None:
         job.alone.release()
         job.alone = None
+    if job.opened is not None:
+        await job.opened.aclose()

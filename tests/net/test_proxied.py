@@ -124,3 +124,22 @@ async def test_a_response_that_does_not_begin_is_given_up(upload: bool) -> None:
         async with ProxiedTransport(direct, proxies, connect_timeout=0.1, read_timeout=0.1) as transport:
             with pytest.raises(httpx.ReadTimeout):
                 await ask(transport, build_request("POST", httpx.URL(FAR), [], body))
+
+
+async def test_a_response_is_closed_though_who_closes_it_leaves() -> None:
+    left = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"ab"))
+        await peer.gone()
+        left.set()
+
+    async with serving(script) as served, opened() as direct, proxied(direct, served.port, FAR) as transport:
+        response = await transport.handle_async_request(build_request("GET", httpx.URL(FAR), []))
+        closing = asyncio.ensure_future(response.aclose())
+        await asyncio.sleep(0)
+        assert closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await asyncio.wait_for(left.wait(), DEADLINE)
