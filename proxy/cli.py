@@ -11,7 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from typing_extensions import override
 
 from proxy import __version__
 from proxy.commands.launch.programs import PROGRAMS
@@ -29,7 +31,11 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None: i
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 when nothing answered, 2 for a wrong setting or argument."""
     own, rest = _parted(sys.argv[1:] if argv is None else argv)
-    args = _parser().parse_args(own)
+    parser = _parser()
+    args = parser.parse_args(own)
+    if args.command is None:  # as `uvx spillway-proxy` runs it
+        parser.print_help()
+        return 0
     if args.command == "completion":
         return _complete(args.shell)
     try:
@@ -139,17 +145,15 @@ def _parser() -> argparse.ArgumentParser:
         "file. Exit status: 0; 1 if nothing answered; 2 for a wrong setting or argument; 130 if interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"spillway {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serving = commands.add_parser("serve", help="start the proxy")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serving = _serving_parser(commands)
     checking = commands.add_parser(
-        "check", help="find and probe the backends, and say what is wrong and what to do"
+        "check",
+        help="find and probe the backends, and say what is wrong and what to do",
+        description="Find and probe the backends: their models, windows and tools, what is wrong with them and what to do.",
     )
     checking.add_argument("--json", action="store_true", help="print it as JSON, for programs")
-    storing = commands.add_parser("store", help="look into the checkpoint store, or empty it")
-    storing.add_argument("action", choices=("stats", "purge", "export"))
-    storing.add_argument(
-        "--older-than", type=float, metavar="DAYS", help="purge only what was made before that"
-    )
+    storing = _storing_parser(commands)
     launching = commands.add_parser(
         "launch",
         help="run a coding agent through Spillway",
@@ -175,25 +179,80 @@ def _parser() -> argparse.ArgumentParser:
             metavar="URL",
             help="a backend, with or without /v1; may be repeated",
         )
+    return parser
+
+
+def _serving_parser(commands: Any) -> argparse.ArgumentParser:
+    serving = commands.add_parser(
+        "serve",
+        help="start the proxy",
+        description="Start the proxy, in front of the backends that are named, or found on their usual ports.",
+        add_help=False,
+    )
+    serving.add_argument(
+        "-h", "--help", action=_HelpOnSettings, help="show this, and every setting, and exit"
+    )
     serving.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serving.add_argument("--port", type=int, help="port to listen on (default 8484; 0: any free one)")
     serving.add_argument("--workers", type=int, metavar="N", help="processes that serve it (default 1)")
-    return parser
+    return cast("argparse.ArgumentParser", serving)
+
+
+def _storing_parser(commands: Any) -> argparse.ArgumentParser:
+    storing = commands.add_parser(
+        "store",
+        help="look into the checkpoint store, or empty it",
+        description="Tell how many checkpoints the store has (stats), print each as a line of JSON (export), or delete them (purge).",
+    )
+    storing.add_argument("action", choices=("stats", "purge", "export"))
+    storing.add_argument(
+        "--older-than", type=float, metavar="DAYS", help="purge only what was made before that"
+    )
+    return cast("argparse.ArgumentParser", storing)
+
+
+class _HelpOnSettings(argparse.Action):
+    """The help of a command with all settings below it, which are imported for that alone."""
+
+    def __init__(self, option_strings: Sequence[str], **more: Any) -> None:
+        super().__init__(option_strings, **{**more, "dest": argparse.SUPPRESS, "nargs": 0})
+
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from proxy.settings.describing import described
+
+        parser.print_help()
+        print(f"\n{described()}")  # noqa: T201 - a command line tool prints
+        parser.exit()
 
 
 def _looking(commands: Any) -> list[argparse.ArgumentParser]:
     """The commands that look at the Spillway that runs."""
-    watching = commands.add_parser("top", help="show conversations live: windows, speed, compactions")
-    following = commands.add_parser("tail", help="print a line for each request that ends")
+    watching = commands.add_parser(
+        "top",
+        help="show conversations live: windows, speed, compactions",
+        description="Show the conversations of the Spillway that runs, live: what each does, what fills its window, its speed. Ctrl-C ends it.",
+    )
+    following = commands.add_parser(
+        "tail",
+        help="print a line for each request that ends",
+        description="Print a line for each request that ends: what was done to it, its tokens and its time. Ctrl-C ends it.",
+    )
     following.add_argument(
         "-n", "--last", type=int, default=10, metavar="N", help="begin with the last N (default 10)"
     )
     following.add_argument("--no-follow", action="store_true", help="end after these")
     showing = commands.add_parser(
-        "show", help="print one request or conversation: timeline, difference, summary"
+        "show",
+        help="print one request or conversation: timeline, difference, summary",
+        description="Print what happened to one request, and what was forwarded in place of what; or the requests of a conversation and its summary.",
     )
     showing.add_argument("id", help="req_… (x-request-id of an answer), or c_… of a conversation")
-    explaining = commands.add_parser("explain", help="print what would be done to a saved request")
+    explaining = commands.add_parser(
+        "explain",
+        help="print what would be done to a saved request",
+        description="Print what the Spillway that runs would do to a saved request for chat completions, without asking a model.",
+    )
     explaining.add_argument("file", help="JSON of a request for chat completions; -: standard input")
     looking = [watching, following, showing, explaining]
     for command in looking:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import plistlib
+import re
 import shutil
 import subprocess
 import tomllib
@@ -130,3 +131,33 @@ def test_shells_learn_every_command(shell: str, capsys: pytest.CaptureFixture[st
 def test_the_distribution_has_a_command_of_its_own_name() -> None:
     project = tomllib.loads((CONFIG.parent / "pyproject.toml").read_text())["project"]
     assert project["scripts"][project["name"]] == project["scripts"]["spillway"]
+
+
+def test_without_a_command_it_tells_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    told = capsys.readouterr()
+    assert not told.err
+    assert "serve" in told.out
+
+
+def test_help_has_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    listed = re.findall(r"^  SPILLWAY_([A-Z_]+)", told, re.MULTILINE)
+    assert [name.lower() for name in listed] == list(Settings.model_fields)
+    for shown in ("_PORT=8484\n", "_TRIGGER=0.8\n", "_STORE_TTL=2592000\n", "_DEMO=1\n", "_SUMMARY_MODEL\n"):
+        assert f"  SPILLWAY{shown}" in told
+    assert max(map(len, told.splitlines())) < 200
+
+
+@pytest.mark.parametrize(
+    "command", ["serve", "check", "store", "launch", "completion", "top", "tail", "show", "explain"]
+)
+def test_each_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    paragraphs = capsys.readouterr().out.split("\n\n")
+    assert paragraphs[0].startswith("usage: ")
+    assert paragraphs[1].replace("\n", " ").endswith(".")

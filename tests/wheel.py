@@ -28,6 +28,7 @@ def main(uv: str, wheel: str, python: str) -> int:
     with tempfile.TemporaryDirectory() as elsewhere:
         assert _run([*command, "spillway", "--version"], elsewhere).startswith("spillway ")
         told = _run([*command, "spillway-proxy", "--version"], elsewhere)
+        assert "COMMAND" in _run([*command, "spillway-proxy"], elsewhere)
         assert "complete" in _run([*command, "spillway-proxy", "completion", "bash"], elsewhere)
         serve = [*command, "spillway-proxy", "serve", "--port", "0"]
         alone = {**os.environ, "SPILLWAY_DISCOVER": "[]", "SPILLWAY_DEMO": "1"}  # noqa: TID251 - handed to a child process
