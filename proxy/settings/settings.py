@@ -129,7 +129,10 @@ class Settings(BaseSettings):
     status: StatusForm = Field(
         "auto", description="How users are told: auto, event, reasoning, content, comment, off."
     )
-    policy: Policy = Field("auto", description="Limits for tool output: auto, standard, local.")
+    policy: Policy = Field(
+        "auto",
+        description="How much is kept of tool output, and of what agents send with every prompt: auto, standard, local.",
+    )
     limits: SingleLimits = Field(
         default_factory=dict,
         description="Single limits of the policy, as `SPILLWAY_LIMITS__LINES=400`; see below.",
