@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from proxy.neutral.record import record
+from proxy.neutral.weight import length_of_texts
 from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")
@@ -24,7 +25,6 @@ _WHOLE_KEY = 4096
 """Characters up to which a text stands for itself in a key."""
 _PER_MESSAGE = 500
 """Bytes that a message takes beside its texts, about."""
-_TEXT = {str}
 _DEPTH = 12
 """Levels of nesting up to which messages are compared."""
 
@@ -135,10 +135,7 @@ class Prefixes(Generic[T]):
 
 def _texts(message: Any) -> int | None:
     """Characters of a message in which there are texts and nothing else; None for any other."""
-    if not isinstance(message, dict):
-        return None
-    values = message.values()
-    return sum(map(len, values)) if {*map(type, values)} == _TEXT else None
+    return length_of_texts(message.values()) if isinstance(message, dict) else None
 
 
 def _size(value: Any, depth: int = _DEPTH) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 HEAVY = 64 * 1024
@@ -24,10 +25,15 @@ def is_heavy(value: Any, limit: int = HEAVY) -> bool:
             if left < 0:
                 return True
             parts = value.values() if kind is dict else value
-            if {*map(type, parts)} == _TEXT:  # as most messages
-                left -= sum(map(len, parts))
-            else:
+            if (length := length_of_texts(parts)) is None:
                 stack.extend(parts)
+            else:
+                left -= length
         if left < 0:
             return True
     return False
+
+
+def length_of_texts(values: Collection[Any]) -> int | None:
+    """Characters of values that are texts and nothing else, as those of most messages; None for any others."""
+    return sum(map(len, values)) if {*map(type, values)} == _TEXT else None

@@ -16,6 +16,7 @@ from proxy.stages.client_stream import ClientStream
 from tests.fakes import (
     FAKES,
     HEADERS,
+    Brain,
     FakeModel,
     Gate,
     LlamaCppFake,
@@ -237,16 +238,22 @@ def test_when_the_client_leaves_the_backend_is_let_go(moment: str, stream: bool)
         assert len(fake.chats()) == 1
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_when_the_client_leaves_while_an_answer_goes_on(stream: bool) -> None:
-    """In the second attempt the backend is silent; nothing more is asked of it, and nothing runs on."""
-    gate = Gate(3)
+def held_later(gate: Gate) -> Brain:
+    """A model that walks on, and is held by the gate in each attempt but the first."""
     inner = walk()
 
     def brain(question: Question) -> Reply:
         said = inner(question)
         return replace(said, gate=gate) if question.prefix else said
 
+    return brain
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_when_the_client_leaves_while_an_answer_goes_on(stream: bool) -> None:
+    """In the second attempt the backend is silent; nothing more is asked of it, and nothing runs on."""
+    gate = Gate(3)
+    brain = held_later(gate)
     with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
         with connected(proxy.url) as client:
             client.send(asking({"model": "m", "stream": stream, "messages": GO}))
@@ -269,12 +276,8 @@ def test_when_the_client_leaves_as_the_next_attempt_opens(monkeypatch: pytest.Mo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(ClientStream, "telling", telling)
-    gate, inner = Gate(3), walk()
-
-    def brain(question: Question) -> Reply:
-        said = inner(question)
-        return replace(said, gate=gate) if question.prefix else said
-
+    gate = Gate(3)
+    brain = held_later(gate)
     with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
         with connected(proxy.url) as client:
             client.send(asking({"model": "m", "stream": True, "messages": GO}))
