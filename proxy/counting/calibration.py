@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat
-from operator import itemgetter, mul
+from itertools import repeat
+from operator import mul
 
+from proxy.counting.covariance import Covariance, dot
 from proxy.counting.features import (
     ASCII_CLASSES,
     BASE,
@@ -132,36 +133,17 @@ def spread(prior: Sequence[float]) -> tuple[float, ...]:
     )
 
 
-def dot(a: Sequence[float], b: Sequence[float]) -> float:
-    """Inner product."""
-    total: float = sum(map(mul, a, b))
-    return total
-
-
-def _times(rows: Sequence[Sequence[float]], x: Sequence[float]) -> list[float]:
-    """The inner product of each row with `x`, most of which is zero: one text has few of all features."""
-    present = [*compress(range(SIZE), x)]
-    if len(present) < 2:
-        return [dot(row, x) for row in rows]
-    pick = itemgetter(*present)
-    values = pick(x)
-    return [sum(map(mul, row, values)) for row in map(pick, rows)]
-
-
 @dataclass(slots=True)
 class Calibration:
     """Weights and their covariance."""
 
     weights: list[float]
-    covariance: list[list[float]]
+    covariance: Covariance
 
     @classmethod
     def begin(cls, begin: InitialWeights) -> Calibration:
         """Start from weights and deviations that are independent of one another."""
-        covariance = [[0.0] * SIZE for _ in range(SIZE)]
-        for index, deviation in enumerate(begin.deviations):
-            covariance[index][index] = deviation**2
-        return cls(list(begin.weights), covariance)
+        return cls(list(begin.weights), Covariance([deviation**2 for deviation in begin.deviations]))
 
     @classmethod
     def restore(cls, weights: Sequence[float], covariance: Sequence[Sequence[float]]) -> Calibration:
@@ -176,7 +158,7 @@ class Calibration:
             raise ValueError("weights of another shape")
         if not all(math.isfinite(value) for row in (line, *rows) for value in row):
             raise ValueError("weights that are no numbers")
-        return cls(line, rows)
+        return cls(line, Covariance.restore(rows))
 
     def predict(self, x: Vector) -> float:
         """Tokens of what has features `x`.
@@ -196,56 +178,50 @@ class Calibration:
 
     def deviation(self, x: Vector) -> float:
         """How far `predict(x)` may be off for want of evidence: one standard deviation, in tokens."""
-        present = list(filter(None, x))
-        return math.sqrt(max(0.0, dot(_times(list(compress(self.covariance, x)), x), present)))
+        part = self.covariance.part(x)
+        return math.sqrt(max(0.0, dot(self.covariance.times(part), part)))
 
     def update(self, x: Vector, tokens: float) -> float:
         """Learn that what has features `x` took `tokens` (> 0) tokens; `deviation(x)` as it was before that."""
         scale = 1.0 / tokens
-        z = [*map(mul, x, repeat(scale))]
-        gain = _times(self.covariance, z)
-        information = dot(gain, z)
+        part = [*map(mul, self.covariance.part(x), repeat(scale))]
+        gain = self.covariance.times(part)
+        information = dot(gain, part)
         deviation = math.sqrt(max(0.0, information)) * tokens
         noise = NOISE + ROUNDING * scale * scale
-        error = 1.0 - dot(self.weights, z)
+        error = 1.0 - dot(self.weights, x) * scale
         if information < UNINFORMATIVE * noise and error * error < noise:
             return deviation
         if error * error > SURPRISE * SURPRISE * (information + noise):
-            self._doubt(z)
-            gain = _times(self.covariance, z)
-            information = dot(gain, z)
+            self._doubt(x, tokens)
+            part = [*map(mul, self.covariance.part(x), repeat(scale))]
+            gain = self.covariance.times(part)
+            information = dot(gain, part)
         self._apply(gain, information + noise, error)
         return deviation
 
     def widen(self) -> None:
         """Take what was learned of texts as a guess again: the model seems to have changed."""
         for i in range(TEXT_SIZE):
-            row = self.covariance[i]
-            row[i] = max(row[i], _DOUBT[i] ** 2)
+            self.covariance.widen(i, _DOUBT[i] ** 2)
 
-    def _doubt(self, z: Sequence[float]) -> None:
+    def _doubt(self, x: Vector, tokens: float) -> None:
         """Widen what is believed of the scripts in a text whose count was a surprise: it is one of them.
 
         A class of bytes holds several scripts, and a model may know one of them and not its neighbour.
         """
-        if not self.covariance[ASCII_CLASSES[0]][ASCII_CLASSES[0]]:
+        if not self.covariance.variance(ASCII_CLASSES[0]):
             return  # the vocabulary is the model's own, and byte classes count nothing
-        present = [i for i in SCRIPTS if z[i] > PRESENT]
+        present = [i for i in SCRIPTS if x[i] > PRESENT * tokens]
         for i in present or (BASE, *ASCII_CLASSES, PAIRS_OF_SPACES):
-            row = self.covariance[i]
-            row[i] = max(row[i], (_DOUBT[i] if present else 0.3 * _DOUBT[i]) ** 2)
+            self.covariance.widen(i, (_DOUBT[i] if present else 0.3 * _DOUBT[i]) ** 2)
 
     def _apply(self, gain: list[float], variance: float, error: float) -> None:
         limit = CLIP * math.sqrt(variance)
         step = min(max(error, -limit), limit) / variance
-        weights, moved = self.weights, [*compress(range(SIZE), gain)]
-        for i in moved:
-            row, share = self.covariance[i], gain[i] / variance
-            weights[i] += step * gain[i]
-            for j in moved:
-                row[j] -= share * gain[j]
-        for i, row in enumerate(self.covariance):
-            if (own := row[i]) > 0.0:
-                row[i] = own + DRIFT * max(abs(weights[i]), LEAST_SCALE) ** 2
-            elif own:
-                row[i] = 0.0
+        weights, drift = self.weights, []
+        for i, share in zip(self.covariance.met, gain, strict=True):
+            weight = weights[i] = weights[i] + step * share
+            drift.append(DRIFT * max(abs(weight), LEAST_SCALE) ** 2)
+        self.covariance.explain(gain, variance)
+        self.covariance.drift(drift)

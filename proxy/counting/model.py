@@ -67,11 +67,11 @@ class ModelCounter:
 
     def unsure(self, x: Vector) -> float:
         """Tokens of `x` that the backend may leave out for all that was learned so far."""
-        weights, rows = self.calibration.weights, self.calibration.covariance
+        weights, covariance = self.calibration.weights, self.calibration.covariance
         return sum(
             abs(weights[i] * x[i])
             for i in UNSURE
-            if x[i] and math.sqrt(max(0.0, rows[i][i])) > UNSURE_SHARE * abs(weights[i])
+            if x[i] and math.sqrt(max(0.0, covariance.variance(i))) > UNSURE_SHARE * abs(weights[i])
         )
 
     def learn(self, x: Vector, tokens: float) -> None:
@@ -120,7 +120,7 @@ class ModelCounter:
             "exact": self.exact,
             "samples": self.samples,
             "weights": self.calibration.weights,
-            "covariance": self.calibration.covariance,
+            "covariance": self.calibration.covariance.whole(),
             "margin": list(self.margin.errors),
             "errors": list(self.errors),
             "held": list(self.held),

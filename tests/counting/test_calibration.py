@@ -118,17 +118,17 @@ def test_no_report_breaks_the_weights(reports: list[tuple[list[int], int]]) -> N
     model = neutral()
     for text, tokens in reports:
         model.update(message_vector(tuple(text), calls=1, reasoning=0, images=0, image_tokens=0), tokens)
-    numbers = [*model.weights, *(value for row in model.covariance for value in row)]
+    numbers = [*model.weights, *(value for row in model.covariance.whole() for value in row)]
     assert all(map(math.isfinite, numbers))
-    assert all(model.covariance[i][i] >= 0 for i in range(SIZE))
+    assert all(model.covariance.variance(i) >= 0 for i in range(SIZE))
     assert model.deviation(message(100)) >= 0
 
 
 def test_survives_a_round_trip() -> None:
     model = neutral()
     model.update(message(100), 130)
-    again = Calibration.restore(model.weights, model.covariance)
-    assert (again.weights, again.covariance) == (model.weights, model.covariance)
+    again = Calibration.restore(model.weights, model.covariance.whole())
+    assert (again.weights, again.covariance.whole()) == (model.weights, model.covariance.whole())
 
 
 @pytest.mark.parametrize(

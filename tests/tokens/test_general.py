@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counting.calibration import dot, start
+from proxy.counting.calibration import start
+from proxy.counting.covariance import dot
 from proxy.counting.features import TEXT_SIZE
 from proxy.tokens.families import MOST, load_general
 from proxy.tokens.vocabulary import text_vector
