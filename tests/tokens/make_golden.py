@@ -1,7 +1,8 @@
-"""Make golden.json: counts of the probe texts by the vocabularies' own libraries.
+"""Make golden.json and near.json: counts of the probe texts by the vocabularies' own libraries.
 
-Needs, besides the project: `mistral-common sentencepiece` and the files that `tests.tokens.make_vocabularies` takes its
-data from, unpacked: `python -m tests.tokens.make_golden LITELLM_TOKENIZERS QWEN_TIKTOKEN MISTRAL_DATA`.
+Needs, besides the project: `mistral-common sentencepiece`, the files that `tests.tokens.make_vocabularies` takes its data from,
+unpacked, and for near.json the `tokenizer.model` of Llama 3 in the wheel `llama-models` 0.3.0, of which nothing but counts is
+kept: `python -m tests.tokens.make_golden LITELLM_TOKENIZERS QWEN_TIKTOKEN MISTRAL_DATA LLAMA3_MODEL`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )  # dashscope/tokenizers/qwen_tokenizer.py, dashscope 2.0.2
+LLAMA3 = QWEN.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")  # llama_models/llama3/tokenizer.py, llama-models 0.3.0
 
 
 def ranks(path: Path) -> dict[bytes, int]:
@@ -52,7 +54,16 @@ def counters(litellm: Path, qwen: Path, mistral: Path) -> dict[str, Callable[[st
     }
 
 
+def llama3(model: Path) -> Callable[[str], int]:
+    encoding = tiktoken.Encoding("llama3", pat_str=LLAMA3, mergeable_ranks=ranks(model), special_tokens={})
+    return lambda text: len(encoding.encode_ordinary(text))
+
+
+def write(name: str, found: dict[str, Callable[[str], int]]) -> None:
+    counts = {name: [count(text) for text in probe()] for name, count in found.items()}
+    (Path(__file__).parent / name).write_text(json.dumps(counts) + "\n")
+
+
 if __name__ == "__main__":
-    found = counters(*map(Path, sys.argv[1:4]))
-    golden = {name: [count(text) for text in probe()] for name, count in found.items()}
-    (Path(__file__).parent / "golden.json").write_text(json.dumps(golden) + "\n")
+    write("golden.json", counters(*map(Path, sys.argv[1:4])))
+    write("near.json", {"llama3": llama3(Path(sys.argv[4]))})
