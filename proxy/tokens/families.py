@@ -9,7 +9,8 @@ from functools import cache, partial
 from importlib import resources
 
 from proxy.tokens.lean import unpack
-from proxy.tokens.llama3 import NearLlama3
+from proxy.tokens.llama2 import near_llama2
+from proxy.tokens.llama3 import near_llama3
 from proxy.tokens.patterns import CL100K, DEEPSEEK3, O200K, QWEN2, TEKKEN
 from proxy.tokens.sentencepiece import SentencePieceVocabulary
 from proxy.tokens.vocabulary import GENERAL, BpeVocabulary, Vocabulary
@@ -62,15 +63,11 @@ def _sentencepiece(name: str) -> Vocabulary:
 
 
 def _near_llama2() -> Vocabulary:
-    """Mistral's pieces as far as they are made of the characters that Llama 2 has a token for, and the rest of these."""
-    alphabet = _pieces("llama2")
-    known = frozenset(alphabet)
-    pieces = [piece for piece in _pieces("mistral") if known.issuperset(piece)]
-    return SentencePieceVocabulary("llama2", [*pieces, *alphabet], prefix=True)
+    return near_llama2(_pieces("mistral"), _pieces("llama2"))
 
 
 def _near_llama3() -> Vocabulary:
-    return NearLlama3(_shipped("cl100k"), _shipped(O200K_ID))
+    return near_llama3(_shipped("cl100k"), _shipped(O200K_ID))
 
 
 def _pieces(name: str) -> list[str]:
@@ -116,12 +113,8 @@ FAMILIES: tuple[Family, ...] = (
         load=_near_llama3,
         prior=(1.0, *([0.0] * 10), -0.083, -0.117, *([0.0] * 3), -0.081, -0.057, *([0.0] * 5)),
     ),
-    # Llama 2 and Phi-3, which took its vocabulary over: licence forbids shipping it. Mistral's is of the same kind and size,
-    # with three quarters of its pieces. Beyond Latin and Cyrillic letters hardly any text is made of longer pieces than
-    # characters, so what counts is which characters have a token (others take one for each byte), and that is known. The
-    # prior corrects the rest. It was fitted to GNOME's help in 35 languages, chats, code and data; for scripts of which
-    # the characters tell all it only makes up for the first weight, which is below one. Of Debian's handbook in 26
-    # languages, which was held out, it is off by 0.8 % on average, at most by 3.6 % (German); of chats in English by 4 %.
+    # Llama 2 and Phi-3, which took its vocabulary over: licence forbids shipping it; one that is near to it is made of Mistral's.
+    # For scripts of which the characters tell all, the prior only makes up for the first weight, which is below one.
     Family(
         id="llama2",
         hints=re.compile(r"llama-?2|llama-spm"),

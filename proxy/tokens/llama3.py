@@ -12,10 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from typing_extensions import override
-
 from proxy.tokens.patterns import LLAMA3
-from proxy.tokens.vocabulary import BpeVocabulary
+from proxy.tokens.signs import SignedVocabulary, Signs
+from proxy.tokens.vocabulary import BpeVocabulary, Vocabulary
 
 ADDED: tuple[tuple[re.Pattern[str], int], ...] = tuple(
     (re.compile(letters), number)
@@ -43,7 +42,7 @@ ADDED: tuple[tuple[re.Pattern[str], int], ...] = tuple(
 """How a token is known to be of a language: by the first that is found in it. And how many of these Llama 3 has beyond cl100k."""
 _HAN_AND_HANGUL = range(0xE4, 0xEE)
 """First bytes of characters of which both vocabularies have most beginnings as tokens."""
-LETTERS: tuple[tuple[str, float], ...] = (
+LETTERS: Signs = (
     ("đươ", -1.72),  # Vietnamese
     ("ışğ", -1.14),  # Turkish
     ("ěřů", -2.5),  # Czech
@@ -56,22 +55,11 @@ of the Universal Declaration of Human Rights in 40. With the prior, counts of it
 by 16 % (Armenian); of Debian's handbook in 26 languages, which was held out, by 0.4 % and 2.2 %; of English and of code by nothing."""
 
 
-class NearLlama3(BpeVocabulary):
-    """Counts what Llama 3 would, about. Takes the ranks of cl100k and the tokens of o200k in their order."""
-
-    def __init__(self, cl100k: dict[bytes, int], o200k: Iterable[bytes]) -> None:
-        for token in _added(token for token in o200k if token not in cl100k):
-            cl100k[token] = len(cl100k)
-        super().__init__("llama3", LLAMA3, cl100k)
-
-    @override
-    def count(self, text: str) -> int:
-        """Tokens of `text`, about; for languages that cl100k is made for the very number."""
-        tokens = super().count(text)
-        if text.isascii():
-            return tokens
-        more = sum(weight * sum(map(text.count, letters)) for letters, weight in LETTERS)
-        return round(max(1.0, tokens + more, tokens / 2))
+def near_llama3(cl100k: dict[bytes, int], o200k: Iterable[bytes]) -> Vocabulary:
+    """Make it of the ranks of the one, which are taken over, and the tokens of the other in their order."""
+    for token in _added(token for token in o200k if token not in cl100k):
+        cl100k[token] = len(cl100k)
+    return SignedVocabulary("llama3", BpeVocabulary("llama3", LLAMA3, cl100k), LETTERS)
 
 
 def _added(o200k: Iterable[bytes]) -> list[bytes]:
