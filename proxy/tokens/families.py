@@ -95,14 +95,32 @@ FAMILIES: tuple[Family, ...] = (
         names=re.compile(r"qwen-?3\.[5-9]"),
         prior=(1.0, 0.6, *([0.0] * 15)),
     ),
-    # Llama 4: licence forbids shipping the vocabulary, so a prior corrects the general one.
+    # Llama 4: licence forbids shipping the vocabulary, so a prior corrects o200k's. It was fitted as Gemma's below; chats that were
+    # held out are off by 0.2 % (English) and 0.6 % (Chinese).
     Family(
         id="llama4",
         hints=re.compile(r"llama-?4"),
         names=re.compile(r"llama-?4"),
         prior=(
-            *(0.973, 0.018, 0.004, 0.005, 0.019, 0.010, -0.004, -0.029, 0.074, 0.030, -0.094, -0.206, -0.116),
-            *(-0.082, 0.007, 0.130, 0.001),
+            *(0.946, 0.058, 0.011, 0.021, 0.124, -0.017),
+            *(
+                -0.215,
+                0.002,
+                -0.027,
+                0.114,
+                0.067,
+                0.034,
+                -0.069,
+                0.362,
+                0.117,
+                -0.204,
+                -0.17,
+                -0.095,
+                -0.071,
+                0.317,
+                0.13,
+            ),
+            *(-0.014, -0.019),
         ),
     ),
     # Llama 3, 3.1, 3.2, 3.3: licence forbids shipping the vocabulary; one that is near to it is made of two others.
@@ -153,14 +171,33 @@ FAMILIES: tuple[Family, ...] = (
         ),
         load=partial(_sentencepiece, "mistral"),
     ),
-    # Gemma 2, 3 and 4: terms forbid shipping the vocabulary of 2 and 3, so a prior corrects the general one.
+    # Gemma 2, 3 and 4: terms forbid shipping the vocabulary of 2 and 3, so a prior corrects o200k's. Fitted to the messages of
+    # LibreOffice in 25 languages, GNOME's help in 33, half of the Universal Declaration of Human Rights in 40, and half of the
+    # chats, code and agents' sessions; of what was held out, chats are off by 1.6 % (English) and 0.7 % (Chinese), code by 2.7 %.
     Family(
         id="gemma3",
         hints=re.compile(r"gemma[234]?n?|gemini"),
         names=re.compile(r"gemma|gemini"),
         prior=(
-            *(0.789, 0.628, 0.026, 0.093, 0.281, 0.248, 0.239, 0.025, 0.084, -0.012, -0.226, -0.145, 0.041),
-            *(0.061, 0.113, -0.240, 0.108),
+            *(0.778, 0.698, 0.052, 0.046, 0.262, 0.253),
+            *(
+                0.115,
+                0.093,
+                0.047,
+                0.195,
+                0.077,
+                0.008,
+                0.008,
+                -0.018,
+                0.174,
+                -0.269,
+                -0.107,
+                0.044,
+                0.107,
+                0.627,
+                -0.24,
+            ),
+            *(-0.027, 0.043),
         ),
     ),
     # GLM: said to be cl100k with Chinese merges; no vocabulary at hand, so a prior corrects the general one.
