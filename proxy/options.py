@@ -166,11 +166,15 @@ class Options:
         told = origins_for(chosen.policy, window)
         told |= dict.fromkeys(self.limits, "SPILLWAY_LIMITS")
         capped = "SPILLWAY_ANSWER_CAP" if self.answer_cap is not None else _cap_origin(chosen, window)
+        guide = "SPILLWAY_GUIDE_FILE"
         for glob, fields in self.overrides:
             if fnmatchcase(model, glob):
                 here = f"SPILLWAY_MODELS {glob}"
                 told |= dict.fromkeys(fields.get("limits") or (), here)
                 capped = here if fields.get("answer_cap") is not None else capped
+                guide = here if fields.get("guide") is not None else guide
+        if chosen.own_guide is not None:  # stands as it is, whatever the limit
+            told["guide"] = guide
         return {**told, "answer_cap": capped}
 
     def allows_tool(self, name: str) -> bool:

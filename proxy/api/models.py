@@ -134,6 +134,8 @@ def _policy(options: Options, model: str, told: Mapping[str, Any]) -> dict[str, 
         budget = chosen.budget(window)
         limits = asdict(chosen.limits_for(budget.zone))
         limits |= {"trigger_tokens": int(budget.due), "target_tokens": budget.goal}
+        if chosen.own_guide is not None:
+            limits["guide"] = None
         limits["limits_from"] = options.origins(model, window)
     descriptions = {
         "standard": "as sent",
@@ -146,8 +148,15 @@ def _policy(options: Options, model: str, told: Mapping[str, Any]) -> dict[str, 
         "tools_allowed": list(chosen.tools_allowed) or "all",
         "tool_descriptions": descriptions[chosen.policy],
         "system_prompt": _system_prompt(chosen),
-        "guide_file": "as sent" if chosen.own_guide is None else "replaced",
+        "guide_file": _guide(chosen, limits.get("guide")),
     }
+
+
+def _guide(chosen: Options, tokens: int | None) -> str:
+    """What becomes of guide files in prompts, of which so many tokens may stay; None: all."""
+    if chosen.own_guide is not None:
+        return "replaced"
+    return "as sent" if tokens is None else f"within {tokens} tokens"
 
 
 def _system_prompt(chosen: Options) -> str:

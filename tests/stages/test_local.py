@@ -45,6 +45,8 @@ def said(answer: Any) -> dict[str, Any]:
 
 # The guide layer
 
+OWN = "a version of the user's own"
+
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_guide_is_brought_within_bounds_and_stays_so_while_the_conversation_grows(form: Any) -> None:
@@ -285,3 +287,36 @@ def test_what_stands_in_front_is_shown_with_where_it_comes_from() -> None:
         shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
     assert (shown["guide"], shown["tools"], shown["system_prompt"]) == (600, 800, "short, of coding agents")
     assert (shown["limits_from"]["guide"], shown["limits_from"]["tools"]) == ("local", "local")
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "told"),
+    [
+        ({"policy": "standard"}, {}, ("as sent", None, "standard")),
+        ({"policy": "local"}, {}, ("within 600 tokens", 600, "local")),
+        ({"policy": "standard", "limits": {"guide": 300}}, {}, ("within 300 tokens", 300, "SPILLWAY_LIMITS")),
+        (
+            {"policy": "local", "limits": {"guide": 300}},
+            {"limits": {"guide": 70}},
+            ("within 70 tokens", 70, "SPILLWAY_MODELS m"),
+        ),
+        ({"policy": "standard", "guide_file": OWN}, {}, ("as sent", None, "standard")),
+        (
+            {"policy": "local", "guide_file": OWN, "limits": {"guide": 300}},
+            {},
+            ("replaced", None, "SPILLWAY_GUIDE_FILE"),
+        ),
+        ({"policy": "local"}, {"guide_file": OWN}, ("replaced", None, "SPILLWAY_MODELS m")),
+    ],
+)
+def test_what_becomes_of_guides_is_shown_as_it_is(
+    settings: dict[str, Any], model: dict[str, Any], told: tuple[str, int | None, str], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.md"
+    own.write_text("OWN")
+    settings, model = (
+        {**each, **({"guide_file": own} if OWN in each.values() else {})} for each in (settings, model)
+    )
+    with staged(**settings, models={"m": ModelSetting(**model)}) as (_, proxy):
+        shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
+    assert (shown["guide_file"], shown["guide"], shown["limits_from"]["guide"]) == told
