@@ -276,6 +276,9 @@ class Answer:
             attempt.finished += 1
         self.role_said |= piece.role
         self._take_said(attempt, piece)
+        for other in piece.beside:
+            attempt.finished += other.finish is not None
+            self.calls.add(other.calls, other.index)
         # After what was said, because it counts that too where usage comes with every chunk (vLLM).
         # Zeros on interim chunks are no report (Ollama).
         if piece.prompt_tokens:

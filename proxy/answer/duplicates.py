@@ -6,6 +6,7 @@ A model that asks for the same twice in one breath gains nothing by it, and clie
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 from proxy.neutral.piece import CallPart, Piece
 from proxy.wire.jsontext import loads
@@ -90,15 +91,23 @@ class RepeatedInChoices:
         return all(of.idle for of in self._of.values())
 
     def feed(self, piece: Piece) -> list[Piece]:
-        """Take in the next piece; what is to be said now."""
-        if piece.aside or piece.beside or piece.index < 0:
+        """Take in the next piece; what is to be said now. A frame of several choices of which any is changed is said choice by choice."""
+        if piece.aside or piece.index < 0:
             return [piece]
         rest = self.close() if piece.done or piece.error else []
+        if piece.beside:
+            return [*rest, piece] if piece.error else self._several(piece)
         if piece.index not in self._of:
             if not piece.calls:
                 return [*rest, piece]
             self._of[piece.index] = RepeatedCalls()
         return [*rest, *self._of[piece.index].feed(piece)]
+
+    def _several(self, piece: Piece) -> list[Piece]:
+        apart = piece.apart()
+        said = [out for each in apart for out in self.feed(each)]
+        same = len(said) == len(apart) and all(map(is_, said, apart))
+        return [piece] if same else said
 
     def close(self) -> list[Piece]:
         """What is held where the stream ends without a finish reason."""

@@ -44,7 +44,8 @@ class Inlet:
         """What is said with a frame; nothing while it may be a call."""
         piece = self._reader.read(frame)
         if self.calls is None:
-            return self._once((piece,)) if piece.calls or not self._twice.idle else (piece,)
+            calls = piece.calls or piece.beside or not self._twice.idle
+            return self._once((piece,)) if calls else (piece,)
         self.calls.missed(self._answer.text_since(self._heard))
         ready = self.calls.feed(piece)
         self._answer.attempt.unseen = self.calls.unseen

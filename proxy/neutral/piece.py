@@ -97,6 +97,16 @@ class Piece:
         """What it says, without what it counts, to be written anew."""
         return replace(self, frame=b"", beside=(), usage=None, prompt_tokens=0, completion_tokens=0)
 
+    def apart(self) -> list[Piece]:
+        """What it says of each choice by itself, to be written anew; what it counts comes with the last. None if it lists no choice."""
+        made = [each.uncounted() for each in (self, *self.beside) if each.choice]
+        if not made:
+            return []
+        made[0].identity = self.identity
+        made[-1].usage, made[-1].prompt_tokens = self.usage, self.prompt_tokens
+        made[-1].completion_tokens = self.completion_tokens
+        return made
+
     def blank(self) -> Piece:
         """A piece of the same choice that says nothing yet."""
         made = self.uncounted()
