@@ -167,6 +167,7 @@ class LeakedCalls:
     def _scan(self, text: str) -> None:
         for found in self._scanner.feed(text):
             self._sort(found)
+        self.faults += strangers_of(self._scanner)
 
     def _sort(self, found: Text | Call | Malformed) -> None:
         if not isinstance(found, Text):

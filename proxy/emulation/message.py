@@ -25,6 +25,8 @@ class EmulatedMessage:
     """Calls that can't be made."""
     stats: dict[str, FormCount] = field(default_factory=dict)
     faults: list[CallFault] = field(default_factory=list)
+    strangers: list[CallFault] = field(default_factory=list)
+    """Those of them that stay in the text, and are not found again where the answer is gone on with."""
     leaked: int = 0
     """None: calls are meant to be text here."""
 
@@ -54,4 +56,4 @@ def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> 
         piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
     wrong = any(each.text for each in stream.malformed)
     before = "".join(each.text for each in sent).rstrip() if wrong else piece.text
-    return EmulatedMessage(piece, before, stream.malformed, stream.stats, stream.faults)
+    return EmulatedMessage(piece, before, stream.malformed, stream.stats, stream.faults, stream.strangers)

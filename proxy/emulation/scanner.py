@@ -85,6 +85,8 @@ class CallScanner:
         """Of the form that is read."""
         self._odd: list[tuple[str, str]] = []
         """What stands behind marks that no call follows, with the name of the form."""
+        self._looked = 0
+        """Those of them whose names were looked for, and will not be again."""
 
     @property
     def undecided_from(self) -> int:
@@ -99,12 +101,19 @@ class CallScanner:
         """Characters of the answer that were handed out, but for thoughts."""
         return self._said
 
-    @property
     def strangers(self) -> list[tuple[str, str]]:
-        """Names of what was called, in marks that say so, and is no tool, as the model wrote them, each with its form; not many."""
-        found = ((form, _STRANGER.match(text)) for form, text in self._odd)
-        names = [(next(filter(None, name.groups())), form) for form, name in found if name is not None]
-        return [(name, form) for name, form in names if name not in self._offer.tools]
+        """Names of what was called since this was asked last, in marks that say so, and is no tool; not many.
+
+        As the model wrote them, each with its form, once the name is there.
+        """
+        told: list[tuple[str, str]] = []
+        for form, text in self._odd[self._looked :]:
+            name = _STRANGER.match(text)
+            if name is None and len(text) < _LONGEST_STRANGER and self._looked == len(self._odd) - 1:
+                break  # it may still come
+            self._looked += 1
+            told += [] if name is None else [(next(filter(None, name.groups())), form)]
+        return [(name, form) for name, form in told if name not in self._offer.tools]
 
     @property
     def held(self) -> str:
@@ -122,10 +131,11 @@ class CallScanner:
     def resume(self, said: str, *, called: bool = False) -> None:
         """Go on behind a text that earlier attempts at the answer have sent, before anything is fed.
 
-        None of it is handed out again, nor is a call that it may hold; one that begins at its end is found. `called`: those
-        attempts made a call, so that there is to be no other where one is allowed.
+        None of it is handed out again, nor is a call or a stranger that it may hold; one that begins at its end is found.
+        `called`: those attempts made a call, so that there is to be no other where one is allowed.
         """
         self.feed(said)
+        self.strangers()
         self._called = called
         if self._before is not None:
             # White space behind a call that was sent as text: all of it was sent.

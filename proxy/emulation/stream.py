@@ -87,6 +87,8 @@ class EmulatedStream:
         """By the name of the form."""
         self.faults: list[CallFault] = []
         """What is wrong with calls; the owner takes them out."""
+        self.strangers: list[CallFault] = []
+        """All that were of what is no tool: they stay text, so that later attempts know of them."""
         self.leaked = 0
         """None: calls are meant to be text here."""
 
@@ -185,7 +187,7 @@ class EmulatedStream:
         parts: list[_Part] = []
         for own in self._choices.values():
             found = own.scanner.close(cut=cut)
-            self.faults += () if own.closed else strangers_of(own.scanner)
+            self._meet(own.scanner)
             own.closed = True
             parts += [
                 self._part(own.last.blank(), each, own)
@@ -205,10 +207,11 @@ class EmulatedStream:
         own.last = piece
         finish = piece.finish
         found = own.scanner.feed(piece.text)
+        self._meet(own.scanner)
         if finish:
             own.closed, ended = True, finish not in UNFINISHED
             found = texts_joined([*found, *own.scanner.close(cut=not ended)])
-            self.faults += strangers_of(own.scanner)
+            self._meet(own.scanner)
             if ended and (own.calls or any(isinstance(each, Call) for each in found)):
                 # Some backends have words of their own for `stop`.
                 finish = calls_finish(legacy=self._offer.legacy)
@@ -217,6 +220,11 @@ class EmulatedStream:
         if found == ([Text(piece.text)] if piece.text else []) and finish == piece.finish:
             return None
         return self._parts(piece, own, found, finish)
+
+    def _meet(self, scanner: CallScanner) -> None:
+        met = strangers_of(scanner)
+        self.faults += met
+        self.strangers += met
 
     def _choice(self, piece: Piece) -> _Choice:
         scanner = CallScanner(self._offer)

@@ -80,8 +80,8 @@ def fault_of(found: Call | Malformed) -> CallFault:
 
 
 def strangers_of(scanner: CallScanner) -> list[CallFault]:
-    """Of calls of what is no tool, which stay text."""
-    return [fault(UNKNOWN_TOOL, name, form) for name, form in scanner.strangers]
+    """Of calls of what is no tool, which stay text, since this was asked last."""
+    return [fault(UNKNOWN_TOOL, name, form) for name, form in scanner.strangers()]
 
 
 def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[CallFault]:

@@ -98,10 +98,12 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     stopped = None if run is None else _stopped(run, pieces[0], read[0] if read else None)
     if pieces and not isinstance(stopped, Search):
         pieces[0] = SearchCalls(job.prompt.search).less(pieces[0])
-    if not isinstance(stopped, Pause):
-        for each in read:
+    for each in read:
+        if isinstance(stopped, Pause):
+            each.faults = each.strangers  # the others are left out, and asked for again
+        else:
             driver.ledger.add(job, each.stats)
-            tell_found(job, each)
+        tell_found(job, each)
     if run is None or stopped is None:
         _learn(job, came, run, driver)
         return _made(job, whole, came, pieces, None, driver)

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, Question, Reply, ToolCall, VllmFake
+from tests.fakes import (
+    FAKES,
+    FakeModel,
+    LlamaCppFake,
+    Question,
+    Reply,
+    ToolCall,
+    VllmFake,
+    summariser,
+    walk,
+    words,
+)
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.test_resuming import joined_calls
 from tests.stages.test_tools import CALL, PARIS, WEATHER
@@ -283,6 +294,47 @@ def test_an_emulated_call_of_what_is_no_tool_is_counted_once(*, stream: bool) ->
             ("unknown_tool", "fly")
         ]
         assert counted(proxy, "malformed_tool_calls_total", reason="unknown_tool") == 1
+
+
+def _strangers(proxy: Proxy, answer: Any) -> list[tuple[str, str]]:
+    told = proxy.client.get(f"/spillway/requests/{answer.headers['x-request-id']}").json()
+    return [(each["reason"], each["tool"]) for each in told["malformed_calls"]]
+
+
+@both
+def test_a_call_of_what_is_no_tool_is_counted_once_though_another_one_is_corrected(*, stream: bool) -> None:
+    stranger, wrong = CALL.replace("get_weather", "fly"), CALL.replace('"city"', '"town"')
+    replies = iter([Reply(text=f"I try.\n{stranger}\n{wrong}"), Reply(text=CALL)])
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], lambda _: next(replies)) as fake,
+        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
+    ):
+        answer = proxy.chat(asked("x", stream=stream))
+        assert sorted(_strangers(proxy, answer)) == [
+            ("unknown_tool", "fly"),
+            ("wrong_arguments", "get_weather"),
+        ]
+        assert counted(proxy, "malformed_tool_calls_total", reason="unknown_tool") == 1
+
+
+@pytest.mark.parametrize("tools", [True, False])
+@both
+def test_a_call_of_what_is_no_tool_is_counted_once_in_an_answer_that_is_gone_on_with(
+    *, tools: bool, stream: bool
+) -> None:
+    begins = iter([f"I try.\n{CALL.replace('get_weather', 'fly')}\nIt is as it is. {words(1, 900)}"])
+
+    def brain(question: Question) -> Reply:
+        begun = next(begins, None)
+        return walk(last=900)(question) if begun is None else Reply(text=begun)
+
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake,
+        running_proxy(fake, models={"m": {"tools": tools}}) as proxy,
+    ):
+        answer = proxy.chat(asked("x", stream=stream))
+        assert len(fake.chats()) > 1
+        assert _strangers(proxy, answer) == [("unknown_tool", "fly")]
 
 
 def test_what_was_mended_is_told_in_the_usage(proxy: Proxy) -> None:
