@@ -124,6 +124,8 @@ class ClientStream:
         """Notices, written when they were told: what a writer writes depends on what it wrote before."""
         self._opening = b""
         self._telling = False
+        self._heading = False
+        """Whether the head waits until the client reads."""
         self._heartbeat = heartbeat
         self._beating: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -165,7 +167,9 @@ class ClientStream:
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
         self._last = self._loop.time()
-        return self.exchange.write(data) if self.exchange.started else self._open_with(data)
+        if self._beating is not None and not self._beating.done():
+            return self._after_beat(data)
+        return self._write(data)
 
     @property
     def ready(self) -> bool:
@@ -177,6 +181,18 @@ class ClientStream:
         self._last = self._loop.time()
         self.exchange.push(data)
 
+    def _write(self, data: bytes) -> Awaitable[None]:
+        return self.exchange.write(data) if self.exchange.started else self._open_with(data)
+
+    async def _after_beat(self, data: bytes) -> None:
+        await self._beaten()
+        await self._write(data)
+
+    async def _beaten(self) -> None:
+        """Wait for a heartbeat that waits for the client: it would come in between, or after the end."""
+        if self._beating is not None:
+            await asyncio.wait({self._beating})
+
     async def _open_with(self, data: bytes) -> None:
         await self._open()
         await self.exchange.write(data)
@@ -184,6 +200,7 @@ class ClientStream:
     async def end(self) -> None:
         """End the answer."""
         self.stop()
+        await self._beaten()
         if not self.exchange.started:
             await self._open()
         await self.exchange.end()
@@ -200,7 +217,9 @@ class ClientStream:
 
     async def _open(self) -> None:
         queued, self._queued = self._queued, []
+        self._heading = True
         await self.exchange.start(200, [*self.head, *self._own_headers()])
+        self._heading = False
         if opening := b"".join(queued):
             await self.exchange.write(opening)
 
@@ -221,12 +240,13 @@ class ClientStream:
     async def _beat(self) -> None:
         # The answer may have ended, or something else may own the response, since the timer went off.
         if self._timer is not None:
-            await self.write(self.writer.own(Piece(comment="spillway"), NOBODY))
+            self._last = self._loop.time()
+            await self._write(self.writer.own(Piece(comment="spillway"), NOBODY))
 
     def _tick(self) -> None:
         silent = not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9
-        # One that waits until the client reads is enough.
-        if silent and (self._beating is None or self._beating.done()):
+        # One that waits until the client reads is enough, and the head comes first.
+        if silent and not self._heading and (self._beating is None or self._beating.done()):
             self._beating = spawn(self._beat(), name="heartbeat")
         self._timer = self._loop.call_later(self._heartbeat, self._tick)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import httpx
 
-from proxy.errors import BrokenOff, ClientError, UpstreamUnavailable
+from proxy.errors import BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
@@ -64,11 +64,15 @@ async def relay_response(
     """Pass a response on as it comes, with Spillway's `own` headers added.
 
     Raises:
+        UpstreamInvalid: it can't be passed on, because a heartbeat has opened an answer of Spillway's own.
         ShuttingDown: the server is being stopped; the stream has its ending, if it is one and stood between two frames.
         BrokenOff: the body broke off after the status went out.
     """
     stream = response.stream
     assert isinstance(stream, httpx.AsyncByteStream)
+    if exchange.started:
+        await response.aclose()
+        raise UpstreamInvalid("The backend's answer came late, and in an encoding that is not known here.")
     data = b""
     try:
         await exchange.start(response.status_code, [*headers_of(response), *own])

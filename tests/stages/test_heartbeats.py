@@ -1,0 +1,140 @@
+"""Heartbeats beside what an answer says: never inside of it, nor after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from proxy.dialects import CHAT
+from proxy.exchange import Exchange
+from proxy.net.tasks import running
+from proxy.neutral.piece import Identity
+from proxy.neutral.request import Request
+from proxy.server.cycle import Cycle
+from proxy.stages.client_stream import ClientStream
+from tests.proxying import running_proxy
+from tests.rawbackend import Call, RawBackend, raw_backend
+from tests.server.test_cycle import Wire
+
+BEAT = b": spillway\n\n"
+
+
+@contextmanager
+def streaming(wire: Wire) -> Iterator[ClientStream]:
+    """An answer whose heartbeats come at every turn of the loop."""
+    scope = {"method": "POST", "path": "/", "headers": [], "http_version": "1.1"}
+    cycle = Cycle(wire, scope, keep_alive=True, expects=False)
+    cycle.whole()
+    writer, own = CHAT.writer(Request(body={}), ""), Identity("", 0, "")
+    client = ClientStream(
+        Exchange(scope, cycle.receive, cycle.send),
+        writer,
+        form="off",
+        own=own,
+        own_headers=list,
+        grace=0.0,
+        heartbeat=0.0,
+    )
+    try:
+        yield client
+    finally:
+        client.stop()
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def beats() -> list[asyncio.Task[object]]:
+    return [task for task in running() if task.get_name() == "heartbeat"]
+
+
+@pytest.mark.anyio
+async def test_a_heartbeat_that_waits_for_the_client_never_comes_after_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client reads again in the very turn in which the answer ends, before the heartbeat has heard of it."""
+    wire = Wire()
+    with streaming(wire) as client:
+        await client.write(b"data: 1\n\n")
+        wire.write_paused = True
+        await turns()
+        assert len(beats()) == 1
+        wire.write_paused = False
+        wire.room.set()
+        await client.end()
+        await turns()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert (wire.ended, wire.sent.count(b"\r\n0\r\n\r\n")) == ("answered", 1)
+    assert wire.sent.endswith(BEAT + b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.anyio
+async def test_nothing_overtakes_the_head_that_a_heartbeat_opens_the_answer_with(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client had not read the answer before this one."""
+    wire = Wire()
+    wire.write_paused = True
+    with streaming(wire) as client:
+        await turns()
+        wire.write_paused = False
+        wire.room.set()
+        await client.write(b"data: 1\n\n")
+        await client.end()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert wire.sent.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert wire.sent.index(BEAT) < wire.sent.index(b"data: 1\n\n")
+
+
+@pytest.mark.anyio
+async def test_no_heartbeat_overtakes_the_head(caplog: pytest.LogCaptureFixture) -> None:
+    wire = Wire()
+    wire.write_paused = True
+    with streaming(wire) as client:
+        writing = asyncio.ensure_future(_written(client))
+        await asyncio.sleep(0)
+        wire.write_paused = False
+        await turns()  # heartbeats could go out now
+        wire.room.set()
+        await writing
+        await client.end()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert wire.sent.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def _written(client: ClientStream) -> None:
+    await client.write(b"data: 1\n\n")
+
+
+@pytest.mark.slow
+def test_an_answer_that_can_not_be_read_is_an_error_in_a_stream_that_was_opened(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def backend(_: RawBackend, call: Call) -> None:
+        if not call.path.endswith("/chat/completions"):
+            call.send(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            return
+        opened.wait(20)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: exotic\r\nconnection: close\r\n"
+        call.send(head + b"\r\n\x01\x02")
+
+    opened = threading.Event()
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    with (
+        raw_backend(backend) as raw,
+        running_proxy(raw.setting, grace=0.0, heartbeat=30.0) as proxy,
+        proxy.client.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        assert answer.status_code == 200
+        opened.set()
+        said = b"".join(answer.iter_bytes())
+    assert b'"code":"upstream_invalid"' in said
+    assert said.endswith(b"data: [DONE]\n\n")
+    assert not [record for record in caplog.records if "failed" in record.getMessage()]
