@@ -129,7 +129,7 @@ FAMILIES: tuple[Family, ...] = (
         hints=re.compile(r"llama-?3|llama-bpe|llama-v3"),
         names=re.compile(r"llama-?3|hermes-3|dolphin.*llama|deepseek-r1:70b|distill-llama"),
         load=_near_llama3,
-        prior=(1.0, *([0.0] * 10), -0.083, -0.117, *([0.0] * 3), -0.081, -0.057, *([0.0] * 5)),
+        prior=(1.0, *([0.0] * 10), -0.083, -0.117, *([0.0] * 3), -0.014, -0.06, *([0.0] * 5)),
     ),
     # Llama 2 and Phi-3, which took its vocabulary over: licence forbids shipping it; one that is near to it is made of Mistral's.
     # For scripts of which the characters tell all, the prior only makes up for the first weight, which is below one.
