@@ -64,6 +64,7 @@ def _seconds(item: pytest.Item) -> float:
 
 
 def pytest_runtest_setup() -> None:
+    gc.enable()  # which `spillway serve` does when it listens: where a test had it refused, nothing was freed from there on
     if time.monotonic() > FUZZ_UNTIL:
         pytest.skip("FUZZ_MINUTES were over")
 

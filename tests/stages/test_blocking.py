@@ -208,6 +208,11 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 """What is answered, or refused for its length when it could not be made shorter."""
 
 
+def too_long(blocked: float) -> bool:
+    """Whether a block is too long, on this machine: how slow that is is found out only where it matters."""
+    return blocked >= ROOM * BUDGET and blocked >= ROOM * BUDGET * slowness()
+
+
 async def longest_block(body: bytes) -> tuple[float, int, bytes, int]:
     """CPU seconds for which a request blocked the loop; what it was answered, and what the backend was asked."""
     backend = Backend()
@@ -224,7 +229,7 @@ async def test_the_loop_goes_on(name: str) -> None:
     blocked, status, said, asked = await longest_block(HOSTILE[name]())
     assert status == 200 or b"context_length_exceeded" in said, said[:300]
     assert asked <= 25
-    assert blocked < ROOM * BUDGET * slowness()
+    assert not too_long(blocked)
 
 
 @pytest.mark.parametrize("name", ABSURD)
@@ -233,7 +238,7 @@ async def test_what_is_absurd_is_refused_at_once(name: str) -> None:
     assert status == 400
     assert json.loads(said)["error"]["message"]
     assert asked == 0
-    assert blocked < ROOM * BUDGET * slowness()
+    assert not too_long(blocked)
 
 
 PASSED: dict[str, Callable[[], bytes]] = {
@@ -261,7 +266,7 @@ async def test_the_loop_goes_on_while_what_is_passed_on_is_looked_through(name: 
         with Watchdog() as watchdog:
             status, _ = await post(app, body, path="/v1/embeddings")
     assert (status, backend.asked) == (200, 2)
-    assert watchdog.longest < ROOM * BUDGET * slowness()
+    assert not too_long(watchdog.longest)
 
 
 async def test_others_are_served_meanwhile() -> None:
@@ -291,4 +296,4 @@ async def test_what_is_kept_and_gone_on_from_holds_up_nobody() -> None:
             assert status == 200, said[:300]
             status, said = await post(app, asked, path="/v1/responses/compact")
             assert status == 200, said[:300]
-    assert watchdog.longest < ROOM * BUDGET * slowness()
+    assert not too_long(watchdog.longest)
