@@ -11,6 +11,7 @@ import json
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from typing import Any
 
 import uvloop
@@ -21,6 +22,7 @@ from benchmarks.dialects import dialects
 from benchmarks.process import cpu_seconds
 from benchmarks.streams import first_byte, idle, resumed, stream
 
+FOXES = "Say something about foxes and dogs."
 VOCABULARY = ("the", "of", "and", "a", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are")
 
 
@@ -41,15 +43,22 @@ def _prose(rng: random.Random, size: int) -> str:
     return " ".join(words)
 
 
-async def short(port: int, pids: list[int], *, count: int, concurrency: int) -> dict[str, Any]:
-    """`count` small requests on `concurrency` connections: CPU per request, latencies."""
+async def short(
+    port: int, pids: list[int], *, count: int, concurrency: int, size: int = 0, seed: int = 0
+) -> dict[str, Any]:
+    """`count` small requests on `concurrency` connections: CPU per request, latencies.
+
+    All ask the same, or each something new of about `size` characters.
+    """
     clients = [await Client.connect(port) for _ in range(concurrency)]
-    ask = chat([{"role": "user", "content": "Say something about foxes and dogs."}])
+    rng = random.Random(seed)
+    texts = [_prose(rng, size) for _ in range(count + 5 * concurrency)] if size else [FOXES]
+    asks = cycle([chat([{"role": "user", "content": text}]) for text in texts])
     times: list[float] = []
 
     async def work(client: Client, requests: int) -> None:
         for _ in range(requests):
-            answer = _checked(await client.send(ask))
+            answer = _checked(await client.send(next(asks)))
             times.append(answer.total)
 
     await asyncio.gather(*(work(client, 5) for client in clients))

@@ -94,6 +94,14 @@ SCENARIOS = (
         (Metric("short request, CPU us", "cpu_us", aim=Aim(0.15, "naive")),),
     ),
     Scenario(
+        "fresh",
+        "short",
+        {"count": 1600, "concurrency": 16, "size": 1000},
+        {"count": 32, "concurrency": 4, "size": 1000},
+        (Metric("short request of a new kB, CPU us", "cpu_us"),),
+        seeded=True,
+    ),
+    Scenario(
         "stream",
         "stream",
         {"streams": 8, "chunks": 2000, "pause_us": 0},
