@@ -92,7 +92,10 @@ def create_app(
         SettingError: the store cannot be opened, or a system prompt file cannot be read.
     """
     wire = transport or open_wire(
-        settings.backends, connect_timeout=settings.connect_timeout, read_timeout=settings.read_timeout
+        settings.backends,
+        connect_timeout=settings.connect_timeout,
+        read_timeout=settings.read_timeout,
+        send_timeout=settings.send_timeout,
     )
     kept = store or open_store(
         settings.store,
@@ -114,14 +117,20 @@ def create_app(
 
 
 def open_wire(
-    backends: Sequence[BackendSetting], *, connect_timeout: float, read_timeout: float
+    backends: Sequence[BackendSetting],
+    *,
+    connect_timeout: float,
+    read_timeout: float,
+    send_timeout: float = 120.0,
 ) -> httpx.AsyncBaseTransport:
     """The transport towards these backends: the fast one, and through a proxy where the environment names one.
 
     Raises:
         SettingError: a proxy that can't be used.
     """
-    direct = open_transport(connect_timeout=connect_timeout, read_timeout=read_timeout)
+    direct = open_transport(
+        connect_timeout=connect_timeout, read_timeout=read_timeout, send_timeout=send_timeout
+    )
     proxied = [(each, proxy) for each in backends if (proxy := proxy_for(each.url)) is not None]
     if not proxied:
         return direct

@@ -34,7 +34,7 @@ class Client(Protocol):
         ...
 
     def when_gone(self, call: Callable[[], None] | None) -> None:
-        """Call this when the client leaves before it has its answer; None: nothing any more. The body must be in.
+        """Call this when the client leaves before it has its answer; None: nothing any more. The body must be in, or be taken.
 
         What ASGI has instead is a task that waits in `receive`, for each request.
         """

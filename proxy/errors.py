@@ -227,7 +227,7 @@ class UpstreamUnavailable(ClientError):
 
 
 class UpstreamTimeout(UpstreamUnavailable):
-    """The backend accepted the request and then said nothing for `SPILLWAY_READ_TIMEOUT`."""
+    """The backend said nothing for `SPILLWAY_READ_TIMEOUT`, or took nothing of the request for `SPILLWAY_SEND_TIMEOUT`."""
 
     status = 504
     code = "upstream_timeout"

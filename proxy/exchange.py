@@ -297,10 +297,12 @@ class Exchange:
         """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
         client, task = self._client, self._task or asyncio.current_task()
         assert task is not None
-        if client is None or self._uploaded is not None:
-            return _Watched(spawn(self._wait(task), name="client-watch").cancel)
-        client.when_gone(partial(self._left, task))
-        return _Watched(partial(client.when_gone, None))
+        if client is not None:
+            client.when_gone(partial(self._left, task))
+        told = () if client is None else (partial(client.when_gone, None),)
+        if told and self._uploaded is None:
+            return _Watched(*told)
+        return _Watched(*told, spawn(self._wait(task), name="client-watch").cancel)
 
     async def _wait(self, task: asyncio.Task[Any]) -> None:
         """As ASGI has it: whoever wants to see the client leave has to take what else it sends."""
@@ -312,7 +314,7 @@ class Exchange:
 
     def _left(self, task: asyncio.Task[Any]) -> None:
         # Servers say the same when the answer is complete (ASGI, "Disconnect - receive event").
-        if not self.ended:
+        if not (self.ended or self.gone):
             self.gone = True
             task.cancel()
 
@@ -371,16 +373,15 @@ class Exchange:
 class _Watched:
     """While a client is watched. A class, because every request goes through it."""
 
-    __slots__ = ("_end",)
-
-    def __init__(self, end: Callable[[], object]) -> None:
-        self._end = end
+    def __init__(self, *ends: Callable[[], object]) -> None:
+        self._ends = ends
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        for end in self._ends:
+            end()
 
 
 async def _nobody(*_: AsgiMessage) -> NoReturn:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from operator import itemgetter
 
+import httpx
+
 from proxy.wire.headers import Headers
+
+
+class InvalidResponse(httpx.RemoteProtocolError):
+    """What the server sends is no response of HTTP/1.1, or one without end."""
+
 
 BODILESS = frozenset({204, 304})
 """Statuses of responses without a body, whatever their head says."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterable, Callable
+from functools import partial
 from typing import Protocol
 
 import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from typing_extensions import override
 
-from proxy.net.framing import BODILESS, fault_in, has_body, is_chunked, is_framed
+from proxy.net.framing import BODILESS, InvalidResponse, fault_in, has_body, is_chunked, is_framed
+from proxy.net.sending import Seconds, Sending
 from proxy.net.silence import Silence
 from proxy.net.sockets import readable
 from proxy.net.tasks import spawn
@@ -26,10 +28,6 @@ JOIN_LIMIT = 64 * 1024
 """Bytes of body up to which head and body are copied together into one write."""
 BETWEEN = 128 * 1024
 """Bytes that may come without anything of the answer: its head, 1xx responses, what frames the body, trailers."""
-
-
-class InvalidResponse(httpx.RemoteProtocolError):
-    """What the server sends is no response of HTTP/1.1, or one without end."""
 
 
 class Owner(Protocol):
@@ -69,7 +67,8 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._blocked: asyncio.Future[None] | None = None
         """Waits for room to write; `_waiter` for anything of the response."""
-        self._silence = Silence(loop, self._waits, self._silent)
+        self._silence = Silence(loop, self._waits, partial(self._late, httpx.ReadTimeout, "said"))
+        self._sending = Sending(loop, self._unsent, partial(self._late, httpx.WriteTimeout, "read"))
         self._writable = True
         self._sent = self._has_head = self._complete = True
         self._keep_alive = False
@@ -81,7 +80,7 @@ class Connection(asyncio.Protocol):
 
     # -- an exchange ---------------------------------------------------------------------------------
 
-    def start(self, head: bytes, body: bytes, *, read_timeout: float, head_only: bool) -> None:
+    def start(self, head: bytes, body: bytes, seconds: Seconds, *, head_only: bool) -> None:
         """Send a whole request. `head_only`: the response has no body whatever its head says (HEAD)."""
         transport = self._begin(head_only=head_only)
         if len(body) <= JOIN_LIMIT:
@@ -89,10 +88,11 @@ class Connection(asyncio.Protocol):
         else:
             transport.write(head)
             transport.write(body)
-        self._silence.watch(read_timeout)
+            self._sending.wrote(len(head) + len(body), seconds.send)
+        self._silence.watch(seconds.read)
 
     async def upload(
-        self, head: bytes, body: AsyncIterable[bytes], *, chunked: bool, read_timeout: float, head_only: bool
+        self, head: bytes, body: AsyncIterable[bytes], seconds: Seconds, *, chunked: bool, head_only: bool
     ) -> None:
         """Send a request whose body is produced while it is sent; stops once the server has answered.
 
@@ -101,13 +101,13 @@ class Connection(asyncio.Protocol):
         """
         self._begin(head_only=head_only).write(head)
         self._sent = False
-        pump = spawn(self._pump(body, chunked=chunked, seconds=read_timeout), name="upload")
+        pump = spawn(self._pump(body, chunked=chunked, seconds=seconds.send), name="upload")
         try:
             while not (self._has_head or self._sent or self._error is not None):
                 await self._wait()
         finally:
             pump.cancel()
-        self._silence.watch(read_timeout)
+        self._silence.watch(seconds.read)
 
     async def _pump(self, body: AsyncIterable[bytes], *, chunked: bool, seconds: float) -> None:
         try:
@@ -128,13 +128,16 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(0)
         if self._transport is not None:
             self._transport.write(data)
-        await self._drain(seconds)
+            self._sending.wrote(len(data), seconds)
+        while not self._writable:
+            self._blocked = self._loop.create_future()
+            await self._blocked
 
     async def read_head(self) -> None:
         """Wait until `status`, `reason` and `headers` are those of the response (not of a 1xx before it).
 
         Raises:
-            httpx.ReadTimeout: nothing came for `read_timeout` seconds.
+            httpx.ReadTimeout, httpx.WriteTimeout: nothing came, or nothing was taken, for as long as is allowed.
             httpx.ReadError: the connection broke.
             httpx.RemoteProtocolError: it was closed before the head was whole, or it isn't HTTP.
         """
@@ -202,6 +205,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the socket at once, dropping what was not sent."""
         self._silence.stop()
+        self._sending.stop()
         if self._transport is not None:
             self._transport.abort()
 
@@ -254,15 +258,6 @@ class Connection(asyncio.Protocol):
             self._error = error
         self._wake()
 
-    async def _drain(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                while not self._writable:
-                    self._blocked = self._loop.create_future()
-                    await self._blocked
-        except TimeoutError:
-            raise httpx.WriteTimeout(f"the server read nothing for {seconds:g} s") from None
-
     def _resume(self) -> None:
         self._paused = False
         self._silence.heard = self._loop.time()
@@ -274,8 +269,12 @@ class Connection(asyncio.Protocol):
             return None
         return self._waiter is not None and not self._paused
 
-    def _silent(self, seconds: float) -> None:
-        self._fail(httpx.ReadTimeout(f"the server said nothing for {seconds:g} s"))
+    def _unsent(self) -> int:
+        transport = None if self._has_head or self._error is not None else self._transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def _late(self, kind: type[httpx.TimeoutException], does: str, seconds: float) -> None:
+        self._fail(kind(f"the server {does} nothing for {seconds:g} s"))
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------
 
@@ -320,6 +319,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._silence.stop()
+        self._sending.stop()
         if not self._complete:
             if self._has_head and exc is None and not is_framed(self.headers):
                 self._complete = True

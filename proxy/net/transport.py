@@ -23,6 +23,7 @@ from typing_extensions import override
 from proxy.net.http11 import Connection
 from proxy.net.request import Heads, body_of, build_request
 from proxy.net.response import Divertible, PlainResponse
+from proxy.net.sending import Seconds
 
 __all__ = ["HttpTransport", "build_request", "open_transport"]
 
@@ -43,6 +44,7 @@ def open_transport(
     *,
     connect_timeout: float,
     read_timeout: float,
+    send_timeout: float = 120.0,
     keep_alive: float = 3.0,
     ssl_context: ssl.SSLContext | None = None,
 ) -> HttpTransport:
@@ -52,10 +54,11 @@ def open_transport(
         connect_timeout: seconds to look the host up, connect and shake hands.
         read_timeout: seconds in which the head of a response has to be whole, and of silence in its body, after which
             it is given up; there is no total limit.
+        send_timeout: seconds in which a server takes nothing of a request, after which it is given up.
         keep_alive: seconds an idle connection is kept; below the 5 s of llama-server, uvicorn and Node.
         ssl_context: for https; default: httpx's (certifi's roots, verification on).
     """
-    return HttpTransport(connect_timeout, read_timeout, keep_alive, ssl_context)
+    return HttpTransport(connect_timeout, Seconds(read_timeout, send_timeout), keep_alive, ssl_context)
 
 
 class HttpTransport(httpx.AsyncBaseTransport):
@@ -73,12 +76,12 @@ class HttpTransport(httpx.AsyncBaseTransport):
     def __init__(
         self,
         connect_timeout: float,
-        read_timeout: float,
+        seconds: Seconds,
         keep_alive: float,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._connect_timeout = connect_timeout
-        self._read_timeout = read_timeout
+        self._seconds = seconds
         self._keep_alive = keep_alive
         self._fresh = min(FRESH, keep_alive)
         self._ssl_context = ssl_context
@@ -103,18 +106,18 @@ class HttpTransport(httpx.AsyncBaseTransport):
             httpx.LocalProtocolError: a header with a line break.
         """
         origin = self._origin(request.url)
-        connect_timeout, read_timeout = self._timeouts(request)
+        connect_timeout, seconds = self._timeouts(request)
         body = body_of(request)
         if body is None:
             connection = await self._connect(origin, connect_timeout)
-            return await self._upload(connection, request, read_timeout)
+            return await self._upload(connection, request, seconds)
         head = self._heads.head(request, len(body))
         repeatable = request.method in REPEATABLE
         kept = self._take(origin, self._keep_alive) if repeatable else self._take_fresh(origin)
         while True:
             connection = kept or await self._connect(origin, connect_timeout)
             try:
-                connection.start(head, body, read_timeout=read_timeout, head_only=request.method == "HEAD")
+                connection.start(head, body, seconds, head_only=request.method == "HEAD")
                 await connection.read_head()
                 return self._response(connection)
             except BaseException as error:  # a kept connection may have ended before the request came
@@ -148,14 +151,14 @@ class HttpTransport(httpx.AsyncBaseTransport):
         return repeatable
 
     async def _upload(
-        self, connection: Connection, request: httpx.Request, read_timeout: float
+        self, connection: Connection, request: httpx.Request, seconds: Seconds
     ) -> httpx.Response:
         try:
             await connection.upload(
                 self._heads.head(request, None),
                 cast("AsyncIterable[bytes]", request.stream),
+                seconds,
                 chunked="content-length" not in request.headers,
-                read_timeout=read_timeout,
                 head_only=request.method == "HEAD",
             )
             await connection.read_head()
@@ -174,11 +177,12 @@ class HttpTransport(httpx.AsyncBaseTransport):
             self._url, self._url_origin = url, (url.scheme, url.host, url.port)
         return self._url_origin
 
-    def _timeouts(self, request: httpx.Request) -> tuple[float, float]:
-        given = request.extensions.get("timeout")
+    def _timeouts(self, request: httpx.Request) -> tuple[float, Seconds]:
+        given, own = request.extensions.get("timeout"), self._seconds
         if not given:
-            return self._connect_timeout, self._read_timeout
-        return given.get("connect") or self._connect_timeout, given.get("read") or self._read_timeout
+            return self._connect_timeout, own
+        read = given.get("read") or own.read
+        return given.get("connect") or self._connect_timeout, Seconds(read, min(own.send, read))
 
     # -- the pool ------------------------------------------------------------------------------------
 

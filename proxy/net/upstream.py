@@ -10,9 +10,8 @@ import httpx
 
 from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.credentials import OwnKeys
-from proxy.net.framing import BODILESS
+from proxy.net.framing import BODILESS, InvalidResponse
 from proxy.net.headers import Accept, Header, Outgoing, told_length
-from proxy.net.http11 import InvalidResponse
 from proxy.net.prober import Prober
 from proxy.net.request import build_request
 from proxy.wire.headers import Headers
@@ -85,7 +84,7 @@ class Upstream:
         Raises:
             UpstreamUnavailable: no connection, or it broke before the response.
             UpstreamInvalid: it is no response of HTTP/1.1.
-            UpstreamTimeout: it said nothing for the read timeout.
+            UpstreamTimeout: it said nothing for the read timeout, or took nothing for the send timeout.
         """
         if self.ahead and not ahead:
             self._make_way(method)
@@ -124,6 +123,11 @@ class Upstream:
 
     def _failed(self, error: httpx.TransportError) -> UpstreamInvalid | UpstreamUnavailable:
         """What a request failed for; unless it only took too long, the server may be another one by now."""
+        if isinstance(error, httpx.WriteTimeout):
+            return UpstreamTimeout(
+                f"Backend {self.name} at {self.url} does not take the request: {error}. If it only works on another one, "
+                "try again later; whoever runs this can raise SPILLWAY_SEND_TIMEOUT. Else restart the backend."
+            )
         if isinstance(error, httpx.TimeoutException):
             return UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.")
         self.prober.forget()

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from proxy.asgi import Scope
 from proxy.errors import BadRequest, ClientError, TooSlow
+from proxy.net.sockets import hung_up
 from proxy.net.tasks import spawn
 from proxy.server.cycle import Cycle
 from proxy.server.guard import Guard
@@ -273,8 +274,10 @@ class ClientConnection(asyncio.Protocol):
             self._end(at_once=True)
             return
         since, silent = now - self._since, now - self._heard
-        if self._read_paused:
-            return  # it is we who do not read
+        if self._read_paused:  # it is we who do not read, and are not told that it has left
+            if self._phase is Phase.BODY and not self._pipeline and self._hung_up():
+                self._end(at_once=True)
+            return
         if self._phase is Phase.HEAD and since > limits.timeout:
             self._refuse(TooSlow(f"The request's headers did not arrive within {limits.timeout:g} seconds."))
         elif self._phase is Phase.BODY and self._reading is not None:
@@ -296,6 +299,11 @@ class ClientConnection(asyncio.Protocol):
     def give_up(self) -> None:
         """End a request whose body is still arriving, and tell why."""
         self._refuse(TooSlow("The request's body took too long to arrive while others wait for its room."))
+
+    def _hung_up(self) -> bool:
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        return sock is not None and hung_up(sock.fileno())
 
     def _stuck(self, now: float, waiting: int) -> bool:
         """Whether the client has not read for too long, while there was something to be read."""

@@ -33,7 +33,7 @@ from proxy.counting.filling import Filled, room_assumed
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream, LeakedCalls
 from proxy.errors import UpstreamUnavailable
-from proxy.net.http11 import InvalidResponse
+from proxy.net.framing import InvalidResponse
 from proxy.net.inflate import Undecoded
 from proxy.net.response import Divertible
 from proxy.net.tasks import spawn

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from proxy.net.http11 import HIGH_WATER, JOIN_LIMIT, Connection
+from proxy.net.sending import Seconds
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ def started(body: bytes = b"", *, head_only: bool = False) -> tuple[Connection, 
     wire = Wire()
     connection = Connection(asyncio.get_running_loop(), Keeper(), ("http", "127.0.0.1", 80))
     connection.connection_made(wire)
-    connection.start(b"POST / HTTP/1.1\r\n\r\n", body, read_timeout=60.0, head_only=head_only)
+    connection.start(b"POST / HTTP/1.1\r\n\r\n", body, Seconds(60.0, 60.0), head_only=head_only)
     return connection, wire
 
 
@@ -166,7 +167,7 @@ async def test_a_connection_lost_while_idle_refuses_the_next_request() -> None:
     connection.connection_lost(ConnectionResetError("reset by peer"))
     assert [*fit, connection.reusable] == [True, False]
     with pytest.raises(httpx.ReadError):
-        connection.start(b"", b"", read_timeout=1.0, head_only=False)
+        connection.start(b"", b"", Seconds(1.0, 1.0), head_only=False)
 
 
 async def test_a_reset_is_a_read_error_that_says_so() -> None:

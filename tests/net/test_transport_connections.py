@@ -381,9 +381,36 @@ async def test_an_upload_that_nobody_reads_times_out() -> None:
         while True:
             yield b"x" * 1_000_000
 
-    async with serving(script) as served, opened(read_timeout=0.1) as transport:
-        with pytest.raises(httpx.WriteTimeout):
-            await transport.handle_async_request(post(served, produce()))
+    async with serving(script) as served, opened(send_timeout=0.1) as transport:
+        for body in (produce(), b"x" * 50_000_000):
+            with pytest.raises(httpx.WriteTimeout, match=r"read nothing for 0\.1 s"):
+                await transport.handle_async_request(post(served, body))
+
+
+async def test_an_upload_that_is_read_slowly_does_not() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        for _ in range(30):
+            await peer.exactly(500_000)
+            await asyncio.sleep(0.02)  # 0.6 s in all: longer than is allowed, never as long without anything
+        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    async with serving(script) as served, opened(send_timeout=0.3) as transport:
+        response = await transport.handle_async_request(post(served, b"x" * 15_000_000))
+        assert response.status_code == 200
+
+
+async def test_an_answer_that_comes_before_the_body_is_read_may_take_as_long_as_it_likes() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
+        await asyncio.sleep(0.2)
+        await peer.send(b"ok")
+        await peer.gone()
+
+    async with serving(script) as served, opened(send_timeout=0.05) as transport:
+        response = await transport.handle_async_request(post(served, b"x" * 50_000_000))
+        assert await body_of(response) == b"ok"
 
 
 async def test_a_refused_connection_is_a_connect_error() -> None:

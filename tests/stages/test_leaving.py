@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import queue
+import socket
+import struct
+import threading
 import time
+from contextlib import closing, suppress
 
 import pytest
 
+from proxy.net.tasks import running
+from proxy.settings import BackendSetting
+from proxy.wire.jsontext import loads
 from tests import rawbackend
 from tests.proxying import running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend, read_until, sent
+from tests.server.raw import connected
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +83,70 @@ def test_who_leaves_before_the_first_byte_is_not_answered_to_the_end(ask: str) -
         with sent(proxy.url, ASKS[ask]):
             arrived(backend)
         assert backend.gone.wait(DEADLINE)
+
+
+class Deaf:
+    """A backend that takes connections, and reads no body."""
+
+    def __init__(self) -> None:
+        self.uploading: queue.Queue[socket.socket] = queue.Queue()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        port = self._listening.getsockname()[1]
+        self.setting = BackendSetting(url=f"http://127.0.0.1:{port}", name="deaf", kind="generic")
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                taken, _ = self._listening.accept()
+                if b"/api/x" in taken.recv(200):
+                    self.uploading.put(taken)
+                else:
+                    taken.sendall(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                    taken.close()
+
+
+MUCH = 30_000_000
+"""Bytes that are more than systems hold between client and backend."""
+UPLOADS = {
+    "in chunks": request("POST", "/api/x", CHUNKED, "content-type: application/octet-stream"),
+    "of a length": request("POST", "/api/x", "content-length: 300000000", "content-type: text/plain"),
+}
+
+
+@pytest.mark.parametrize("upload", sorted(UPLOADS))
+def test_who_breaks_off_an_upload_that_nobody_reads_ends_it(upload: str) -> None:
+    """With a reset: the end of a connection would wait behind what was sent and can't be taken."""
+    with closing(Deaf()) as backend, running_proxy(backend.setting) as proxy:
+        with connected(proxy.url) as client:
+            client.send(UPLOADS[upload])
+            client.sock.settimeout(0.3)
+            client.flood(b"10000\r\n" + b"x" * 65536 + b"\r\n", MUCH)
+            backend.uploading.get(timeout=DEADLINE)
+            assert "upload" in {task.get_name() for task in running()}
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: "upload" not in {task.get_name() for task in running()}, LEFT)
+
+
+@pytest.mark.parametrize("upload", sorted(UPLOADS))
+def test_an_upload_that_nobody_reads_is_answered_with_what_to_do(upload: str) -> None:
+    with (
+        closing(Deaf()) as backend,
+        running_proxy(backend.setting, send_timeout=0.5) as proxy,
+        connected(proxy.url) as client,
+    ):
+        client.send(UPLOADS[upload])
+        client.sock.settimeout(0.3)
+        client.flood(b"10000\r\n" + b"x" * 65536 + b"\r\n", MUCH)
+        client.sock.settimeout(DEADLINE)
+        answer, told = client.answer("POST")
+    assert answer.status == 504
+    error = loads(told)["error"]
+    assert (error["type"], error["code"]) == ("upstream_error", "upstream_timeout")
+    assert "SPILLWAY_SEND_TIMEOUT" in error["message"]
 
 
 @pytest.mark.parametrize("ask", sorted(set(ASKS) - {"chat, whole"}))
@@ -185,9 +258,9 @@ def arrived(backend: RawBackend) -> None:
     until(lambda: bool(backend.calls))
 
 
-def until(condition: object) -> None:
+def until(condition: object, seconds: float = DEADLINE) -> None:
     assert callable(condition)
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
