@@ -150,7 +150,7 @@ def unfilled(whole: bytes) -> bytes:
     """A whole answer without what OpenAI's schema demands and the backend did not say: it was put in front of the rest."""
     at = whole.index(b'"message"')
     head = whole[:at].removesuffix(b'"logprobs":null,')
-    return head + re.sub(rb'("refusal":null,)?("annotations":\[\],)?', b"", whole[at:])
+    return head + re.sub(rb'(?<="message":\{)("refusal":null,)?("annotations":\[\],)?', b"", whole[at:])
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -52,6 +52,21 @@ def test_characters_may_be_checked_first() -> None:
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_of_no_tokens_is_refused(fake: VllmFake, name: str) -> None:
+    """As the real one says it, under whichever name (0.32)."""
+    refused = error(ask(fake, user("hi"), **{name: 0}))
+    assert refused["message"] == "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
+    assert (refused["param"], refused["code"]) == ("max_tokens", 400)
+
+
+def test_a_whole_answer_names_what_it_has_none_of_except_calls(fake: VllmFake) -> None:
+    """As the real one does (0.32)."""
+    message = ask(fake, user("hi")).json()["choices"][0]["message"]
+    nothing = {"refusal": None, "annotations": None, "audio": None, "function_call": None, "reasoning": None}
+    assert message == {"role": "assistant", "content": message["content"], **nothing}
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_an_answer_that_may_be_longer_than_the_window_is_refused(fake: VllmFake, name: str) -> None:
     """As the real one says it (0.32)."""
     refused = error(ask(fake, user("hi"), **{name: 501}))

@@ -152,6 +152,9 @@ class VllmFake(Extras):
         if auto and not self.tool_parser:
             text = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
             raise Refused(400, self.error(400, text))
+        for name in ("max_tokens", "max_completion_tokens"):
+            if isinstance(body.get(name), int) and body[name] < 1:
+                raise Refused(400, self._too_short_answer(body[name]))
         return super().parse(body, model)
 
     @override
@@ -191,6 +194,10 @@ class VllmFake(Extras):
         told = f"contains at least {window + 1} input tokens, which exceeds this limit even without any output tokens"
         return Refused(400, self._too_long(window, told, "input_tokens"), overflow=True)
 
+    def _too_short_answer(self, limit: int) -> Any:
+        text = f"max_tokens must be at least 1, got {limit}. (parameter=max_tokens, value={limit})"
+        return self.error(400, text, param="max_tokens")
+
     def _too_long_answer(self, prompt: Prompt) -> Any:
         name = "max_completion_tokens" if "max_completion_tokens" in prompt.body else "max_tokens"
         text = (
@@ -210,8 +217,9 @@ class VllmFake(Extras):
 
     @override
     def message(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        message = super().message(deltas)
-        return {**message, "tool_calls": message.get("tool_calls", []), "reasoning": message.get("reasoning")}
+        # 0.32 names what there is none of, except calls.
+        names = ("role", "content", "refusal", "annotations", "audio", "function_call", "reasoning")
+        return {**dict.fromkeys(names), **super().message(deltas)}
 
     @override
     def whole_choice(self, index: int, message: dict[str, Any], finish: str) -> dict[str, Any]:
