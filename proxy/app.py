@@ -121,7 +121,7 @@ def open_wire(
     *,
     connect_timeout: float,
     read_timeout: float,
-    send_timeout: float = 120.0,
+    send_timeout: float = 300.0,
 ) -> httpx.AsyncBaseTransport:
     """The transport towards these backends: the fast one, and through a proxy where the environment names one.
 

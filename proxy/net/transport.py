@@ -44,7 +44,7 @@ def open_transport(
     *,
     connect_timeout: float,
     read_timeout: float,
-    send_timeout: float = 120.0,
+    send_timeout: float = 300.0,
     keep_alive: float = 3.0,
     ssl_context: ssl.SSLContext | None = None,
 ) -> HttpTransport:

@@ -216,7 +216,7 @@ class Settings(BaseSettings):
         900.0, gt=0, description="Seconds of silence after which a backend is given up."
     )
     send_timeout: float = Field(
-        120.0, gt=0, description="Seconds after which a backend is given up that takes nothing of a request."
+        300.0, gt=0, description="Seconds after which a backend is given up that takes nothing of a request."
     )
     grace: float = Field(2.0, ge=0, description="Seconds before a waiting stream is opened with a heartbeat.")
     heartbeat: float = Field(10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
