@@ -16,8 +16,10 @@ WHOLE_TESTS := tests/settings tests/stages/test_completing.py tests/stages/test_
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.
 # They go through every split and every length: what others reach already, so often that tracing it would take minutes.
+# They run beside those that wait, which leave the cores idle.
 EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_anew_splits.py tests/answer/test_seam.py tests/shortening/test_linear.py tests/emulation/test_linear.py \
 	tests/emulation/test_every_cut.py
+TRACED = $(filter-out $(EXHAUSTIVE),$(shell find $(COVERED) -name 'test_*.py'))
 WORKERS ?= 2
 # Of tests that wait for servers and clocks most of the time.
 WAITING ?= 4
@@ -55,8 +57,7 @@ check: lint ## what to run after each change, in about a minute: lint, and the t
 	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(EXHAUSTIVE:%=--ignore=%) $(PURE_TESTS) tests/stages tests/test_architecture.py $(ARGS)
 
 test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
-	$(if $(ARGS),,$(PY) -m pytest -q -n $(WORKERS) $(EXHAUSTIVE))
-	$(PY) -m pytest -n $(if $(ARGS),$(WORKERS),$(WAITING) $(COVERED:%=--ignore=%)) $(ARGS)
+	@$(PY) -m pytest -n $(if $(ARGS),$(WORKERS),$(WAITING) $(TRACED:%=--ignore=%)) $(ARGS)
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .
