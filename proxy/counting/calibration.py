@@ -178,15 +178,12 @@ class Calibration:
 
     def deviation(self, x: Vector) -> float:
         """How far `predict(x)` may be off for want of evidence: one standard deviation, in tokens."""
-        part = self.covariance.part(x)
-        return math.sqrt(max(0.0, dot(self.covariance.times(part), part)))
+        return math.sqrt(max(0.0, self._told_by(x, 1.0)[1]))
 
     def update(self, x: Vector, tokens: float) -> float:
         """Learn that what has features `x` took `tokens` (> 0) tokens; `deviation(x)` as it was before that."""
         scale = 1.0 / tokens
-        part = [*map(mul, self.covariance.part(x), repeat(scale))]
-        gain = self.covariance.times(part)
-        information = dot(gain, part)
+        gain, information = self._told_by(x, scale)
         deviation = math.sqrt(max(0.0, information)) * tokens
         noise = NOISE + ROUNDING * scale * scale
         error = 1.0 - dot(self.weights, x) * scale
@@ -194,11 +191,15 @@ class Calibration:
             return deviation
         if error * error > SURPRISE * SURPRISE * (information + noise):
             self._doubt(x, tokens)
-            part = [*map(mul, self.covariance.part(x), repeat(scale))]
-            gain = self.covariance.times(part)
-            information = dot(gain, part)
+            gain, information = self._told_by(x, scale)
         self._apply(gain, information + noise, error)
         return deviation
+
+    def _told_by(self, x: Vector, scale: float) -> tuple[list[float], float]:
+        """How each weight goes with what `scale` times `x` takes, and the variance of that."""
+        part = [*map(mul, self.covariance.part(x), repeat(scale))]
+        gain = self.covariance.times(part)
+        return gain, dot(gain, part)
 
     def widen(self) -> None:
         """Take what was learned of texts as a guess again: the model seems to have changed."""
