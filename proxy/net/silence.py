@@ -9,10 +9,15 @@ from collections.abc import Callable
 class Silence:
     """Watches the exchanges of a connection, one after the other."""
 
-    __slots__ = ("_call", "_loop", "_seconds", "_timer", "_waits", "heard")
+    __slots__ = ("_call", "_looks", "_loop", "_seconds", "_timer", "_waits", "heard")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, waits: Callable[[], bool | None], call: Callable[[float], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        waits: Callable[[], bool | None],
+        call: Callable[[float], None],
+        *,
+        looks: int = 1,
     ) -> None:
         """Make it.
 
@@ -20,14 +25,21 @@ class Silence:
             loop: whose clock it goes by.
             waits: whether somebody waits for the server, and it is not the client that is slow; None: the exchange is over.
             call: is told the seconds once they have passed in silence.
+            looks: how often `waits` is asked in the time that is allowed.
         """
         self._loop = loop
         self._waits = waits
         self._call = call
+        self._looks = looks
         self._timer: asyncio.TimerHandle | None = None
         self._seconds = 0.0
         self.heard = 0.0
         """When the server said something last, in seconds of the loop's clock."""
+
+    @property
+    def watching(self) -> bool:
+        """Whether it was told to watch, and the exchange is not known to be over."""
+        return self._timer is not None
 
     def watch(self, seconds: float) -> None:
         """Allow so many seconds of silence from now on."""
@@ -37,7 +49,7 @@ class Silence:
                 return
             self._timer.cancel()
         self._seconds = seconds
-        self._timer = self._loop.call_later(seconds, self._look)
+        self._timer = self._loop.call_later(seconds / self._looks, self._look)
 
     def stop(self) -> None:
         """Watch no more."""
@@ -57,4 +69,4 @@ class Silence:
         if left <= 0:
             self._call(self._seconds)
         else:
-            self._timer = self._loop.call_later(left, self._look)
+            self._timer = self._loop.call_later(min(left, self._seconds / self._looks), self._look)
