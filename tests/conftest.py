@@ -55,6 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with what was given more time than is usual, so that in the end no worker is alone with one of the longest."""
     usual = float(config.getini("timeout"))
     items.sort(key=lambda item: _seconds(item) <= usual)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item.module, "running_proxy"):
+            item.add_marker(pytest.mark.http)
 
 
 def _seconds(item: pytest.Item) -> float:

@@ -1,0 +1,128 @@
+"""Upper bounds on the size of the whole: what a person has to take in who wants to own it.
+
+Each bound only goes down. Raising one needs a commit whose body says what was bought for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import threading
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+from proxy.settings import Settings
+from tests.fakes.brains import walk
+from tests.fakes.llamacpp import LlamaCppFake
+from tests.fakes.model import FakeModel
+from tests.proxying import running_proxy
+
+ROOT = Path(__file__).parent.parent
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+class Bound(NamedTuple):
+    """The most that a figure may be now, and the aim it is on its way to."""
+
+    most: int
+    aim: int
+
+
+BOUNDS = {
+    "files": Bound(415, 160),
+    "lines of code": Bound(35_444, 18_500),
+    "Python tokens": Bound(331_377, 175_000),
+    "settings": Bound(67, 40),
+    "lines of tests": Bound(75_100, 40_000),
+    "functions entered by a short streamed request": Bound(500, 250),
+    "files entered by a short streamed request": Bound(112, 45),
+}
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, int]:
+    """Measure the tree and the path of a short streamed request."""
+    sources = sorted((ROOT / "proxy").rglob("*.py"))
+    sizes = [code_size(path.read_text()) for path in sources]
+    entered = functions_entered()
+    return {
+        "files": len(sources),
+        "lines of code": sum(lines for lines, _ in sizes),
+        "Python tokens": sum(tokens for _, tokens in sizes),
+        "settings": len(Settings.model_fields),
+        "lines of tests": sum(path.read_text().count("\n") for path in (ROOT / "tests").rglob("*.py")),
+        "functions entered by a short streamed request": len(entered),
+        "files entered by a short streamed request": len({file for file, _ in entered}),
+    }
+
+
+@pytest.mark.parametrize("figure", BOUNDS)
+def test_the_whole_does_not_grow(figures: dict[str, int], figure: str) -> None:
+    most, aim = BOUNDS[figure]
+    assert figures[figure] <= most, f"{figure}: {figures[figure]:,}, allowed {most:,} (aim {aim:,})"
+
+
+def code_size(text: str) -> tuple[int, int]:
+    """Lines that hold code, and Python tokens in them; neither comments nor docstrings count."""
+    docs = set(docstring_lines(ast.parse(text)))
+    lines: set[int] = set()
+    tokens = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in LAYOUT and token.start[0] not in docs:
+            lines.update(range(token.start[0], token.end[0] + 1))
+            tokens += 1
+    return len(lines), tokens
+
+
+def docstring_lines(tree: ast.Module) -> Iterator[int]:
+    """Lines of docstrings, those below an assignment included."""
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for before, statement in zip([None, *body], body, strict=False):
+            documented = isinstance(before, ast.Assign | ast.AnnAssign) or (
+                before is None and isinstance(node, owners)
+            )
+            if documented and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                yield from range(statement.lineno, (statement.end_lineno or 0) + 1)
+
+
+def functions_entered() -> set[tuple[str, str]]:
+    """Functions of `proxy/` that one short streamed chat request enters, by file and name, once all is warm."""
+    entered: set[tuple[str, str]] = set()
+    recording = threading.Event()
+    folder = f"{ROOT / 'proxy'}/"
+
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_qualname
+        if event == "call" and recording.is_set() and file.startswith(folder) and not name.endswith(">"):
+            entered.add((file, name))
+
+    with LlamaCppFake([FakeModel("m")], walk(last=3)) as backend:
+        threading.setprofile(
+            profile
+        )  # of threads that start from here on: the fake, which has one, is left out
+        with running_proxy(backend, log_level="error") as proxy:
+            threading.setprofile(None)
+            for text in [*(f"warm {i}" for i in range(8)), "Hello again, friend"]:
+                if text.startswith("Hello"):
+                    recording.set()
+                messages = [{"role": "user", "content": text}]
+                answer = proxy.chat({"model": "m", "messages": messages, "stream": True})
+                assert answer.content.endswith(b"data: [DONE]\n\n")
+            recording.clear()
+    return entered
