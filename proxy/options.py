@@ -139,13 +139,6 @@ class Options:
             profile = replace(profile, **facts)
         return profile
 
-    def told_window(self, window: int | None) -> int | None:
-        """The window that clients are told of a model that is managed and whose true one is this; both in tokens.
-
-        Never less than the true one: a client that needs no more may use all there is.
-        """
-        return None if window is None else max(window, self.virtual_window)
-
     def answer_cap_for(self, window: int | None) -> int | None:
         """Completion tokens of an answer whose client sets no bound, in a window of so many tokens."""
         if self.answer_cap is not None:

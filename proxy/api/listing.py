@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
@@ -16,30 +17,35 @@ from proxy.options import Options
 from proxy.stages.routing import Router
 from proxy.wire.jsontext import dumps
 
-ANTHROPIC = b"anthropic-version"
+ANTHROPIC = "anthropic-version"
 """The header that all who speak to Anthropic's API send, and nobody else."""
+_CLAUDE_CODE = re.compile("claude-(cli|code)/")
+"""How the user agent of Claude Code (2.1) begins: `cli` where it sends messages, `code` where it lists models."""
 
 
 async def all_models(
-    router: Router, options: Options, path: str, asked: Mapping[str, str], *, anthropic: bool
+    router: Router, options: Options, path: str, asked: Mapping[str, str], headers: Mapping[str, str]
 ) -> dict[str, Any] | Response:
-    """The list that is `asked` for at a path.
+    """The list that a client asks for at `path`, with the query parameters `asked`.
 
     Raises:
         BadRequest: Anthropic's list has no such page.
     """
     listed = await model_list(router, options)
-    if anthropic:
-        return _json(page_of_models([offered(each) for each in listed["data"]], asked))
+    models = [offered(each) for each in listed["data"]]
+    if ANTHROPIC in headers:
+        return _json(page_of_models(models, asked, virtual=_is_claude_code(headers)))
     if VERSION in asked:
-        body = _json({**listed, **catalog([offered(each) for each in listed["data"]])})
+        body = _json({**listed, **catalog(models)})
         # Codex keeps its catalog until this changes.
         body.headers["etag"] = f'"{blake2b(body.body, digest_size=12).hexdigest()}"'
         return body
     return await with_native(router, path, listed)
 
 
-async def one(router: Router, options: Options, name: str, *, anthropic: bool) -> dict[str, Any] | Response:
+async def one(
+    router: Router, options: Options, name: str, headers: Mapping[str, str]
+) -> dict[str, Any] | Response:
     """One model.
 
     Raises:
@@ -48,7 +54,13 @@ async def one(router: Router, options: Options, name: str, *, anthropic: bool) -
     found = await one_model(router, options, name)
     if found is None:
         raise ModelNotFound(f"No backend lists the model {name!r}; GET /v1/models shows what there is.")
-    return _json(model(offered(found))) if anthropic else found
+    if ANTHROPIC in headers:
+        return _json(model(offered(found), virtual=_is_claude_code(headers)))
+    return found
+
+
+def _is_claude_code(headers: Mapping[str, str]) -> bool:
+    return _CLAUDE_CODE.match(headers.get("user-agent", "")) is not None
 
 
 def _json(body: Any) -> Response:

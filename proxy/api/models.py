@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from proxy.backends.base import Listed
-from proxy.backends.fields import INNER_WINDOWS, WINDOWS, dig, tokens
 from proxy.backends.profile import ModelProfile
 from proxy.net.upstream import Upstream
 from proxy.neutral.offered import Offered
@@ -33,13 +32,12 @@ async def model_list(router: Router, options: Options) -> dict[str, Any]:
 
 
 def offered(listed: Mapping[str, Any]) -> Offered:
-    """What an object of the list tells those who ask for it in a dialect of their own."""
-    window = listed["spillway"]["window"]
+    """Read an object of the list for a dialect that has a list of its own."""
     created = listed.get("created")
     return Offered(
         id=listed["id"],
-        window=window,
-        told=listed["context_length"],
+        window=listed["spillway"]["window"],
+        virtual_window=listed["spillway"]["virtual_window"],
         created=created if isinstance(created, int) and 0 < created < _YEAR_3000 else 0,
         vision=bool(listed["spillway"]["vision"]),
     )
@@ -75,12 +73,6 @@ async def one_model(router: Router, options: Options, public: str) -> dict[str, 
     listed = route.listed or Listed(route.model, {})
     known = {route.model: Listed(listed.id, listed.raw, profile)}
     return _object(public, route, known, options)
-
-
-def told_window(route: Route, options: Options, profile: ModelProfile) -> int | None:
-    """The window that clients are told of a model, in tokens; None: nobody knows it."""
-    window = None if profile.window is None else profile.window.value
-    return options.for_model(route.model).told_window(window) if is_managed(route, options) else window
 
 
 async def profiles(router: Router, options: Options, meter: Any, ledger: CallLedger) -> dict[str, Any]:
@@ -173,10 +165,10 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
     window = profile.window.value if profile.window is not None else None
     chosen = options.for_model(route.model)
     managed = window is not None and is_managed(route, options)
-    told = told_window(route, options, profile)
     spillway = {
         "backend": route.upstream.name,
         "window": window,
+        "virtual_window": max(window, chosen.virtual_window) if window and managed else window,
         "window_origin": profile.window.origin if profile.window is not None else None,
         "trigger": _trigger(chosen, window),
         "pause": chosen.pause,
@@ -186,9 +178,8 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
     }
     return {
         **listed.raw,
-        **({} if told == window else _told(listed.raw, told)),
         "id": public,
-        "context_length": told,
+        "context_length": window,
         "supports_tools": profile.tools.value if profile.tools is not None else None,
         "spillway": spillway,
         **_for_open_webui(listed.raw, profile),
@@ -200,15 +191,6 @@ def _trigger(chosen: Options, window: int | None) -> float:
     if window is None or chosen.budget(window).within is None:
         return chosen.trigger
     return round(chosen.budget(window).due / window, 4)
-
-
-def _told(raw: Mapping[str, Any], told: int | None) -> dict[str, Any]:
-    """Those fields in which a backend tells the window, with another one in its place."""
-    fields: dict[str, Any] = {name: told for name in WINDOWS if tokens(raw.get(name)) is not None}
-    for outer, inner in INNER_WINDOWS:
-        if tokens(dig(raw, outer, inner)) is not None:
-            fields[outer] = {**raw[outer], inner: told}
-    return fields
 
 
 def _tools(profile: ModelProfile, options: Options) -> str:

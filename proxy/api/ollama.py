@@ -10,10 +10,8 @@ from hashlib import blake2b
 from typing import Any
 
 from proxy import __version__
-from proxy.api.models import told_window
 from proxy.backends.profile import ModelProfile
 from proxy.errors import ModelNotFound
-from proxy.options import Options
 from proxy.stages.routing import Route, Router
 
 VERSION = "0.14.0"
@@ -29,36 +27,28 @@ async def version() -> dict[str, str]:
     return {"version": VERSION, "spillway": __version__}
 
 
-async def tags(router: Router, options: Options) -> dict[str, Any]:
+async def tags(router: Router) -> dict[str, Any]:
     """`GET /api/tags`: every model of every backend."""
-    return {
-        "models": [
-            _entry(name, profile, told_window(route, options, profile))
-            for name, route, profile in await _profiles(router)
-        ]
-    }
+    return {"models": [_entry(name, profile) for name, profile in await _profiles(router)]}
 
 
 async def loaded(router: Router) -> dict[str, Any]:
     """`GET /api/ps`: those that are loaded, or whose window does not depend on it."""
     models = []
-    for name, _, profile in await _profiles(router):
+    for name, profile in await _profiles(router):
         if profile.window is not None and not profile.provisional:
-            window = profile.window.value
             entry = {
-                **_entry(name, profile, window),
+                **_entry(name, profile),
                 "expires_at": _UNTIL,
                 "size_vram": 0,
-                "context_length": window,
+                "context_length": profile.window.value,
             }
             models.append(entry)
     return {"models": models}
 
 
-async def show(router: Router, options: Options, name: str) -> dict[str, Any]:
+async def show(router: Router, name: str) -> dict[str, Any]:
     """`POST /api/show`: what is known of one model.
-
-    As Ollama has it, `num_ctx` is the window that is loaded, and `context_length` that of the model, in which clients run.
 
     Raises:
         ModelNotFound: no backend lists it.
@@ -67,39 +57,46 @@ async def show(router: Router, options: Options, name: str) -> dict[str, Any]:
     if route is None:
         raise ModelNotFound(f"model '{name}' not found")
     profile = await _profile(route)
-    told = told_window(route, options, profile)
-    window = {} if told is None else {f"{_FAMILY}.context_length": told}
+    details = _details(profile)
+    length = details.get("context_length")
+    window = {} if length is None else {f"{_FAMILY}.context_length": length}
     return {
         "license": "",
         "modelfile": f"FROM {route.model}",
-        "parameters": "" if profile.window is None else f"num_ctx {profile.window.value}",
+        "parameters": "" if length is None else f"num_ctx {length}",
         "template": "",
-        "details": _details(told),
+        "details": details,
         "model_info": {"general.architecture": _FAMILY, **window},
         "capabilities": _capabilities(profile),
         "modified_at": _SINCE,
     }
 
 
-async def _profiles(router: Router) -> list[tuple[str, Route, ModelProfile]]:
+async def _profiles(router: Router) -> list[tuple[str, ModelProfile]]:
     table = await router.table()
     profiles = await asyncio.gather(*map(_profile, table.values()))
-    return list(zip(table, table.values(), profiles, strict=True))
+    return list(zip(table, profiles, strict=True))
 
 
 async def _profile(route: Route) -> ModelProfile:
     return await route.upstream.prober.profile(route.model)
 
 
-def _entry(name: str, profile: ModelProfile, window: int | None) -> dict[str, Any]:
-    digest = blake2b(name.encode(), digest_size=32).hexdigest()
-    told = {"modified_at": _SINCE, "size": 0, "digest": digest, "details": _details(window)}
-    return {"name": name, "model": name, **told, "capabilities": _capabilities(profile)}
+def _entry(name: str, profile: ModelProfile) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _SINCE,
+        "size": 0,
+        "digest": blake2b(name.encode(), digest_size=32).hexdigest(),
+        "details": _details(profile),
+        "capabilities": _capabilities(profile),
+    }
 
 
-def _details(window: int | None) -> dict[str, Any]:
+def _details(profile: ModelProfile) -> dict[str, Any]:
     names = {"parent_model": "", "format": "", "family": _FAMILY, "families": [_FAMILY]}
-    length = {} if window is None else {"context_length": window}
+    length = {} if profile.window is None else {"context_length": profile.window.value}
     return {**names, "parameter_size": "", "quantization_level": "", **length}
 
 

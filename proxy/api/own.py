@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
@@ -160,7 +161,7 @@ def _models() -> APIRouter:
     async def listing(on: On, request: Request) -> Any:
         """Give the union of all backends' models; in Anthropic's form to those who send `anthropic-version`."""
         path, asked = request.scope.get(SPELLED, MODELS), request.query_params
-        return await all_models(on.relay.router, on.options, path, asked, anthropic=_anthropic(request.scope))
+        return await all_models(on.relay.router, on.options, path, asked, request.headers)
 
     @router.get(MODELS + "/{model:path}", response_model=ModelObject, response_model_exclude_unset=True)
     @router.get(
@@ -171,7 +172,7 @@ def _models() -> APIRouter:
     )
     async def single(on: On, request: Request, model: str) -> Any:
         """Give one model; ids may contain slashes."""
-        return await one(on.relay.router, on.options, model, anthropic=_anthropic(request.scope))
+        return await one(on.relay.router, on.options, model, request.headers)
 
     @router.get("/spillway/models", response_model=KnownBackends, response_model_exclude_unset=True)
     async def known(on: On) -> dict[str, Any]:
@@ -203,7 +204,7 @@ def _ollama() -> APIRouter:
     @router.get("/api/tags", response_model=OllamaModels, response_model_exclude_unset=True)
     async def tags(on: On, request: Request) -> Any:
         """List all backends' models in Ollama's form."""
-        return await told(on.relay, request, partial(ollama.tags, on.relay.router, on.options))
+        return await told(on.relay, request, partial(ollama.tags, on.relay.router))
 
     @router.get("/api/ps", response_model=OllamaModels, response_model_exclude_unset=True)
     async def loaded(on: On, request: Request) -> Any:
@@ -221,9 +222,7 @@ def _ollama() -> APIRouter:
 
         async def shown() -> Any:
             asked = object_in(await exchange_of(request).body(on.options.max_body))
-            return await ollama.show(
-                on.relay.router, on.options, text_in(asked, "model") or text_in(asked, "name")
-            )
+            return await ollama.show(on.relay.router, text_in(asked, "model") or text_in(asked, "name"))
 
         return await told(on.relay, request, shown)
 
@@ -247,7 +246,7 @@ def _documents() -> APIRouter:
 
 def _anthropic(scope: Scope) -> bool:
     """Whether it was asked by a client of Anthropic's API, which understands no other answers, and errors."""
-    return any(name == ANTHROPIC for name, _ in scope["headers"])
+    return ANTHROPIC in Headers(scope=scope)
 
 
 def _keyed(

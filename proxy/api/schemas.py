@@ -35,6 +35,7 @@ class ModelNote(_Open):
 
     backend: str
     window: int | None = Field(description="Effective context window in tokens; null: not known.")
+    virtual_window: int | None = Field(description="Tokens of the window that Codex and Claude Code get.")
     window_origin: str | None
     trigger: float = Field(description="Fill at which a request is compacted before it is sent.")
     pause: float = Field(description="Fill at which a running answer is paused and compacted.")
@@ -47,9 +48,7 @@ class ModelObject(_Open):
     """A model as its backend lists it, and what Spillway knows."""
 
     id: str
-    context_length: int | None = Field(
-        description="Tokens of the window in which clients may run; the true one is `spillway.window`."
-    )
+    context_length: int | None = Field(description="Effective context window in tokens; null: not known.")
     supports_tools: bool | None
     spillway: ModelNote
 

@@ -9,11 +9,6 @@ from proxy.backends.profile import Fact, Trust
 
 T = TypeVar("T")
 
-WINDOWS = ("context_length", "context_window", "max_context_length", "max_model_len", "max_input_tokens")
-"""Fields of a list entry, seen in the wild, that tell the window."""
-INNER_WINDOWS = (("meta", "n_ctx"), ("top_provider", "context_length"))
-"""The same, a level further down: llama.cpp's, OpenRouter's."""
-
 MOST_TOKENS = 10**9
 """Above this a figure means "no limit was set" (transformers writes 1e30), not a window."""
 MOST_OBJECTS = 10_000
@@ -61,15 +56,6 @@ def dig(value: object, *path: str) -> Any:
     for name in path:
         value = mapping(value).get(name)
     return value
-
-
-def true_window(entry: object, *path: str) -> int | None:
-    """The window that a list entry tells at `path`; of a model behind another Spillway the true one.
-
-    That tells all its clients a window in which they run (`SPILLWAY_VIRTUAL_WINDOW`), and the true one beside it.
-    """
-    told = tokens(dig(entry, *path))
-    return told and (tokens(dig(entry, "spillway", "window")) or told)
 
 
 def contains(value: object, word: str) -> bool | None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from proxy.backends.base import Flow, Listed, Probe, Usual
-from proxy.backends.fields import (
-    INNER_WINDOWS,
-    WINDOWS,
-    entry_of,
-    fact,
-    mapping,
-    openai_models,
-    smallest,
-    true_window,
-)
+from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.wire.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
+_WINDOWS = (
+    *(("context_length",), ("context_window",), ("max_context_length",), ("max_model_len",)),
+    *(("max_input_tokens",), ("meta", "n_ctx"), ("top_provider", "context_length")),
+)
+"""Fields of a list entry, seen in the wild, that hold the window."""
 
 
 class Generic(Usual):
@@ -56,9 +52,8 @@ class Generic(Usual):
 
 def _profile(entry: JsonObject) -> ModelProfile:
     """The least of several fields: one of them may be what the model was trained for."""
-    told = [true_window(entry, name) for name in WINDOWS]
-    told += [true_window(entry, *path) for path in INNER_WINDOWS]
+    windows = [tokens(dig(entry, *path)) for path in _WINDOWS]
     return ModelProfile(
-        window=fact(smallest(told), "model list", Trust.LISTED),
+        window=fact(smallest(windows), "model list", Trust.LISTED),
         continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
     )

@@ -26,7 +26,6 @@ from proxy.backends.fields import (
     smallest,
     switch,
     tokens,
-    true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.neutral.thinking import Thinking
@@ -180,7 +179,7 @@ def _listed(entry: JsonObject) -> ModelProfile:
     status = nonblank(dig(entry, "status", "value"))
     running = status is None or status in _RUNNING
     length = (
-        fact(true_window(entry, "meta", "n_ctx"), "llama.cpp, model list", Trust.LOADED) if running else None
+        fact(tokens(dig(entry, "meta", "n_ctx")), "llama.cpp, model list", Trust.LOADED) if running else None
     )
     configured = fact(_configured(entry), "llama.cpp, arguments of the router", Trust.CONFIGURED)
     seen = contains(dig(entry, "architecture", "input_modalities"), "image")

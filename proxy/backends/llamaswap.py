@@ -21,7 +21,6 @@ from proxy.backends.fields import (
     objects,
     openai_models,
     tokens,
-    true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.wire.jsontext import JsonObject
@@ -86,7 +85,7 @@ def _entry(entries: list[JsonObject], model: str) -> JsonObject:
 
 
 def _listed(entry: JsonObject) -> ModelProfile:
-    window = true_window(entry, "context_length") or true_window(entry, "meta", "n_ctx")
+    window = tokens(entry.get("context_length")) or tokens(dig(entry, "meta", "n_ctx"))
     return ModelProfile(
         window=fact(window, "llama-swap, configuration", Trust.CONFIGURED),
         continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),

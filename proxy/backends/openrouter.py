@@ -24,7 +24,6 @@ from proxy.backends.fields import (
     openai_models,
     smallest,
     tokens,
-    true_window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.neutral.thinking import NONE, Thinking
@@ -171,7 +170,7 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
     endpoints = objects(serving.get("endpoints"))
     # Below zero a provider is out of service or ranked down; with none left, any may come back.
     active = [one for one in endpoints if not _is_down(one)] or endpoints
-    told = [true_window(entry, "context_length"), true_window(entry, "top_provider", "context_length")]
+    told = [tokens(entry.get("context_length")), tokens(dig(entry, "top_provider", "context_length"))]
     told += [tokens(one.get(name)) for one in active for name in ("context_length", "max_prompt_tokens")]
     answer = tokens(dig(entry, "top_provider", "max_completion_tokens"))
     least = smallest(tokens(one.get("max_completion_tokens")) for one in active)

@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import Flow, Listed, Probe, Usual
-from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens, true_window
+from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.neutral.thinking import Thinking
 from proxy.wire.jsontext import JsonObject
@@ -128,7 +128,7 @@ class Vllm(Usual):
 def _profile(entries: list[JsonObject], entry: JsonObject) -> ModelProfile:
     """An adapter has no length of its own: `parent` names the model that has."""
     base = entry_of(entries, nonblank(entry.get("parent")) or "") or {}
-    length = true_window(entry, "max_model_len") or true_window(base, "max_model_len")
+    length = tokens(entry.get("max_model_len")) or tokens(base.get("max_model_len"))
     root = nonblank(base.get("root")) or nonblank(entry.get("root"))
     return ModelProfile(
         window=fact(length, "vLLM, max_model_len", Trust.LOADED),

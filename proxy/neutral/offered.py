@@ -12,8 +12,8 @@ class Offered:
     id: str
     window: int | None
     """Tokens of its true window; None: nobody tells."""
-    told: int | None
-    """Tokens of the window that clients are told, in which they run; None: not known."""
+    virtual_window: int | None
+    """Tokens of the window in which Codex and Claude Code run; None: not known."""
     created: int = 0
     """Seconds since the epoch; 0: nobody tells."""
     vision: bool = False

@@ -113,7 +113,7 @@ class Settings(BaseSettings):
     virtual_window: int = Field(
         200_000,
         ge=0,
-        description="Tokens of the window that clients are told, where the true one is smaller; 0: the true one.",
+        description="Tokens of the window that Codex and Claude Code get where the true one is smaller; 0: the true one.",
     )
     recall: Recall = Field(
         "auto",

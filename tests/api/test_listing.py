@@ -1,4 +1,4 @@
-"""What clients are told of the models: the window in which they run, in each of the forms in which they ask."""
+"""Lists of models: the true window, and a larger one for the two clients that do not run in it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.fakes import (
 from tests.proxying import Proxy, running_proxy
 
 VERSION = {"anthropic-version": "2023-06-01"}
-TOLD = 200_000
-"""What is told by default."""
+CLAUDE_CODE = {**VERSION, "user-agent": "claude-code/2.1.330"}
+VIRTUAL = 200_000
 
 
 def first(proxy: Proxy, **headers: str) -> dict[str, Any]:
@@ -30,21 +30,34 @@ def first(proxy: Proxy, **headers: str) -> dict[str, Any]:
     return listed
 
 
-def test_clients_are_told_a_window_in_which_they_run_and_the_true_one_beside_it() -> None:
+def codex(proxy: Proxy) -> int:
+    listed = proxy.client.get("/v1/models?client_version=0.169.0").json()["models"]
+    return int(listed[0]["context_window"])
+
+
+def claude_code(proxy: Proxy) -> int:
+    return int(first(proxy, **CLAUDE_CODE)["max_input_tokens"])
+
+
+@pytest.mark.parametrize("agent", ["OpenAI/Python 2.9.0", "Anthropic/JS 0.99.0", "python-httpx/0.28", ""])
+def test_only_codex_and_claude_code_get_a_larger_window(agent: str) -> None:
     with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
-        model = first(proxy)
-        assert (model["context_length"], model["max_model_len"]) == (TOLD, TOLD)
-        assert model["spillway"]["window"] == 16384
+        assert (codex(proxy), claude_code(proxy)) == (VIRTUAL, VIRTUAL)
+        model = first(proxy, **{"user-agent": agent})
+        assert (model["context_length"], model["max_model_len"]) == (16384, 16384)
+        assert first(proxy, **VERSION, **{"user-agent": agent})["max_input_tokens"] == 16384
         assert proxy.client.get("/v1/models/m").json() == model
+        single = proxy.client.get("/v1/models/m", headers=CLAUDE_CODE | {"user-agent": "claude-cli/2.1.330"})
+        assert single.json()["max_input_tokens"] == VIRTUAL
 
 
-def test_a_window_that_is_larger_than_that_is_told_as_it_is() -> None:
+def test_a_larger_true_window_is_told_to_all() -> None:
     with VllmFake([FakeModel("m", 300_000)]) as fake, running_proxy(fake) as proxy:
-        assert first(proxy)["context_length"] == 300_000
+        assert first(proxy)["context_length"] == codex(proxy) == claude_code(proxy) == 300_000
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "window"),
     [
         ({"virtual_window": 0}, 16384),
         ({"virtual_window": 65536}, 65536),
@@ -53,11 +66,10 @@ def test_a_window_that_is_larger_than_that_is_told_as_it_is() -> None:
         ({"models": {"m": {"managed": False}}}, 16384),
     ],
 )
-def test_the_told_window_can_be_set_for_all_and_for_one(settings: dict[str, Any], told: int) -> None:
+def test_the_larger_window_is_set_for_all_or_for_one(settings: dict[str, Any], window: int) -> None:
     with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake, **settings) as proxy:
-        model = first(proxy)
-        assert (model["context_length"], model["max_model_len"]) == (told, told)
-        assert model["spillway"]["window"] == 16384
+        assert codex(proxy) == claude_code(proxy) == window
+        assert first(proxy)["context_length"] == 16384
 
 
 def test_a_window_that_nobody_knows_is_promised_to_nobody() -> None:
@@ -73,23 +85,22 @@ def test_a_spillway_in_front_of_another_knows_the_true_window(make: Any) -> None
         running_proxy(fake) as inner,
         running_proxy(BackendSetting(url=inner.url)) as outer,
     ):
-        assert first(inner)["context_length"] == TOLD
-        model = first(outer)
-        assert (model["context_length"], model["spillway"]["window"]) == (TOLD, 8192)
+        assert codex(inner) == codex(outer) == VIRTUAL
+        assert first(outer)["context_length"] == 8192
 
 
 # Anthropic's form
 
 
-def test_anthropics_clients_get_their_list_with_the_window_in_which_they_run() -> None:
+def test_anthropics_clients_get_their_list() -> None:
     models = [FakeModel(f"m{number}", 16384, vision=number == 0) for number in range(5)]
     with VllmFake(models) as fake, running_proxy(fake) as proxy:
         with anthropic.Anthropic(base_url=proxy.url, api_key="none") as client:
             listed = list(client.models.list(limit=2))
             assert [each.id for each in listed] == [f"m{number}" for number in range(5)]
-            assert [each.max_input_tokens for each in listed] == [TOLD] * 5
+            assert [each.max_input_tokens for each in listed] == [16384] * 5
             assert listed[0].type == "model"
-            assert listed[0].max_tokens == 32_000
+            assert listed[0].max_tokens == 4096
             assert listed[0].capabilities is not None
             beta = client.beta.models.retrieve("m1").capabilities
             assert beta is not None
@@ -99,7 +110,7 @@ def test_anthropics_clients_get_their_list_with_the_window_in_which_they_run() -
             assert beta.compaction is not None
             assert beta.compaction.summarize.supported
             one = client.models.retrieve("m3")
-            assert (one.id, one.max_input_tokens, one.lifecycle) == ("m3", TOLD, "active")
+            assert (one.id, one.max_input_tokens, one.lifecycle) == ("m3", 16384, "active")
             with pytest.raises(anthropic.NotFoundError) as caught:
                 client.models.retrieve("none")
         assert caught.value.body == {
@@ -154,7 +165,7 @@ def test_codex_gets_a_catalog_where_it_asks_for_one() -> None:
     with VllmFake([FakeModel("m", 16384), FakeModel("big", 400_000)]) as fake, running_proxy(fake) as proxy:
         answer = proxy.client.get("/v1/models?client_version=0.169.0")
         small, big = answer.json()["models"]
-        assert (small["slug"], small["context_window"]) == ("m", TOLD)
+        assert (small["slug"], small["context_window"]) == ("m", VIRTUAL)
         assert small["truncation_policy"] == {"mode": "tokens", "limit": 2048}
         assert (big["context_window"], big["truncation_policy"]["limit"]) == (400_000, 10_000)
         assert answer.json()["data"][0]["id"] == "m"
@@ -166,12 +177,12 @@ def test_codex_gets_a_catalog_where_it_asks_for_one() -> None:
 # Ollama's
 
 
-def test_ollamas_clients_are_told_both_windows_as_ollama_tells_them() -> None:
+def test_ollamas_clients_get_the_true_window() -> None:
     with LlamaCppFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
         shown = proxy.client.post("/api/show", json={"model": "m"}).json()
         assert shown["parameters"] == "num_ctx 16384"
-        assert shown["model_info"]["llama.context_length"] == TOLD
-        assert proxy.client.get("/api/tags").json()["models"][0]["details"]["context_length"] == TOLD
+        assert shown["model_info"]["llama.context_length"] == 16384
+        assert proxy.client.get("/api/tags").json()["models"][0]["details"]["context_length"] == 16384
         assert proxy.client.get("/api/ps").json()["models"][0]["context_length"] == 16384
 
 

@@ -191,12 +191,6 @@ def _of_clients(settings: Settings, seen: Sequence[SeenBackend], around: Around)
                 cure=f"take that line out, or say {max(settings.virtual_window, 2 * true):,}",
                 models=(belief.model,) if belief.model else (),
             )
-    if windows and settings.virtual_window == 0:
-        yield Finding(
-            code="true_window_told",
-            text="clients are told the true window (SPILLWAY_VIRTUAL_WINDOW=0): those that compact by themselves will, beside Spillway.",
-            cure="leave SPILLWAY_VIRTUAL_WINDOW out",
-        )
 
 
 def _taken(settings: Settings) -> list[Finding]:

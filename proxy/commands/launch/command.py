@@ -68,7 +68,7 @@ def _place(url: str, key: str | None, model: str | None, folder: Path) -> Place:
         key=key,
         model=chosen["id"],
         window=chosen["spillway"]["window"],
-        told=chosen["context_length"],
+        virtual_window=chosen["spillway"]["virtual_window"],
         catalog={"models": listed["models"]},
         folder=folder,
     )

@@ -23,15 +23,16 @@ _ANSWER_SHARE = 1 / 4
 """Of the window that is told: clients take what answers may need off what they put into a prompt."""
 
 
-def model(offered: Offered) -> dict[str, Any]:
-    """One model's object."""
+def model(offered: Offered, *, virtual: bool) -> dict[str, Any]:
+    """One model's object, with its `virtual` window or the true one."""
+    window = offered.virtual_window if virtual else offered.window
     return {
         "type": "model",
         "id": offered.id,
         "display_name": offered.id,
         "created_at": datetime.fromtimestamp(offered.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "max_input_tokens": offered.told,
-        "max_tokens": None if offered.told is None else min(_ANSWER, int(offered.told * _ANSWER_SHARE)),
+        "max_input_tokens": window,
+        "max_tokens": None if window is None else min(_ANSWER, int(window * _ANSWER_SHARE)),
         "capabilities": _capabilities(offered),
         "lifecycle": "active",
         "deprecated_at": None,
@@ -40,8 +41,8 @@ def model(offered: Offered) -> dict[str, Any]:
     }
 
 
-def page_of_models(offered: Sequence[Offered], asked: Mapping[str, str]) -> dict[str, Any]:
-    """The page that is asked for by `limit`, `after_id` and `before_id`.
+def page_of_models(offered: Sequence[Offered], asked: Mapping[str, str], *, virtual: bool) -> dict[str, Any]:
+    """The page that is asked for by `limit`, `after_id` and `before_id`; `virtual` as for `model`.
 
     Raises:
         BadRequest: there is no such page.
@@ -61,7 +62,7 @@ def page_of_models(offered: Sequence[Offered], asked: Mapping[str, str]) -> dict
         last = min(last, first + limit)
     shown = offered[first:last]
     return {
-        "data": [model(each) for each in shown],
+        "data": [model(each, virtual=virtual) for each in shown],
         "has_more": more,
         "first_id": shown[0].id if shown else None,
         "last_id": shown[-1].id if shown else None,

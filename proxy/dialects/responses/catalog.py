@@ -38,7 +38,7 @@ def catalog(offered: Sequence[Offered]) -> dict[str, Any]:
 
 
 def _entry(offered: Offered, place: int) -> dict[str, Any]:
-    told = offered.told or _USUAL
+    window = offered.virtual_window or _USUAL
     least, most = _OUTPUT
     output = most if offered.window is None else max(least, min(most, int(offered.window * _OUTPUT_SHARE)))
     return {
@@ -46,8 +46,8 @@ def _entry(offered: Offered, place: int) -> dict[str, Any]:
         "display_name": offered.id,
         "description": None,
         "base_instructions": INSTRUCTIONS,
-        "context_window": told,
-        "max_context_window": told,
+        "context_window": window,
+        "max_context_window": window,
         "effective_context_window_percent": 95,
         "truncation_policy": {"mode": "tokens", "limit": output},
         "shell_type": "unified_exec",

@@ -10,7 +10,7 @@ from proxy.commands.launch.programs.base import ANSWER, NO_KEY, Place, Program, 
 def _start(place: Place) -> Start:
     model = f"openai/{place.model}"
     known = {
-        "max_input_tokens": place.told,
+        "max_input_tokens": place.virtual_window,
         "max_output_tokens": ANSWER,
         "input_cost_per_token": 0,
         "output_cost_per_token": 0,

@@ -25,8 +25,8 @@ class Place:
     model: str
     window: int | None
     """Tokens of the model's true window; None: not known."""
-    told: int | None
-    """Tokens of the window that programs are told."""
+    virtual_window: int | None
+    """Tokens of the window that programs are told, so that they leave the history to Spillway."""
     catalog: Mapping[str, object]
     """The models as Codex wants them told."""
     folder: Path

@@ -11,7 +11,7 @@ _USUAL = 200_000
 
 
 def _start(place: Place) -> Start:
-    limit = {"context": place.told or _USUAL, "output": ANSWER}
+    limit = {"context": place.virtual_window or _USUAL, "output": ANSWER}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Spillway",
