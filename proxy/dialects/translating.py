@@ -54,12 +54,8 @@ class Translator:
 
     def own(self, piece: Piece, identity: Identity) -> bytes:
         """A piece that Spillway made."""
-        if piece.comment:
-            return self._comment(piece.comment)
-        if self._over:
-            return b""
-        out = self._says(piece, identity)
-        return out if piece.event is None else out + self._status(piece.event)
+        # Open WebUI's status event is left out: OpenAI's npm SDK (6.49, 7.57) throws at events it has no schema for.
+        return self._comment(piece.comment) if piece.comment else self._says(piece, identity)
 
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
         """The finish as it is."""
@@ -121,9 +117,6 @@ class Translator:
     # -- what a dialect says
 
     def _said(self, piece: Piece, identity: Identity) -> bytes:
-        raise NotImplementedError
-
-    def _status(self, event: Mapping[str, Any]) -> bytes:
         raise NotImplementedError
 
     def _failed(self, error: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The openai package for npm reads a stream with status in it as if there were none."""
+"""The packages for npm read a stream with status in it as if there were none, in each dialect that they speak."""
 
 from __future__ import annotations
 
@@ -44,3 +44,31 @@ def test_whole_answers(npm: Path, stages: StageOf) -> None:
     stage.check(job, answers)
     assert answers[0].usage is not None
     assert answers[0].usage["spillway"]["attempts"] >= 2
+
+
+@pytest.mark.parametrize("scene", [EARLY, MIDDLE], ids=str)
+@pytest.mark.parametrize(
+    "client",
+    [
+        "openai 6/chat",
+        "openai 7/chat",
+        "openai 6/responses",
+        "openai 7/responses",
+        "openai 7/responses, compaction",
+        "anthropic/messages",
+        "vercel openai/responses",
+        "vercel openai/chat",
+        "vercel openai-compatible/chat",
+        "vercel anthropic/messages",
+        "ollama/chat",
+    ],
+)
+def test_streams_of_every_package(npm: Path, stages: StageOf, client: str, scene: Scene) -> None:
+    stage = stages(scene)
+    job = stage.job()
+    answers = run(
+        npm, "streams.mjs", client=client, base=job.base, key=job.key, messages=job.messages, next=NEXT
+    )
+    first, second = (Seen(**answer) for answer in answers)
+    stage.check_first(first)
+    stage.check_second(second)

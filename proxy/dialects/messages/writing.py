@@ -107,11 +107,6 @@ class MessagesWriter(Translator):
         return write
 
     @override
-    def _status(self, event: Mapping[str, Any]) -> bytes:
-        """It rides on a `ping`, in which clients look for nothing."""
-        return named_event("ping", {"event": event})
-
-    @override
     def _failed(self, error: Any) -> bytes:
         return named_event("error", told(error))
 
@@ -150,7 +145,7 @@ class MessagesWriter(Translator):
     @override
     def _said(self, piece: Piece, identity: Identity) -> bytes:
         out: list[bytes] = []
-        if piece.choice or piece.role or piece.text or piece.thought or piece.event is not None:
+        if piece.choice or piece.role or piece.text or piece.thought:
             out += [self._open(identity, piece.prompt_tokens), *self._compaction()]
         for kind, said in (("thinking", piece.thought), ("text", piece.text)):
             if said and self._calls.half:

@@ -56,10 +56,6 @@ class ChatLines(Translator):
         return b"" if self._over else self._line(self._saying("", ""))
 
     @override
-    def _status(self, event: Mapping[str, Any]) -> bytes:
-        return self._line(self._saying("", ""), event=event)
-
-    @override
     def _failed(self, error: Any) -> bytes:
         return dumps(told(error)) + b"\n"
 

@@ -62,7 +62,6 @@ class ResponsesWriter(Translator):
         self._items: list[OutputItem] = []
         self._open: OutputItem | None = None
         """The message or reasoning that grows."""
-        self._compacts = request.compaction is not None
         self._compacted: CompactionItem | None = None
         self._calls: dict[int, CallItem] = {}
         self._numbering = Numbering()
@@ -84,15 +83,6 @@ class ResponsesWriter(Translator):
             return b"%b%d,%b%b%b\n\n" % (head, self._sequence - 1, before, text.encode(), after)
 
         return write
-
-    @override
-    def _status(self, event: Mapping[str, Any]) -> bytes:
-        """It is an event that clients do not know, and pass over; beside OpenAI's own, where a compaction will follow."""
-        out = self._event("spillway.status", event=event)
-        if not self._compacts or self._items or event.get("data", {}).get("done"):
-            return out
-        coming = {"item_id": self._item_id(CompactionItem.prefix), "output_index": 0}
-        return out + self._event("response.compaction.compacting", **coming)
 
     @override
     def _failed(self, error: Any) -> bytes:
@@ -120,8 +110,8 @@ class ResponsesWriter(Translator):
 
     @override
     def _said(self, piece: Piece, identity: Identity) -> bytes:
-        says = piece.choice or piece.role or piece.event is not None
-        out = [self._begin(identity)] if says or piece.text or piece.thought or piece.calls else []
+        says = piece.choice or piece.role or piece.text or piece.thought or piece.calls
+        out = [self._begin(identity)] if says else []
         if out:
             out += self._compaction()
         if piece.thought:
@@ -147,7 +137,9 @@ class ResponsesWriter(Translator):
         item = self._compacted = CompactionItem(self._item_id(CompactionItem.prefix), kept.seal)
         out: list[bytes] = []
         self._add(item, out)
-        return out + self._done(item)
+        # Not before the item is added: OpenAI's npm SDK throws at an output index that it does not know.
+        coming = self._event("response.compaction.compacting", item_id=item.id, output_index=0)
+        return [*out, coming, *self._done(item)]
 
     def _grow(self, kind: type[MessageItem | ReasoningItem], said: str) -> list[bytes]:
         out: list[bytes] = []

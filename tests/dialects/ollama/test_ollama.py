@@ -148,15 +148,13 @@ def test_what_spillway_says_itself_are_lines_too() -> None:
     to = GenerateLines("m")
     said = [
         to.own(Piece(comment="spillway"), WHO),
-        to.own(Piece(event={"type": "status"}), WHO),
         to.part(chunk({"content": "two", "reasoning_content": "Hm."}, "length"), WHO, role_said=True),
         to.own(Piece(calls=(CallPart("f", "{}"),)), WHO),
         to.own(Piece(finish="stop", usage={"spillway": {"a": 1}}), WHO),
         to.end(),
     ]
-    heartbeat, event, text, *_, last = lines(b"".join(said))
+    heartbeat, text, *_, last = lines(b"".join(said))
     assert (heartbeat["response"], heartbeat["done"]) == ("", False)
-    assert event["event"] == {"type": "status"}
     assert (text["response"], text["thinking"]) == ("two", "Hm.")
     assert (last["response"], last["done"], last["spillway"]) == ("", True, {"a": 1})
 

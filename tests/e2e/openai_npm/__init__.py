@@ -1,4 +1,4 @@
-"""The openai package for npm, installed once per machine into the system's temporary directory."""
+"""The packages of OpenAI, Anthropic, Vercel and Ollama for npm, installed once per machine into the temporary directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.clients.installing import Missing, once
 __all__ = ["Missing", "installed", "run"]
 
 HERE = Path(__file__).parent
-FILES = ("package.json", "chat.mjs")
+FILES = ("package.json", "chat.mjs", "streams.mjs")
 INSTALL = (
     "install",
     "--no-audit",
@@ -28,7 +28,7 @@ INSTALL = (
 
 
 def installed() -> Path:
-    """The folder with `chat.mjs` and its `node_modules`; several processes may ask at once.
+    """The folder with the scripts and their `node_modules`; several processes may ask at once.
 
     Raises:
         Missing: it can't be had on this machine now.
@@ -45,10 +45,10 @@ def installed() -> Path:
     return once("npm", b"".join((HERE / name).read_bytes() for name in FILES), build)
 
 
-def run(folder: Path, **job: Any) -> list[dict[str, Any]]:
-    """Do a job of `chat.mjs`; a warning is as bad as an error."""
+def run(folder: Path, script: str = "chat.mjs", **job: Any) -> list[dict[str, Any]]:
+    """Do a job of a script; a warning is as bad as an error."""
     node = shutil.which("node") or "node"
-    command = [node, str(folder / "chat.mjs"), json.dumps(job)]
+    command = [node, str(folder / script), json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return cast("list[dict[str, Any]]", json.loads(done.stdout))
