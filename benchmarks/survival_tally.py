@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ SYSTEM = ("system", "developer")
 CANARY = "canary-{}"
 ENOUGH = 0.1
 """Share of the window up to which the newest tool results must reach the model, at least by half."""
-_NOW = re.compile(r"\[As of now: [^\]]*\]\s*")
-_CLOCK = re.compile(r"\d\d:\d\d")
 MOST = 5000
 """Characters of a tool result above which the standard policy may cap it."""
 
@@ -162,11 +159,8 @@ class Watcher:
     def _pinned(self, client: Sequence[Message], backend: Sequence[Message]) -> None:
         newest = next((text_of(m) for m in reversed(client) if m.get("role") == "user"), "")
         users = [text_of(m) for m in backend if m.get("role") == "user"]
-        there = next((text for text in reversed(users) if _without_block(_NOW.sub("", text)) == newest), None)
-        wanted, lead = str(_lead(client)), str(_lead(backend))
-        # A clock may stay as it was in front, when the newest message tells what it says now.
-        told = set(_CLOCK.findall(wanted)) <= set(_CLOCK.findall(f"{lead} {there}"))
-        if there is None or not told or _CLOCK.sub("", wanted) != _CLOCK.sub("", lead):
+        there = next((text for text in reversed(users) if _without_block(text) == newest), None)
+        if there is None or _lead(client) != _lead(backend):
             self.tally.unpinned += 1
             self._note("the system message or the newest user message is not the client's")
         new, left = _characters(_newest_results(client)), _characters(_newest_results(backend))

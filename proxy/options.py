@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.history.stable import KINDS
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.policy import NOTHING_SET, Limit, Policy, PruneLimits, limits_for, origins_for
 from proxy.shortening.strategies import STRATEGIES, Strategy
@@ -52,8 +51,8 @@ class Options:
     answer_windows: float = 16.0
     summary_model: str | None = None
     virtual_window: int = 200_000
-    stabilise: tuple[str, ...] = KINDS
-    """Kinds of what changes without meaning at the front of prompts that are neutralised."""
+    stabilise: bool = True
+    """Strip billing lines and cache marks from prompts."""
     recall: Literal["auto", "tool", "off"] = "auto"
     recall_share: float = 0.3
     recall_model: str | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from proxy.live.record import Record
 from proxy.neutral.piece import whole_number
+from proxy.shaping.stabilise import BILLING
 from proxy.telemetry import events as e
 from proxy.telemetry.outcome import Outcome
 
@@ -19,8 +20,8 @@ HOW = (
 never more than the window, because no backend takes more. What was taken out on turns before that is not counted.""",
     """Not sent: that, less what was sent instead (each attempt of an answer that was paused counts anew), less what
 summaries read and wrote.""",
-    """Not read again: tokens that the backend itself reported as read before, in prompts whose front would have been
-another one without Spillway; less those that had to be read again because Spillway shortened the prompt.""",
+    """Not read again: tokens that the backend itself reported as read before, in prompts that a billing line was
+stripped from; less those that had to be read again because Spillway shortened the prompt.""",
     """Seconds: what that reading would have taken at the speed at which the same model read other prompts; less the
 seconds that clients waited for compactions.""",
     "Rescued: prompts that would not have fitted their window, and answers that went on although it was full.",
@@ -78,7 +79,9 @@ class Account:
 
     def _reused(self, outcome: Outcome, reused: int) -> None:
         """So much of the prompt was not read again; how fast the rest was, where it was sent once and not prepared for long."""
-        if reused and any(isinstance(event, e.Stabilised) for _, event in outcome.story):
+        if reused and any(
+            isinstance(event, e.Stabilised) and BILLING in event.kinds for _, event in outcome.story
+        ):
             self.avoided += reused
         if outcome.attempts != 1 or outcome.compactions or outcome.first_byte is None:
             return

@@ -31,7 +31,7 @@ def options_of(settings: Settings) -> Options:
         vain_resumes=settings.vain_resumes,
         answer_windows=settings.answer_windows,
         summary_model=settings.summary_model,
-        stabilise=() if "off" in settings.stabilise else settings.stabilise,
+        stabilise=settings.stabilise,
         virtual_window=settings.virtual_window,
         recall=settings.recall,
         recall_share=settings.recall_share,

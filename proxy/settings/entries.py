@@ -28,7 +28,6 @@ from proxy.shortening.strategies import STRATEGIES
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 Recall = Literal["auto", "tool", "off"]
-StabiliseKind = Literal["billing", "marks", "clocks", "counts", "ids", "off"]
 AheadMode = Literal["auto", "on", "off"]
 NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -46,7 +45,6 @@ def _known(strategy: str) -> str:
 StrategyName = Annotated[str, AfterValidator(_known)]
 
 WordList = Annotated[tuple[NonBlank, ...], NoDecode, BeforeValidator(listed)]
-Stabilise = Annotated[tuple[StabiliseKind, ...], NoDecode, BeforeValidator(listed)]
 HostGlobs = Annotated[
     tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], NoDecode, BeforeValidator(listed)
 ]

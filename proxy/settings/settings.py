@@ -27,7 +27,6 @@ from proxy.settings.entries import (
     OriginGlobs,
     Recall,
     SingleLimits,
-    Stabilise,
     StatusForm,
     StrategyName,
     Tokens,
@@ -106,9 +105,8 @@ class Settings(BaseSettings):
     summary_timeout: float = Field(
         300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
     )
-    stabilise: Stabilise = Field(
-        ("billing", "marks", "clocks", "counts", "ids"),
-        description="What is neutralised at the front of prompts because it changes without meaning; `off`: nothing.",
+    stabilise: bool = Field(
+        True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
     )
     virtual_window: int = Field(
         200_000,

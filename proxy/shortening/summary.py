@@ -36,7 +36,7 @@ _SECTIONS = (
 INSTRUCTION = (
     "Summarise the conversation {what} so that it can be continued without the original messages. "
     "Sections: {sections}. Keep names, numbers, paths and exact values. Where something was corrected, keep only "
-    "the correction. Write plain text of at most {words} words, nothing before or after it, and call no tools."
+    "the correction. Leave out what the system prompt says. Write plain text of at most {words} words, nothing before or after it, and call no tools."
 )
 _WISHED = (
     "This is about the conversation {what}. Write plain text of at most {words} words, nothing before or after it, and "

@@ -93,24 +93,19 @@ class HandingOver:
 
     async def _entries(self, job: Job) -> list[dict[str, str]]:
         """The newest first."""
-        found = await self._documents.fetch(_owner(job), _NAME) or {}
+        found = await self._documents.fetch(job.scope, _NAME) or {}
         entries: list[dict[str, str]] = found.get("entries", [])
         return entries
 
     async def _remember(self, job: Job, text: str, entries: Sequence[dict[str, str]]) -> None:
         others = [entry for entry in entries if entry["of"] != _of(job)]
         document: dict[str, Any] = {"entries": [{"of": _of(job), "text": text}, *others][:_REMEMBERED]}
-        await self._documents.keep(_owner(job), _NAME, document)
-
-
-def _owner(job: Job) -> str:
-    """Not of one system prompt: some clients have another one for their compactions."""
-    return "|".join((job.exchange.tenant, *job.key))
+        await self._documents.keep(job.scope, _NAME, document)
 
 
 def _of(job: Job) -> str:
     """The history that is to be compacted, with the words in which that is asked for."""
-    return f"{job.scope}|{job.prompt.links[-1].hex()}"
+    return job.prompt.links[-1].hex()
 
 
 def _is_one(job: Job, text: str) -> bool:

@@ -62,8 +62,6 @@ class Prompt:
     """Whether the body can go upstream byte for byte."""
     shaped: Sequence[tuple[str, int]] = field(default=(), init=False)
     """Tokens that the policy saved on parts of the prompt, see `Shaped`."""
-    kept_back: frozenset[str]
-    """Kinds of what has changed in the client's system prompt without meaning, so that an earlier one of it is sent."""
     saved: int
     """Tokens by which it was shortened, over all compactions."""
     fields: dict[str, Any]
@@ -116,7 +114,7 @@ class Job:
     options: Options
     profile: ModelProfile
     scope: str
-    """Digests of credential and system prompt, backend and model: nothing is shared across it."""
+    """Digest of the credential, backend and model: nothing is shared across it."""
     is_task: bool
     """Whether the client says in a header that it is a chore of its own."""
     prompt: Prompt = field(init=False)

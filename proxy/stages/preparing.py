@@ -12,8 +12,6 @@ from proxy.history.chain import Chains, chain
 from proxy.history.checkpoint import Checkpoints
 from proxy.history.client_compaction import asks_to_compact, unfolded
 from proxy.history.prefixes import LEAST
-from proxy.history.stable import Fronts
-from proxy.history.volatile import lasting_digest
 from proxy.net.apart import apart
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
@@ -69,7 +67,6 @@ class Preparer:
         self._options = options
         self._tidier = Tidier(_REMEMBERED)
         self._chains = Chains(_REMEMBERED)
-        self._fronts = Fronts()
 
     async def prepare(
         self,
@@ -85,10 +82,11 @@ class Preparer:
         options = self._options.for_model(route.model)
         if asked.thinking is not None:
             asked = await with_thinking(asked, route)
-        backend = route.upstream.prober.known_backend
-        marks = backend is None or backend.takes_marks
-        asked, taken = stabilised(asked, options.stabilise, takes_marks=marks)
-        messages = asked.messages
+        if options.stabilise:
+            backend = route.upstream.prober.known_backend
+            asked, stripped = stabilised(asked, takes_marks=backend is None or backend.takes_marks)
+            if stripped:
+                journal.tell(Stabilised(tuple(stripped)))
         job = Job(
             exchange=exchange,
             journal=journal,
@@ -99,11 +97,11 @@ class Preparer:
             profile=await route.upstream.prober.profile(route.model),
             expected=expected,
             is_task=bool((exchange.header(b"x-task") or "").strip()),
-            scope="|".join((exchange.tenant, _lasting(messages), route.upstream.name, route.model)),
+            scope=f"{exchange.tenant}|{route.upstream.name}|{route.model}",
         )
         if asked.kept is not None:
             job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
-        job.hands_over = asks_to_compact(messages)
+        job.hands_over = asks_to_compact(asked.messages)
         await self._prepare(job, emulate=False)
         if job.hands_over and job.is_due:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
@@ -113,8 +111,6 @@ class Preparer:
             front = made[-1].after if made else asked
             job.asked = asked.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job, emulate=False)
-        if taken or job.prompt.kept_back:
-            journal.tell(Stabilised((*taken, *sorted(job.prompt.kept_back))))
         return job
 
     async def prepare_anew(self, job: Job) -> None:
@@ -133,8 +129,6 @@ class Preparer:
         if job.restored:
             sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
         links = chain(sent) if short else await self._chain(job.asked, sent)
-        stable = self._fronts.keep(job.scope, links, system, sent, job.options.stabilise)
-        system, sent = stable.system, stable.sent
         # The newest message is never covered, not even where the same loop has been run before.
         # A client's own compaction is of all that it sends.
         known_by = [] if job.hands_over else links[-2::-1]
@@ -145,7 +139,7 @@ class Preparer:
         history = shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
         short = short and history is shown and not job.restored
         fields = {} if checkpoint is None else narrowing(job, request, offer, sent, checkpoint)
-        same = messages is request.messages and shown is sent and stable.same
+        same = messages is request.messages and shown is sent
         untouched = same and checkpoint is None and not job.restored
         body = request.body if untouched else {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
@@ -161,7 +155,6 @@ class Preparer:
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
             estimate=await self._counting.measure(job.route, job.profile, body, short=short),
             untouched=untouched,
-            kept_back=stable.kinds,
             fields=fields,
         )
         if made or shown is not wished:
@@ -218,12 +211,6 @@ class Preparer:
         known = self._chains.find(sent)
         heavy = not _is_small(asked) and is_heavy(known.new)
         return self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
-
-
-def _lasting(messages: Sequence[Message]) -> str:
-    """A digest of the client's own system prompt: what was summarised under another is not for this one."""
-    lead = leading_system(messages)
-    return lasting_digest(messages[:lead]) if lead else ""
 
 
 def _is_small(request: Request) -> bool:

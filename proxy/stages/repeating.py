@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.backends.profile import ModelKey
 from proxy.stages.job import Job
 from proxy.telemetry.events import Repeated, Reused
 from proxy.tokens.estimate import Estimate
@@ -25,16 +24,15 @@ class Repeating:
     def __init__(self, meter: Meter, *, limit: int = CONVERSATIONS) -> None:
         self._meter = meter
         self._limit = limit
-        self._known: OrderedDict[tuple[str, ModelKey, str, bytes], Estimate] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, bytes], Estimate] = OrderedDict()
 
     def sent(self, job: Job, *, first: bool) -> None:
         """A prompt is about to be sent; `first`: it was not sent before, in another form, for the same request."""
         links, now = job.prompt.links, job.prompt.estimate
         if not links:
             return
-        # Not the job's scope, to which another system prompt is another conversation.
         # Two conversations may begin alike, with what an agent tells of its surroundings.
-        key = (job.exchange.tenant, job.route.key, job.journal.outcome.conversation, links[0])
+        key = (job.scope, job.journal.outcome.conversation, links[0])
         before = self._known.get(key)
         if first:
             tokens, why = (0, "first") if before is None else self._compared(job, before, now)

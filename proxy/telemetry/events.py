@@ -64,7 +64,7 @@ class Mended:
 
 @record(frozen=True, slots=True)
 class Stabilised:
-    """What changes without meaning at the front of the prompt was taken out of it, or kept back; each kind is named once."""
+    """A billing line or cache marks were stripped from the prompt; each kind is named once."""
 
     kinds: tuple[str, ...]
 

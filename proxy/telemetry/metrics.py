@@ -86,7 +86,7 @@ class Metrics:
             e.Paused: lambda o, event: self._inc(self._pauses, o, event.reason),
             e.Resumed: lambda o, event: self._inc(self._resumes, o, event.how),
             e.Mended: self._mended,
-            e.Stabilised: self._kept_stable,
+            e.Stabilised: self._count_stabilised,
             e.Called: lambda o, event: self._inc(self._calls, o, event.form, event.became, by=event.number),
             e.MalformedCall: lambda o, event: self._inc(self._malformed, o, event.provider, event.reason),
             e.CallsMended: lambda o, event: self._inc(self._mended_calls, o, event.what, by=event.number),
@@ -138,10 +138,10 @@ class Metrics:
         )
 
     def _mending_counters(self) -> tuple[Counter, Counter]:
-        front = "Prompts whose front was kept as it was, by what had changed in it."
+        stripped = "Prompts that billing lines or cache marks were stripped from."
         return (
             self._counter("repairs", "Histories mended for backends to take them.", "kind"),
-            self._counter("stabilised", front, "kind"),
+            self._counter("stabilised", stripped, "kind"),
         )
 
     def _trouble_counters(self) -> tuple[Counter, Counter, Counter]:
@@ -260,7 +260,7 @@ class Metrics:
         for kind in event.kinds:
             self._inc(self._repairs, outcome, kind)
 
-    def _kept_stable(self, outcome: Outcome, event: e.Stabilised) -> None:
+    def _count_stabilised(self, outcome: Outcome, event: e.Stabilised) -> None:
         for kind in event.kinds:
             self._inc(self._stabilised, outcome, kind)
 

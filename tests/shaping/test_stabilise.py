@@ -8,7 +8,6 @@ import pytest
 
 from proxy.counting.anchors import link
 from proxy.history.chain import chain
-from proxy.history.stable import KINDS
 from proxy.neutral.request import Request
 from proxy.shaping.stabilise import stabilised
 from proxy.wire.jsontext import dumps
@@ -36,7 +35,7 @@ def request(messages: list[Any], **fields: Any) -> Request:
     ],
 )
 def test_a_billing_line_is_left_out(system: Any, left: Any) -> None:
-    done, found = stabilised(request([{"role": "system", "content": system}, USER]), KINDS, takes_marks=False)
+    done, found = stabilised(request([{"role": "system", "content": system}, USER]), takes_marks=False)
     assert done.messages == [*([] if left is None else [{"role": "system", "content": left}]), USER]
     assert (found, done.raw) == (["billing"], None)
 
@@ -55,7 +54,7 @@ def test_a_billing_line_is_left_out(system: Any, left: Any) -> None:
 )
 def test_all_else_is_the_same_object(messages: list[Any]) -> None:
     asked = request(messages)
-    done, found = stabilised(asked, KINDS, takes_marks=False)
+    done, found = stabilised(asked, takes_marks=False)
     assert (done is asked, found) == (True, [])
 
 
@@ -72,24 +71,18 @@ def marked() -> Request:
 
 
 def test_marks_are_dropped_for_backends_that_know_none() -> None:
-    done, found = stabilised(marked(), KINDS, takes_marks=False)
+    done, found = stabilised(marked(), takes_marks=False)
     assert (found, b"cache_control" in dumps(done.body)) == (["marks"], False)
     assert dumps(done.body) == dumps(marked().body).replace(b',"cache_control":{"type":"ephemeral"}', b"")
 
 
-def test_marks_stay_for_backends_that_know_them_and_where_the_user_wants_that() -> None:
+def test_marks_stay_for_backends_that_know_them() -> None:
     asked = marked()
-    assert stabilised(asked, KINDS, takes_marks=True) == (asked, [])
-    assert stabilised(asked, ["billing"], takes_marks=False) == (asked, [])
-
-
-def test_a_billing_line_stays_where_the_user_wants_that() -> None:
-    asked = request([{"role": "system", "content": LINE}, USER])
-    assert stabilised(asked, ["marks"], takes_marks=False) == (asked, [])
+    assert stabilised(asked, takes_marks=True) == (asked, [])
 
 
 def test_a_mark_is_no_part_of_a_history_nor_of_what_was_counted() -> None:
-    plain, _ = stabilised(marked(), KINDS, takes_marks=False)
+    plain, _ = stabilised(marked(), takes_marks=False)
     assert chain(marked().messages) == chain(plain.messages)
     for with_mark, without in zip(marked().messages, plain.messages, strict=True):
         assert link(b"", with_mark) == link(b"", without)

@@ -174,6 +174,13 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "3 MB of punctuation": lambda: between(assistant("b"), user("!?.,;:-" * (3 * MB // 7))),
     "3 MB of digits": lambda: between(assistant("b"), user("1234567890" * (3 * MB // 10))),
     "16 MB of images": lambda: between(user("") | {"content": [image(4 * MB) for _ in range(4)]}),
+    "200 system messages of 64 kB": lambda: chat(
+        [
+            user(f"It is 10:{n % 60:02} on day {n}. " + "1,2 of 3 " * 7000) | {"role": "system"}
+            for n in range(200)
+        ]
+        + [user("a")]
+    ),
     "marks that open": lambda: chat(
         [
             user("a"),

@@ -1,4 +1,4 @@
-"""Whose a compaction is: the key's that let a request in, and the system prompt's under which it was made."""
+"""Whose a compaction is: the key's that let a request in, whatever its system prompt says."""
 
 from __future__ import annotations
 
@@ -68,11 +68,10 @@ def test_without_keys_a_tenant_is_the_credential_that_is_sent(header: str) -> No
         assert action(proxy, **none) == "compacted"
 
 
-def test_what_was_summarised_under_one_system_prompt_is_not_for_another() -> None:
+def test_a_clock_in_the_system_prompt_loses_no_checkpoint_and_is_never_another_ones() -> None:
     with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        clock = "You help customer 4711. It is {} o'clock, {}. Request 550e8400-e29b-41d4-a716-44665544000{}."
-        assert action(proxy, clock.format("04:09:56", "Sunday, November 22, 2026", 1)) == "compacted"
-        assert action(proxy, clock.format("23:59", "Monday, May 3, 2027", 2)) == "forwarded"
-        assert action(proxy, clock.format("04:10", "Sunday", 3).replace("4711", "4712")) == "compacted"
-        assert action(proxy, "You are a pirate. It is 04:09.") == "compacted"
-        assert action(proxy) == "compacted"
+        prompts = [f"You help. It is {at}." for at in ("04:09:56", "23:59 on Monday, May 3, 2027", "noon")]
+        done = [action(proxy, prompt) for prompt in prompts]
+        assert done == ["compacted", "forwarded", "forwarded"]
+        sent = [chat.json["messages"][0] for chat in fake.chats()][-3:]
+        assert sent == [{"role": "system", "content": prompt} for prompt in prompts]
