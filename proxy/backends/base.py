@@ -102,6 +102,10 @@ class Backend(Protocol):
         """Whether breaking off a stream ends its generation, and its bill."""
         ...
 
+    def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
+        """The profile of its model as it holds for a request with this body."""
+        ...
+
     def told_to_think(self, wish: Thinking, profile: ModelProfile) -> dict[str, Any]:
         """Options of a request that tell this wish, as far as its makers say how; {} where they do not."""
         ...
@@ -143,6 +147,11 @@ class Usual:
         """Always: an answer ends, and is billed no further, when its connection does."""
         del body, profile
         return True
+
+    def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
+        """The same for every request."""
+        del body
+        return profile
 
     def told_to_think(self, wish: Thinking, profile: ModelProfile) -> dict[str, Any]:
         """OpenAI's field, in the word that the client used for it: what else such servers take, nobody says."""

@@ -1,12 +1,14 @@
 """OpenRouter: a catalogue whose figures differ from provider to provider of the same model.
 
-The root is `https://openrouter.ai/api`. All endpoints asked here are public.
+The root is `https://openrouter.ai/api`. All endpoints asked here are public. A prompt goes to a provider whose context length
+takes it, of those that the request's `provider` object allows (documentation, "Provider Routing", 2026).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +27,7 @@ from proxy.backends.fields import (
     smallest,
     tokens,
 )
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust
 from proxy.neutral.thinking import NONE, Thinking
 from proxy.wire.jsontext import JsonObject
 
@@ -68,23 +70,25 @@ def cancels(provider: str) -> bool:
     return _CANCELLING.fullmatch(_plain(provider)) is not None
 
 
-def cancellable(wishes: object, providers: Iterable[str]) -> bool | None:
-    """Whether breaking off a stream stops it, given the request's `provider` object and the model's providers.
+def allowed(preferences: object, providers: Iterable[Provider]) -> list[Provider]:
+    """The providers that may serve a request with this `provider` object."""
+    only, order, ignored = (items(dig(preferences, field)) for field in ("only", "order", "ignore"))
+    pinned = order if dig(preferences, "allow_fallbacks") is False else []
+    known = [each for each in providers if not _matches(each, ignored)]
+    return [each for each in known if all(_matches(each, slugs) for slugs in (only, pinned) if slugs)]
 
-    None where it depends on which of them serves the request: the stream's chunks tell that in `provider`.
-    """
-    only, order, ignored = (
-        {_plain(name) for name in items(dig(wishes, field)) if isinstance(name, str)}
-        for field in ("only", "order", "ignore")
+
+def _matches(provider: Provider, slugs: list[Any]) -> bool:
+    """Whether a slug means this provider: `deepinfra` all of its endpoints, `deepinfra/fp8` the one with that tag."""
+    return any(
+        slug.casefold() == provider.tag.casefold() if "/" in slug else _plain(slug) == _plain(provider.name)
+        for slug in slugs
+        if isinstance(slug, str)
     )
-    pinned = only or (order if dig(wishes, "allow_fallbacks") is False else set())
-    possible = (pinned or {_plain(name) for name in providers}) - ignored
-    verdicts = set(map(cancels, possible))
-    return verdicts.pop() if len(verdicts) == 1 else None
 
 
 def _plain(provider: str) -> str:
-    """Names and tags alike: `SambaNova`, `samba nova`, `sambanova/high` are one."""
+    """Names and slugs in one form: `SambaNova`, `samba nova`, `sambanova/high` are one."""
     return "".join(letter for letter in provider.split("/", 1)[0].casefold() if letter.isalnum())
 
 
@@ -128,7 +132,7 @@ class OpenRouter(Usual):
         return [Listed(entry["id"], entry, _profile(entry["id"], entry, {})) for entry in entries]
 
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """The least window of the providers in service, and of what the catalogue says of the best one."""
+        """Read the endpoints of the model, and what the catalogue holds of it."""
         serving: JsonObject = {}
         entry: JsonObject = {}
         if _SLUG.fullmatch(model):
@@ -142,9 +146,19 @@ class OpenRouter(Usual):
     @override
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Whether every provider that may serve the request stops; True where none is known."""
-        names = profile.providers.value if profile.providers is not None else ()
-        verdict = cancellable(body.get("provider"), names)
-        return not names if verdict is None else verdict
+        providers = profile.providers.value if profile.providers is not None else ()
+        return all(cancels(each.name) for each in allowed(body.get("provider"), providers) or providers)
+
+    @override
+    def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
+        """Lower the window to the largest of the providers that the request allows, unless the user has set one."""
+        window, providers = profile.window, profile.providers
+        if "provider" not in body or window is None or providers is None or window.trust is Trust.USER:
+            return profile
+        largest = _largest(allowed(body["provider"], providers.value)) or window.value
+        if largest < window.value:
+            window = Fact(largest, "OpenRouter, largest of the allowed providers", Trust.LISTED)
+        return replace(profile, window=window)
 
     @override
     def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
@@ -170,16 +184,14 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
     endpoints = objects(serving.get("endpoints"))
     # Below zero a provider is out of service or ranked down; with none left, any may come back.
     active = [one for one in endpoints if not _is_down(one)] or endpoints
-    told = [tokens(entry.get("context_length")), tokens(dig(entry, "top_provider", "context_length"))]
-    told += [tokens(one.get(name)) for one in active for name in ("context_length", "max_prompt_tokens")]
+    providers = tuple(dict.fromkeys(map(_provider, active)))
+    best = tokens(dig(entry, "top_provider", "context_length"))
+    listed = smallest((tokens(entry.get("context_length")), best))
     answer = tokens(dig(entry, "top_provider", "max_completion_tokens"))
     least = smallest(tokens(one.get("max_completion_tokens")) for one in active)
     architecture = entry.get("architecture") or serving.get("architecture")
-    names = tuple(
-        dict.fromkeys(name for one in active if (name := nonblank(one.get("provider_name"))) is not None)
-    )
     return ModelProfile(
-        window=fact(smallest(told), "OpenRouter, least of its providers", Trust.LISTED),
+        window=fact(_largest(providers) or listed, "OpenRouter, largest of its providers", Trust.LISTED),
         max_output=fact(answer or least, "OpenRouter, top provider", Trust.LISTED),
         tools=fact(_supports_tools(entry, active), "OpenRouter, supported parameters", Trust.LISTED),
         vision=fact(
@@ -192,9 +204,19 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
         ),
         continuation=_continuation(model),
         tokenizer=fact(nonblank(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),
-        providers=fact(names or None, "OpenRouter, endpoints", Trust.LISTED),
-        cancellable=fact(cancellable(None, names), "OpenRouter, its providers", Trust.LISTED),
+        providers=fact(providers or None, "OpenRouter, endpoints", Trust.LISTED),
     )
+
+
+def _provider(endpoint: JsonObject) -> Provider:
+    limits = smallest(tokens(endpoint.get(name)) for name in ("context_length", "max_prompt_tokens"))
+    return Provider(
+        nonblank(endpoint.get("provider_name")) or "", nonblank(endpoint.get("tag")) or "", limits
+    )
+
+
+def _largest(providers: Iterable[Provider]) -> int | None:
+    return max((each.window for each in providers if each.window is not None), default=None)
 
 
 def _is_down(endpoint: JsonObject) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -52,6 +52,16 @@ class Fact(Generic[T]):
     trust: Trust
 
 
+class Provider(NamedTuple):
+    """One of those who serve a model behind one API (OpenRouter)."""
+
+    name: str
+    tag: str
+    """Slug of its endpoint: `deepinfra/fp8`."""
+    window: int | None
+    """Tokens; None: not listed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
     """One model on one backend. A field that nobody told is None.
@@ -79,10 +89,7 @@ class ModelProfile:
     """Architecture, tokenizer name or file: a hint for choosing a vocabulary."""
     parallel: Fact[int] | None = None
     """Slots that share the window's memory (llama.cpp unified KV, LM Studio `parallel`)."""
-    providers: Fact[tuple[str, ...]] | None = None
-    """Names of those who may serve the model, where a catalogue tells (OpenRouter)."""
-    cancellable: Fact[bool] | None = None
-    """Whether breaking off a stream stops its generation and its bill. None: it depends on who serves it."""
+    providers: Fact[tuple[Provider, ...]] | None = None
     provisional: bool = False
     """The model is not loaded yet: read again once it is."""
 

@@ -28,6 +28,8 @@ def as_json(profile: ModelProfile, seconds_left: Mapping[str, float]) -> dict[st
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, frozenset | tuple):
+    if isinstance(value, frozenset):
         return sorted(map(str, value))
+    if isinstance(value, tuple):
+        return [each._asdict() for each in value]
     return str(value) if isinstance(value, str) else value

@@ -208,10 +208,13 @@ class Attempts:
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.journal.tell(Refused("overflow", overflow.origin, overflow.window))
-        upstream, model = job.route.upstream, job.route.model
         if overflow.window is not None and overflow.window >= SMALLEST_WINDOW:
-            upstream.prober.learn(model, overflow.window, overflow.origin)
-            job.profile = await upstream.prober.profile(model)
+            if "provider" in job.asked.body:  # which the client picked: it holds for no other request
+                window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
+                job.profile = replace(job.profile, window=window)
+            else:
+                job.route.upstream.prober.learn(job.route.model, overflow.window, overflow.origin)
+                job.profile = await job.route.profile(job.asked.body)
         elif job.budget is None and job.prompt.estimate.tokens > SMALLEST_WINDOW:
             # Nobody names the window; it is smaller than this prompt.
             window = Fact(int(job.prompt.estimate.tokens * 0.9), "refused prompt", Trust.LEARNED)

@@ -117,7 +117,7 @@ class Counting:
     async def _read_window(self, job: Job) -> ContextBudget | None:
         """The budget as of now: the model may have been loaded anew since its window was read."""
         before = job.profile.window
-        job.profile = await job.route.upstream.prober.profile(job.route.model, fresh=True)
+        job.profile = await job.route.profile(job.asked.body, fresh=True)
         if job.profile.window != before:
             job.measured()
         return job.budget

@@ -94,7 +94,7 @@ class Preparer:
             asked=asked,
             route=route,
             options=options,
-            profile=await route.upstream.prober.profile(route.model),
+            profile=await route.profile(asked.body),
             expected=expected,
             is_task=bool((exchange.header(b"x-task") or "").strip()),
             scope=f"{exchange.tenant}|{route.upstream.name}|{route.model}",
@@ -115,7 +115,7 @@ class Preparer:
 
     async def prepare_anew(self, job: Job) -> None:
         """Start over with tools as text, because the backend has just refused them."""
-        job.profile = await job.route.upstream.prober.profile(job.route.model)
+        job.profile = await job.route.profile(job.asked.body)
         await self._prepare(job, emulate=True)
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:

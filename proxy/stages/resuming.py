@@ -167,9 +167,8 @@ class Resumer:
         """Remember that this way does not work here. Quoting is never ruled out: it is all that remains."""
         _log.info("%s/%s %s: %s", *job.key, why, how.value)
         if how is not Continuation.QUOTE:
-            prober = job.route.upstream.prober
-            prober.refuse_continuation(job.route.model, how, why)
-            job.profile = await prober.profile(job.route.model)
+            job.route.upstream.prober.refuse_continuation(job.route.model, how, why)
+            job.profile = await job.route.profile(job.asked.body)
 
     def _cost(self, job: Job) -> Callable[[Any], list[float]]:
         return lambda messages: self._counting.meter.costs(job.key, messages)

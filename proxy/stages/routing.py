@@ -6,14 +6,15 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import is_
+from typing import Any
 
 from proxy.backends.base import Listed
-from proxy.backends.profile import ModelKey, Trust
+from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.errors import BadRequest
 from proxy.net.upstream import Upstream
 from proxy.neutral.request import Request
@@ -37,6 +38,13 @@ class Route:
     def key(self) -> ModelKey:
         """Backend and model, by which things are told apart that are known of models."""
         return self.upstream.name, self.model
+
+    async def profile(self, body: Mapping[str, Any], *, fresh: bool = False) -> ModelProfile:
+        """Read what is known of the model, as it holds for a request with this body; `fresh` as for `Prober.profile`."""
+        prober = self.upstream.prober
+        profile = await prober.profile(self.model, fresh=fresh)
+        backend = prober.known_backend
+        return profile if backend is None else backend.profile_for(body, profile)
 
     @property
     def is_for_chats(self) -> bool:

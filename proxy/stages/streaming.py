@@ -236,7 +236,7 @@ class StreamDriver:
         """Learn the window from an answer that ended for its length; else assume one for this answer alone."""
         job, attempt = run.job, run.session.answer.attempt
         self._observe(run)
-        job.profile = await job.route.upstream.prober.profile(job.route.model)
+        job.profile = await job.route.profile(job.asked.body)
         if job.profile.window is None:
             held = Filled(attempt.prompt_tokens, attempt.completion_tokens)
             job.assumed = Fact(room_assumed(held), "assumed", Trust.FALLBACK)

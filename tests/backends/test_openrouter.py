@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.backends.openrouter import OpenRouter, cancellable, cancels, is_openrouter
-from proxy.backends.profile import Continuation, Fact, Trust
+from proxy.backends.openrouter import OpenRouter, cancels, is_openrouter
+from proxy.backends.profile import Continuation, Trust
 from tests.backends.driver import paths, payloads, play
 
 BACKEND = OpenRouter()
@@ -36,10 +36,10 @@ def test_is_detected_by_its_catalogue_under_another_address() -> None:
     assert not play(BACKEND.detect("http://127.0.0.1:1"), {"/v1/models": {"data": [{"id": "m"}]}})[0]
 
 
-def test_the_window_is_the_least_of_the_providers_in_service() -> None:
+def test_the_window_is_the_largest_of_the_providers_in_service() -> None:
     profile, _ = play(BACKEND.profile(MODEL), LIST | ENDPOINTS)
     assert profile.window is not None
-    assert (profile.window.value, profile.window.trust) == (196608, Trust.LISTED)
+    assert (profile.window.value, profile.window.trust) == (262144, Trust.LISTED)
     assert profile.max_output is not None
     assert profile.max_output.value == 65536
     assert profile.tools is not None
@@ -60,7 +60,7 @@ def test_without_providers_the_catalogue_is_believed() -> None:
 def test_without_the_catalogue_the_providers_are_believed() -> None:
     profile, _ = play(BACKEND.profile(MODEL), ENDPOINTS)
     assert profile.window is not None
-    assert profile.window.value == 196608
+    assert profile.window.value == 262144
     assert profile.max_output is not None
     assert profile.max_output.value == 8192
     assert profile.tools is not None
@@ -152,46 +152,35 @@ def test_others_and_unknown_ones_do_not(provider: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "expected"),
+    ("preferences", "stops"),
     [
-        (None, None),
-        ({}, None),
+        (None, False),
         ({"only": ["deepinfra/fp8"]}, True),
+        ({"only": ["deepinfra/turbo"]}, False),
         ({"only": ["groq", "mistral"]}, False),
-        ({"only": ["groq", "deepinfra"]}, None),
+        ({"only": ["groq", "deepinfra"]}, False),
         ({"ignore": ["Groq"]}, True),
-        ({"ignore": ["DeepInfra", "OpenAI"]}, False),
-        ({"ignore": ["DeepInfra", "OpenAI", "Groq"]}, None),
-        ({"order": ["DeepInfra"]}, None),
+        ({"ignore": ["DeepInfra", "OpenAI", "Groq"]}, False),
+        ({"order": ["DeepInfra"]}, False),
         ({"order": ["DeepInfra"], "allow_fallbacks": False}, True),
-        ({"order": ["groq"], "allow_fallbacks": False}, False),
-        ({"only": "groq", "order": [7, None]}, None),
-        ("groq", None),
+        ({"order": ["groq", "openai"], "only": ["openai"], "allow_fallbacks": False}, True),
+        ({"only": "groq", "order": [7, None]}, False),
+        ("groq", False),
     ],
 )
-def test_a_request_may_be_pinned_to_providers(wishes: object, expected: object) -> None:
-    assert cancellable(wishes, ("DeepInfra", "OpenAI", "Groq")) is expected
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["DeepInfra", "Chutes"], True),
-        (["Groq", "Venice"], False),
-        (["DeepInfra", "Groq"], None),
-    ],
-)
-def test_the_profile_tells_who_serves_and_whether_that_can_be_stopped(
-    names: list[str], expected: object
+def test_a_stream_stops_where_every_provider_that_the_request_allows_does(
+    preferences: object, stops: bool
 ) -> None:
-    endpoints = [{"provider_name": name, "context_length": 8192} for name in [*names, names[0]]]
+    names = [("DeepInfra", "deepinfra/fp8"), ("OpenAI", "openai"), ("Groq", "groq"), ("OpenAI", "openai")]
+    endpoints = [{"provider_name": name, "tag": tag, "context_length": 8192} for name, tag in names]
     down = {"provider_name": "Down", "context_length": 8192, "status": -2}
     sent = {"/v1/models/a/b/endpoints": {"data": {"endpoints": [*endpoints, down]}}}
     profile, _ = play(BACKEND.profile("a/b"), sent)
-    assert profile.providers == Fact(tuple(names), "OpenRouter, endpoints", Trust.LISTED)
-    assert (profile.cancellable.value if profile.cancellable is not None else None) is expected
+    assert profile.providers is not None
+    assert [each.name for each in profile.providers.value] == ["DeepInfra", "OpenAI", "Groq"]
+    assert BACKEND.stops_when_left({"provider": preferences}, profile) is stops
 
 
-def test_the_catalogue_alone_tells_nothing_of_that() -> None:
+def test_the_catalogue_alone_tells_nothing_of_providers() -> None:
     listed, _ = play(BACKEND.models(), LIST)
-    assert [(one.profile.providers, one.profile.cancellable) for one in listed] == [(None, None)] * 2
+    assert [one.profile.providers for one in listed] == [None] * 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust, merge_profiles
 
 
 def window(value: int, trust: Trust) -> ModelProfile:
@@ -39,8 +39,7 @@ def profiles(trusts: list[Trust]) -> st.SearchStrategy[ModelProfile]:
         parallel=lengths,
         parallel_tool_calls=flags,
         refused_continuations=facts(st.frozensets(st.sampled_from(Continuation)), list(Trust)),
-        providers=facts(st.sampled_from([("A",), ("A", "B")]), trusts),
-        cancellable=flags,
+        providers=facts(st.sampled_from([(Provider("A", "a", 8192),), ()]), trusts),
     )
 
 

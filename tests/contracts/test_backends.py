@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.backends import BACKENDS, detect
 from proxy.backends.base import Backend, Flow, Probe, Reply
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust
 from tests.backends.driver import payloads
 
 MOST_PROBES = 12
@@ -92,11 +92,11 @@ def assert_sound(profile: object) -> None:
     assert isinstance(profile, ModelProfile)
     for fact in (profile.window, profile.trained_window, profile.max_output, profile.parallel):
         assert fact is None or (type(fact.value) is int and 0 < fact.value <= 10**9)
-    for switch in (profile.tools, profile.parallel_tool_calls, profile.vision, profile.cancellable):
+    for switch in (profile.tools, profile.parallel_tool_calls, profile.vision):
         assert switch is None or type(switch.value) is bool
     assert profile.tokenizer is None or isinstance(profile.tokenizer.value, str)
     assert profile.refused_continuations is None, "only an error tells"
-    for field in (profile.window, profile.tools, profile.tokenizer, profile.providers, profile.cancellable):
+    for field in (profile.window, profile.tools, profile.tokenizer, profile.providers):
         assert field is None or (isinstance(field, Fact) and field.origin)
 
 
@@ -146,7 +146,7 @@ class TestEveryBackend:
 
 
 def test_only_a_catalogue_of_providers_bills_what_was_cancelled() -> None:
-    profile = ModelProfile(providers=Fact(("Groq",), "test", Trust.LISTED))
+    profile = ModelProfile(providers=Fact((Provider("Groq", "groq", 8192),), "test", Trust.LISTED))
     assert [b.kind for b in BACKENDS if not b.stops_when_left({}, profile)] == ["openrouter"]
 
 

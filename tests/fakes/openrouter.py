@@ -104,9 +104,9 @@ class OpenRouterFake(Catalog, Extras):
 
     @override
     def fit(self, prompt: Prompt) -> None:
-        provider = chosen(prompt.model, prompt.body)
-        prompt.window = provider.window
         wanted = prompt.limit or 0
+        provider = chosen(prompt.model, prompt.body, prompt.tokens + wanted)
+        prompt.window = provider.window
         limits = [prompt.window - wanted, provider.max_prompt or prompt.window]
         if prompt.tokens > min(limits) and self._compresses(prompt):
             self._compress(prompt, min(limits))
@@ -171,7 +171,11 @@ class OpenRouterFake(Catalog, Extras):
     @override
     def head(self, prompt: Prompt, object_: str) -> dict[str, Any]:
         head = super().head(prompt, object_)
-        return {"id": head.pop("id"), "provider": chosen(prompt.model, prompt.body).name, **head}
+        return {
+            "id": head.pop("id"),
+            "provider": chosen(prompt.model, prompt.body, prompt.tokens).name,
+            **head,
+        }
 
     @override
     def delta(self, delta: Delta) -> dict[str, Any]:

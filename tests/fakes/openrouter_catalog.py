@@ -14,13 +14,18 @@ def providers(model: FakeModel) -> tuple[Provider, ...]:
     return model.providers or (Provider("Fake", model.window, model.max_output, tools=model.tools),)
 
 
-def chosen(model: FakeModel, body: dict[str, Any]) -> Provider:
-    """The endpoint that serves a request: the first that `provider.only` and `provider.order` allow."""
+def chosen(model: FakeModel, body: dict[str, Any], tokens: int = 0) -> Provider:
+    """The endpoint that serves a request: the first allowed one whose window takes it, else the largest."""
     wishes = body.get("provider") or {}
     known = {_slug(provider.name): provider for provider in providers(model)}
-    allowed = [_slug(name) for name in wishes.get("only") or known]
-    ordered = [_slug(name) for name in wishes.get("order") or ()] + list(known)
-    return next((known[name] for name in ordered if name in known and name in allowed), providers(model)[0])
+    order = [_slug(name) for name in wishes.get("order") or ()]
+    names = order if order and wishes.get("allow_fallbacks") is False else [*order, *known]
+    only = [_slug(name) for name in wishes.get("only") or known]
+    ignored = [_slug(name) for name in wishes.get("ignore") or ()]
+    allowed = [known[name] for name in names if name in known and name in only and name not in ignored]
+    allowed = allowed or [providers(model)[0]]
+    taking = (provider for provider in allowed if tokens < provider.window)
+    return next(taking, max(allowed, key=lambda provider: provider.window))
 
 
 class Catalog(FakeBackend):

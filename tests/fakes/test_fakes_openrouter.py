@@ -175,6 +175,6 @@ def test_the_provider_decides_on_window_and_output() -> None:
     with OpenRouterFake(MODELS, walk()) as fake:
         request = {"model": "maker/large", **OFF}
         assert ask(fake, LONG, **request).json()["usage"]["completion_tokens"] == 50
-        refused = ask(fake, LONG, provider={"order": ["small"]}, **request)
+        refused = ask(fake, LONG, provider={"only": ["small"]}, **request)
         assert "maximum context length is 600 tokens" in refused.json()["error"]["message"]
         assert ask(fake, tools=[TOOL], provider={"only": ["small"]}, **request).status_code == 404
