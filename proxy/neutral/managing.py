@@ -109,18 +109,7 @@ class Sealed:
 
 def fingerprint(message: Mapping[str, Any]) -> str:
     """What a message is known by that was sent before."""
-    return short_digest([message.get("role"), message.get("content")])
-
-
-def short_digest(value: Any) -> str:
-    """What a JSON value is known by that was sent before."""
-    return blake2b(dumps(value), digest_size=8).hexdigest()
-
-
-def in_common(before: Sequence[str], now: Sequence[str]) -> int:
-    """How many of what requests are known by are the same, from the first one on."""
-    pairs = enumerate(zip(before, now, strict=False))
-    return next((at for at, (old, new) in pairs if old != new), min(len(before), len(now)))
+    return blake2b(dumps([message.get("role"), message.get("content")]), digest_size=8).hexdigest()
 
 
 def _messages(value: Any) -> bool:

@@ -358,39 +358,3 @@ def test_a_long_chain_is_bounded() -> None:
         with pytest.raises(openai.APIStatusError, match="Begin a new conversation") as refused:
             ask(client, "c", previous_response_id=name)
         assert refused.value.status_code == 413
-
-
-@both
-def test_why_a_prompt_is_not_in_the_cache_is_told(streamed: bool) -> None:
-    with talking(*["Blue."] * 9) as (_, proxy):
-        client = sdk(proxy)
-        first = [{"role": "user", "content": "What colour has the sky? " * 20}]
-        one = ask(client, first, streamed=streamed)
-        assert one.model_dump().get("prompt_cache_diagnostics") is None
-
-        def compared(given: Any, name: str = one.id, **more: Any) -> Any:
-            options = {"comparison_response_id": name}
-            made = ask(client, given, streamed=streamed, prompt_cache_options=options, **more)
-            return made.model_dump(warnings=False)["prompt_cache_diagnostics"]
-
-        more = [
-            *first,
-            {"role": "assistant", "content": "Blue."},
-            {"role": "user", "content": "And the sea?"},
-        ]
-        assert compared(more) == {"type": "cache_hit"}
-        assert compared("And?", previous_response_id=one.id) == {"type": "cache_hit"}
-        assert compared(more, "resp_unknown") == {"type": "comparison_response_not_found"}
-        edited = compared([{"role": "user", "content": "Another."}])
-        assert (edited["type"], edited["reason"]) == ("cache_miss", "input_changed")
-        assert edited["cache_missed_tokens"] > 0
-        assert edited["comparison_reusable_tokens"] == 0
-        for reason, change in (
-            ("prompt_cache_key_changed", {"prompt_cache_key": "x"}),
-            (
-                "tools_changed",
-                {"tools": [{"type": "function", "name": "f", "parameters": {}, "strict": False}]},
-            ),
-            ("verbosity_changed", {"text": {"verbosity": "low"}}),
-        ):
-            assert compared(more, **change)["reason"] == reason

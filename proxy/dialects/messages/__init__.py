@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from proxy.dialects.bodies import error_in
-from proxy.dialects.messages.diagnosing import FOUND, is_diagnosed
 from proxy.dialects.messages.request import read
 from proxy.dialects.messages.threads import thread_in
 from proxy.dialects.messages.tools import changed_in
@@ -67,18 +65,9 @@ class Messages:
             request.model,
             edits=bool(request.form.get("context_management")),
             tool_changes=None if request.compaction is None else changed_in(request.form),
-            told=_told(request.form),
             silent=request.form.get("max_tokens") == 0,
             gathers=bool(thread_in(request.form)),
         )
-
-
-def _told(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What else a message tells, because its request asked for that."""
-    if not is_diagnosed(asked):
-        return {}
-    found = asked.get(FOUND)
-    return {"diagnostics": None if found is None else {FOUND: found}}
 
 
 __all__ = ["Messages"]

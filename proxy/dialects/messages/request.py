@@ -12,7 +12,6 @@ from typing import Any
 
 from proxy.dialects.bodies import given, is_count, model_in, object_in, request_of, text_in
 from proxy.dialects.messages.conversation import ContentBlock, messages_of, system_of
-from proxy.dialects.messages.diagnosing import FOUND, compared_with, diagnosis, is_diagnosed, print_of
 from proxy.dialects.messages.managing import compaction_in, edits_in, since_compaction, unknown_edits
 from proxy.dialects.messages.threads import in_full, node_of, thread_in
 from proxy.dialects.messages.tools import is_answered, offered_in, tools_in
@@ -23,7 +22,7 @@ from proxy.neutral.thinking import Thinking, effort_in
 
 _SAME = ("temperature", "top_p", "top_k")
 """Options that chat completions has by the same name (`top_k`: llama.cpp, vLLM, Ollama, LM Studio, OpenRouter)."""
-_UNMET = ("container", "fallbacks")
+_UNMET = ("container", "fallbacks", "diagnostics")
 """Options for which there is nothing behind chat completions."""
 
 
@@ -34,7 +33,6 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         BadRequest: it is malformed, or asks for what only Anthropic's servers can do.
     """
     asked = object_in(raw)
-    asked.pop(FOUND, None)
     model = model_in(asked)
     if not isinstance(asked.get("messages"), list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
@@ -52,33 +50,19 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
 def _continued(own: Mapping[str, Any], *, bounded: bool) -> Generator[Fetch, Any, Request]:
     """The request with all that its thread keeps."""
     asked = yield from in_full(own)
-    made = _complete(asked, own, bounded=bounded)
-    return made if made.reading is None else (yield from _compared(made))
+    return _complete(asked, own, bounded=bounded)
 
 
 def _complete(asked: Mapping[str, Any], own: Mapping[str, Any], *, bounded: bool) -> Request:
     """The request, of which `own` is what the client sent."""
     made = _made(asked, bounded=bounded)
-    if not (bounded and (is_diagnosed(asked) or thread_in(asked))):
-        return made
-    made = replace(made, keeping=partial(_keeping, asked, own))
-    return replace(made, reading=partial(_compared, made)) if compared_with(asked) else made
+    return replace(made, keeping=partial(_keeping, own)) if bounded and thread_in(asked) else made
 
 
-def _keeping(asked: Mapping[str, Any], own: Mapping[str, Any], answer: Mapping[str, Any]) -> Keeping:
-    """Keep, under the id of its answer, what a later request names."""
-    document = print_of(asked) if is_diagnosed(asked) else {}
-    if thread_in(asked):
-        document |= node_of(own, answer)
-    kept: bool = yield Keep(answer["id"], document)
-    return kept
-
-
-def _compared(made: Request) -> Generator[Fetch, Any, Request]:
-    """The request with what comes of comparing it with an earlier one."""
-    asked: Mapping[str, Any] = made.form
-    before = yield Fetch(compared_with(asked), vital=False)
-    return replace(made, reading=None, form={**asked, FOUND: diagnosis(before, asked)})
+def _keeping(own: Mapping[str, Any], answer: Mapping[str, Any]) -> Keeping:
+    """Store a message of a thread under its id, which a later request names."""
+    stored: bool = yield Keep(answer["id"], node_of(own, answer))
+    return stored
 
 
 def _made(asked: Mapping[str, Any], *, bounded: bool) -> Request:

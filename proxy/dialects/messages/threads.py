@@ -11,7 +11,6 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from proxy.dialects.bodies import text_in
-from proxy.dialects.messages.diagnosing import digest_of
 from proxy.errors import BadRequest, NotFound
 from proxy.neutral.piece import arguments_of
 from proxy.neutral.remembering import Fetch
@@ -74,7 +73,7 @@ def in_full(asked: Mapping[str, Any]) -> Generator[Fetch, Any, dict[str, Any]]:
 
 def _differs(sent: Any, kept: Any) -> bool:
     bare = _unbilled(sent)
-    return bool(bare) and digest_of(bare) != digest_of(_unbilled(kept))
+    return bool(bare) and _unmarked(bare) != _unmarked(_unbilled(kept))
 
 
 def _unbilled(value: Any) -> Any:
@@ -84,6 +83,15 @@ def _unbilled(value: Any) -> Any:
     return [
         each for each in value if not (isinstance(each, dict) and text_in(each, "text").startswith(_BILLING))
     ]
+
+
+def _unmarked(value: Any, levels: int = 6) -> Any:
+    """Return a value without cache marks, which move from turn to turn; `levels` reach the blocks of a result."""
+    if isinstance(value, list) and levels:
+        return [_unmarked(each, levels - 1) for each in value]
+    if isinstance(value, dict) and levels:
+        return {name: _unmarked(each, levels - 1) for name, each in value.items() if name != "cache_control"}
+    return value
 
 
 def node_of(own: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,19 +63,17 @@ class MessagesWriter(Translator):
         tool_changes: Sequence[Mapping[str, Any]] | None = None,
         silent: bool = False,
         gathers: bool = False,
-        told: Mapping[str, Any] | None = None,
     ) -> None:
         """`model` is what the client asked for, told where no backend has named one.
 
         `edits`: it wants its history edited, and to be told of that; `tool_changes`: the same of compactions, which
         remember these; `silent`: it wants its prompt to be read, and no answer; `gathers`: its answer is kept, so `final`
-        has the content, too. `told` are further fields of the message.
+        has the content, too.
         """
         super().__init__()
         self._silent = "length" if silent else None
         self._id = answer_id
         self._model = model
-        self._told = told or {}
         self._gathered = Gathered() if gathers else None
         self._edits = edits
         self._tool_changes = tool_changes
@@ -274,7 +272,6 @@ class MessagesWriter(Translator):
             "stop_details": None,
             "container": None,
             "usage": usage_of(usage),
-            **self._told,
         }
 
     def _call_block(self, call: CallPart, number: int) -> dict[str, Any]:

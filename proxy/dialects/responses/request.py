@@ -29,7 +29,6 @@ from proxy.dialects.responses.conversation import (
     tools_in,
     updated,
 )
-from proxy.dialects.responses.diagnosing import DIAGNOSIS, compared_with, diagnosis, is_prewarming, print_of
 from proxy.dialects.responses.tools import choice, functions_offered, left_to_openai
 from proxy.errors import BadRequest
 from proxy.neutral.managing import CompactionWish
@@ -61,9 +60,8 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
     model = model_in(asked)
     own, triggered = without_trigger(items_in(asked.get("input")))
     wish = wish_in(asked, now=compacts or triggered)
-    for own_name in (DIAGNOSIS, ADDED):
-        asked.pop(own_name, None)
-    if stored.goes_on(asked) or any(map(is_compaction, own)) or compared_with(asked):
+    asked.pop(ADDED, None)
+    if stored.goes_on(asked) or any(map(is_compaction, own)):
         return Request(
             body={"model": model, "messages": []},
             model=model,
@@ -82,13 +80,7 @@ def _recollected(
     own = yield from stored.in_place_of_references(own)
     yield from open_compactions(own, opened)
     before = yield from stored.before(asked, opened)
-    made = _made(asked, [*before, *own], own, wish, opened)
-    if not (name := compared_with(asked)):
-        return made
-    node = yield Fetch(name)
-    now = print_of(asked, made.messages, compacted=bool(opened))
-    found = diagnosis(None if node is None else node.get("print"), now, made.messages)
-    return replace(made, form={**asked, DIAGNOSIS: found})
+    return _made(asked, [*before, *own], own, wish, opened)
 
 
 def _made(
@@ -116,7 +108,6 @@ def _made(
     body |= _tools(asked)
     reads = is_prewarming(asked)
     kept = stored.is_kept(asked) or bool(stored.conversation_in(asked))
-    known = partial(print_of, asked, body["messages"], compacted=under is not None)
     return request_of(
         body,
         stream=asked.get("stream") is True,
@@ -128,8 +119,14 @@ def _made(
         conversation=text_in(asked, "prompt_cache_key") or stored.conversation_in(asked),
         compaction=wish,
         left_out=(*left_to_openai(tools_in(asked)), *filter(asked.get, _UNMET)),
-        keeping=partial(stored.keeping, asked, own, known) if kept and not reads else None,
+        keeping=partial(stored.keeping, asked, own) if kept and not reads else None,
     )
+
+
+def is_prewarming(asked: Mapping[str, Any]) -> bool:
+    """Return whether the backend is to read the prompt into its cache, without an answer."""
+    options = asked.get("prompt_cache_options")
+    return isinstance(options, dict) and options.get("prewarm") is True
 
 
 def _check(asked: Mapping[str, Any]) -> None:

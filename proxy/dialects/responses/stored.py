@@ -7,7 +7,7 @@ Fields: OpenAI API reference, "Conversation state" and "Conversations" (2026), a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from proxy.dialects.bodies import text_in
@@ -169,18 +169,13 @@ def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
 # -- keeping
 
 
-def keeping(
-    asked: Mapping[str, Any],
-    own: Sequence[Item],
-    known: Callable[[], dict[str, Any]],
-    response: dict[str, Any],
-) -> Keeping:
-    """Keep a response as it was at its end; `own` are the items that it was sent, `known` by what it is compared later."""
+def keeping(asked: Mapping[str, Any], own: Sequence[Item], response: dict[str, Any]) -> Keeping:
+    """Keep a response as it was at its end; `own` are the items that it was sent."""
     name, into = response["id"], conversation_in(asked)
     previous = text_in(asked, "previous_response_id")
     node = node_of(name, own, previous=previous, output=response["output"])
     if is_kept(asked):
-        node |= {"response": response, "print": known()}
+        node["response"] = response
     return (yield from append(into, name, node) if into else kept_as(name, node))
 
 

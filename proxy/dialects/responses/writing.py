@@ -14,8 +14,6 @@ from typing_extensions import override
 
 from proxy.dialects.calls import Numbering
 from proxy.dialects.responses.conversation import tools_in
-from proxy.dialects.responses.diagnosing import DIAGNOSIS, is_prewarming
-from proxy.dialects.responses.diagnosing import told as diagnosis_told
 from proxy.dialects.responses.items import (
     CallItem,
     CompactionItem,
@@ -24,6 +22,7 @@ from proxy.dialects.responses.items import (
     ReasoningItem,
     SummaryItem,
 )
+from proxy.dialects.responses.request import is_prewarming
 from proxy.dialects.responses.response import response_of, usage_of
 from proxy.dialects.responses.tools import ToolName, functions_offered
 from proxy.dialects.translating import Translator, named_event
@@ -209,8 +208,6 @@ class ResponsesWriter(Translator):
             told["output"] = [item.whole() for item in self._items]
             told["completed_at"] = created if status == "completed" else None
             told["usage"] = None if status == "failed" else usage_of(self._used())
-            if (found := self._asked.get(DIAGNOSIS)) is not None and status != "failed":
-                told[DIAGNOSIS] = diagnosis_told(found, told["usage"]["input_tokens"])
         return response_of(
             self._asked,
             id=f"resp_{self._unique}",

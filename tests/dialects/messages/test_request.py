@@ -356,7 +356,10 @@ def test_what_only_anthropics_servers_do_is_left_out_and_said_or_refused() -> No
     )
     assert request.left_out == ("web_search_20260209", "clear_pictures_2027")
     wanted = asked(
-        container="c", fallbacks=[{}], output_config={"task_budget": {"type": "tokens", "total": 9}}
+        container="c",
+        fallbacks=[{}],
+        diagnostics={"previous_message_id": None},
+        output_config={"task_budget": {"type": "tokens", "total": 9}},
     )
-    assert wanted.left_out == ("container", "fallbacks", "task_budget")
+    assert wanted.left_out == ("container", "fallbacks", "diagnostics", "task_budget")
     assert asked(tools=[own]).left_out == ()

@@ -107,26 +107,11 @@ def test_what_was_only_read_is_kept_without_an_answer() -> None:
     assert asked([], held, thread=on).messages == [hello]
 
 
-def test_a_thread_and_a_diagnosis_are_kept_together() -> None:
-    held: dict[str, Any] = {}
-    hello = {"role": "user", "content": "go"}
-    request = asked([hello], held, diagnostics={"previous_message_id": None}, **CREATE)
-    assert request.keeping is not None
-    drive(request.keeping({"id": "msg_1", "content": [{"type": "text", "text": "Yes."}]}), held)
-    on: Any = {"type": "continue", "previous_message_id": "msg_1"}
-    again = asked([hello], held, thread=on, diagnostics={"previous_message_id": "msg_1"})
-    assert len(again.messages) == 3
-    assert again.form["cache_miss_reason"] is None
-
-
 @pytest.mark.parametrize("name", ["", "msg_0", 7, None])
 def test_a_thread_that_is_not_kept_is_said_so(name: Any) -> None:
     with pytest.raises(NotFound) as caught:
         asked([], {}, thread={"type": "continue", "previous_message_id": name})
     assert caught.value.code == "thread_not_found"
-    printed: Any = {"msg_0": {"digests": {}, "messages": []}}
-    with pytest.raises(NotFound):
-        asked([], printed, thread={"type": "continue", "previous_message_id": "msg_0"})
 
 
 @pytest.mark.parametrize("thread", [{"type": "other"}, {}, [], "create", 7])
