@@ -233,6 +233,12 @@ class UpstreamTimeout(UpstreamUnavailable):
     code = "upstream_timeout"
 
 
+class UpstreamRefused(UpstreamUnavailable):
+    """The backend refuses to continue an answer, and would refuse the same request again."""
+
+    code = "upstream_refused"
+
+
 class UpstreamInvalid(UpstreamUnavailable):
     """The backend answered with something that is no response of HTTP."""
 

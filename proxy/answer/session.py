@@ -306,7 +306,7 @@ class StreamSession:
     def _ends(self, out: list[bytes], stop: Stop | None) -> Commands:
         stop = stop or (self._unfinished(out) if self._ending.lacking else self._stop_at_end(out))
         if stop is not None:
-            return sending([*out, b"\n\n"] if sse.is_open(out) else out, stop)
+            return sending([*out, self._closing(out)], stop)
         return self._finish(out, self._ending.complete(out, marked=self._done_seen))
 
     def _close(self, out: list[bytes]) -> Stop | None:
@@ -387,5 +387,8 @@ class StreamSession:
     def _last(self, out: list[bytes], end: bytes) -> None:
         """Send this, and nothing after it."""
         self.state = State.DONE
-        gap = b"\n\n" if end and sse.is_open(out) else b""
-        out += (gap, end)
+        out += (self._closing(out) if end else b"", end)
+
+    def _closing(self, out: list[bytes]) -> bytes:
+        """Close a frame that was passed on as the backend tore it. Lines of JSON may not have blank ones between them."""
+        return b"\n\n" if self._writer.native and sse.is_open(out) else b""

@@ -54,6 +54,18 @@ _FINGERPRINTS: tuple[tuple[ToolRefusal, re.Pattern[str]], ...] = tuple(
 )
 
 
+_NOT_READY = frozenset({408, 429, 500, 502, 503, 504, 529})
+_NOT_LOADED = re.compile(
+    r"no models? loaded|model (?:(?:is|was|has been) )?(?:not loaded|unloaded)", re.IGNORECASE
+)
+"""LM Studio 0.3 (`No models loaded. Please load a model`, `Model unloaded`), llama.cpp's router (`model is not loaded`)."""
+
+
+def is_not_ready(status: int, body: bytes) -> bool:
+    """Tell whether the same request may be taken later: the server is busy or starts, or the model is not loaded."""
+    return status in _NOT_READY or _NOT_LOADED.search(error_text(status, body[:EXAMINED]) or "") is not None
+
+
 def refuses_tools(status: int, body: bytes) -> ToolRefusal | None:
     """Tell whether a backend refused a request because the model, or the server for it, takes no tools.
 

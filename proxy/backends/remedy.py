@@ -11,6 +11,12 @@ from proxy.backends.refusals import ToolRefusal
 
 MOST_SHORTENED = 2
 """Times in a row that a prompt is shortened because it was refused for its size."""
+MOST_RETRIES = 3
+"""Times in a row that a request to continue an answer is sent again to a backend that is not ready."""
+FIRST_RETRY = 0.5
+"""Seconds before the first retry, doubled for each further one, where the backend names no time of its own."""
+LONGEST_RETRY = 30.0
+"""Seconds of `Retry-After` that are waited for; a backend that wants more is given up."""
 MOST_WAITS = 12
 """Times that a request waits for a memory that slots share, before the refusal is taken for its own."""
 
@@ -40,8 +46,6 @@ class Refusal:
     """Whether the prompt fits so well that it can't be its own length that was refused."""
     way: Continuation | None = None
     """The way in which the backend was asked to go on with an answer; None: it was a first request."""
-    final: bool = False
-    """Whether nothing in the request could change it: the key, money, the rate, the server."""
 
 
 @dataclass
@@ -52,6 +56,8 @@ class Spent:
     shortened: int = field(default=0, init=False)
     """In a row: an attempt that says something begins anew."""
     emulated: bool = field(default=False, init=False)
+    retries: int = field(default=0, init=False)
+    """In a row, as above."""
     corrected: bool = field(default=False, init=False)
     """Whether the model was asked once more for a tool call that could not be made."""
     refused: frozenset[Continuation] = field(default=frozenset(), init=False)
@@ -62,9 +68,19 @@ class Spent:
         first, self.corrected = not self.corrected, True
         return first
 
+    def retry(self, retry_after: float | None) -> float | None:
+        """Count a retry; the seconds to wait before it, or None if there is none left.
+
+        `retry_after`: seconds that the backend asks for; None: it names none.
+        """
+        if self.retries >= MOST_RETRIES or (retry_after or 0) > LONGEST_RETRY:
+            return None
+        self.retries += 1
+        return FIRST_RETRY * 2 ** (self.retries - 1) if retry_after is None else retry_after
+
     def answered(self) -> None:
         """The backend took the prompt and said something."""
-        self.shortened = 0
+        self.shortened = self.retries = 0
 
 
 def remedy(refusal: Refusal, spent: Spent) -> Remedy:
@@ -87,7 +103,7 @@ def remedy(refusal: Refusal, spent: Spent) -> Remedy:
     if refusal.tools is not None and refusal.way is None and not spent.emulated:
         spent.emulated = True
         return Remedy.EMULATE
-    if refusal.way is not None and not refusal.final and refusal.way not in spent.refused:
+    if refusal.way is not None and refusal.way not in spent.refused:
         spent.refused |= {refusal.way}
         return Remedy.OTHER_WAY
     return Remedy.GIVE_UP

@@ -27,6 +27,14 @@ def is_event_stream(response: httpx.Response) -> bool:
     return response.status_code == 200 and header_of(response, "content-type").startswith("text/event-stream")
 
 
+def retry_after(response: httpx.Response) -> int | None:
+    """Seconds after which the backend wants to be asked again; None: it names none. A date counts as years away."""
+    value = header_of(response, "retry-after").strip()
+    if not value:
+        return None
+    return int(value[:9]) if value.isdecimal() else 10**9
+
+
 async def body_of(response: httpx.Response, limit: int) -> bytes:
     """The body as it came, not decoded; the response is closed.
 

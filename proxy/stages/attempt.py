@@ -6,6 +6,7 @@ decision (`proxy.backends.remedy`) on one account per client request, and what w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
@@ -13,14 +14,14 @@ import httpx
 
 from proxy.backends.overflow import POOL_FULL, Overflow, is_refusal, recognise
 from proxy.backends.profile import Continuation, Fact, Trust
-from proxy.backends.refusals import ToolRefusal, refuses_tools
+from proxy.backends.refusals import ToolRefusal, is_not_ready, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
-from proxy.errors import UpstreamUnavailable
+from proxy.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.headers import OF_ENCODING, decodable, uncompressed
 from proxy.net.inflate import readable
-from proxy.net.responses import body_of, error_of, is_event_stream, plain_error
+from proxy.net.responses import QUOTED, body_of, error_of, is_event_stream, plain_error, retry_after
 from proxy.shortening.continuation import ContinuationRequest
 from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
@@ -39,8 +40,8 @@ SMALLEST_WINDOW = 256
 """Tokens; a refusal that names a smaller window is not about the window."""
 _UNTOLD = 0.85
 """Aim as much lower after a refusal that does not tell how long the prompt is."""
-_FINAL = frozenset({401, 402, 403, 408, 429})
-"""Statuses that no other way of asking would change, as those from 500 on."""
+_FINAL = frozenset({401, 402, 403})
+"""Statuses that no other way of asking would change: the key, money."""
 
 
 @dataclass(slots=True)
@@ -130,8 +131,11 @@ class Attempts:
     ) -> Attempted | Refusal:
         """Ask for more of an answer of which `said_tokens` are said, in this way; None: for another reason.
 
+        A backend that is not ready, or breaks off, is asked again: see `Spent.retry`.
+
         Raises:
-            UpstreamUnavailable: the backend can't be reached.
+            UpstreamUnavailable: the backend can't be reached, or does not get ready.
+            UpstreamRefused: it refuses, and no other request would change that.
         """
         # These frames are rewritten in any case, so the backend may as well count in each of them.
         backend = job.known_backend
@@ -142,15 +146,46 @@ class Attempts:
         if (budget := job.budget) is not None:
             end = budget.window if job.cancels else budget.pause_point
             bound = bounded_answer(job, end - estimate.upper, said_tokens)
-        response = await self._post(job, dumps(body | bound), how.value if how else why, stream=True)
+        wire = dumps(body | bound)
+        while True:
+            try:
+                opened = await self._opened(job, wire, why, how)
+            except (UpstreamTimeout, UpstreamRefused):
+                raise
+            except UpstreamUnavailable as error:
+                if (seconds := job.spent.retry(error.retry_after)) is None:
+                    raise
+                await asyncio.sleep(seconds)
+                continue
+            if isinstance(opened, Refusal):
+                return opened
+            job.opened = opened
+            return Attempted(opened, estimate, ask, min(bound.values(), default=None))
+
+    async def _opened(
+        self, job: Job, wire: bytes, why: str, how: Continuation | None
+    ) -> httpx.Response | Refusal:
+        """Send a request to continue an answer once: the stream that opens, or a refusal that has a remedy.
+
+        Raises:
+            UpstreamUnavailable: the backend can't be reached, broke off, or is not ready.
+            UpstreamRefused: it refuses, and no other request would change that.
+        """
+        response = await self._post(job, wire, how.value if how else why, stream=True)
         plain = readable(response) if is_event_stream(response) else None
         if plain is not None:
-            job.opened = plain
-            return Attempted(plain, estimate, ask, min(bound.values(), default=None))
-        said = await self._read(job, response)
-        final = response.status_code >= 500 or response.status_code in _FINAL
-        overflow = recognise(response.status_code, plain_error(response, said))
-        return self._refusal(job, overflow, None, how=how, final=final)
+            return plain
+        status, body = response.status_code, plain_error(response, await self._read(job, response))
+        overflow, not_ready = recognise(status, body), is_not_ready(status, body)
+        if overflow is not None or not (not_ready or status in _FINAL or status >= 500):
+            return self._refusal(job, overflow, None, how=how)
+        quoted = body[:QUOTED].decode("utf-8", "replace")
+        error = (UpstreamUnavailable if not_ready else UpstreamRefused)(
+            f"Backend {job.route.upstream.name} does not continue the answer (status {status}): {quoted}"
+        )
+        error.retry_after = retry_after(response)
+        job.journal.tell(failure(error))
+        raise error
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
@@ -197,11 +232,10 @@ class Attempts:
         tools: ToolRefusal | None,
         *,
         how: Continuation | None = None,
-        final: bool = False,
     ) -> Refusal:
         budget = job.budget
         roomy = budget is not None and job.prompt.estimate.upper < budget.pause_point
-        return Refusal(overflow=overflow, tools=tools, roomy=roomy, way=how, final=final)
+        return Refusal(overflow=overflow, tools=tools, roomy=roomy, way=how)
 
     # -- mending
 

@@ -11,7 +11,7 @@ from proxy.answer.answer import Answer
 from proxy.answer.events import Correct
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
-from proxy.errors import ContextOverflow
+from proxy.errors import ContextOverflow, UpstreamRefused
 from proxy.neutral.request import Message
 from proxy.shortening.continuation import ContinuationRequest, Partial, SaidBefore, continuation, shorten_said
 from proxy.stages.attempt import Attempted, Attempts
@@ -53,7 +53,7 @@ class Resumer:
         """Open the next attempt; None when there is no way to go on.
 
         Raises:
-            UpstreamUnavailable: the backend can't be reached.
+            UpstreamUnavailable: the backend can't be reached, is not ready, or refused every way to continue.
         """
         if answer.attempt.spoke:
             job.spent.answered()
@@ -75,7 +75,7 @@ class Resumer:
             if opened is Remedy.GIVE_UP:
                 return None
             await self._refuse(job, how, "refused to go on")
-        return None
+        raise UpstreamRefused(f"Backend {job.route.upstream.name} refused every way to continue the answer.")
 
     async def gains(self, job: Job, answer: Answer) -> bool:
         """Whether there is anything to shorten before the answer goes on: what was said of it, or the history."""

@@ -74,6 +74,8 @@ class Run:
     """What of its calls was told."""
     observed: int = 0
     """Attempts that were learned from."""
+    failed: UpstreamUnavailable | None = None
+    """Why the backend did not continue the answer, if that ended it."""
 
     def passed(self, data: bytes) -> bool:
         """Pass on one more frame like those before, far from the pause point; False: it has to be handled, or to wait."""
@@ -187,11 +189,13 @@ class StreamDriver:
             extracts, cut = done.extracts, done.left_out
             async with to.telling(lambda: run.job.progress.written):
                 response = None if last else await self._next(run, stopped)
-            after = run.estimates[-1].tokens
-            notice = _outcome(before, after, response, begun=run.session.answer.begun)
+            notice = _outcome(run, before, response)
             left_out = done.left_out if done.left_out != cut else 0
             if response is None or not quiet:
                 await to.tell(replace(notice, extract=done.extracts > extracts, left_out=left_out))
+            if run.failed is not None:
+                stopped = await self._carry_out(run, UpstreamFailed(run.failed.message))
+                continue
             if response is None:
                 run.job.journal.tell(events.OutOfRoom())
                 stopped = await self._carry_out(run, ResumeFailed())
@@ -213,7 +217,7 @@ class StreamDriver:
         self._observe(run)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
-        """Open the next attempt; None if there can be none."""
+        """Open the next attempt; None if there can be none, with `run.failed` if that is the backend's doing."""
         job, session = run.job, run.session
         try:
             if isinstance(stopped, Retry):
@@ -224,7 +228,8 @@ class StreamDriver:
             if session.answer.attempt.cleared and not await self._attempts.cleared(job):
                 return None
             attempted = await self._resumer.resume(job, session.answer, run.state)
-        except UpstreamUnavailable:
+        except UpstreamUnavailable as error:
+            run.failed = error
             return None
         if attempted is None:
             return None
@@ -340,9 +345,12 @@ class StreamDriver:
         spawn(prober.refresh_after_load(model), name="profile-refresh")
 
 
-def _outcome(before: int, after: int, response: httpx.Response | None, *, begun: bool) -> Notice:
-    """What to tell of a pause: prompt tokens before and after it, whether the next attempt is open, or an answer ends."""
-    ended = response is None and begun
+def _outcome(run: Run, before: int, response: httpx.Response | None) -> Notice:
+    """Notice that ends a pause: prompt tokens before and after it, whether the next attempt is open, or an answer ends."""
+    if run.failed is not None:
+        return Notice(done=True, ended=True, lost=True)
+    after = run.estimates[-1].tokens
+    ended = response is None and run.session.answer.begun
     failed = response is None or after >= before * _AS_BEFORE
     return Notice(done=True, before=before, after=after, failed=failed, ended=ended)
 

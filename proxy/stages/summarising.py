@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Generator
 from typing import TypeAlias, TypeVar
 
@@ -12,6 +11,7 @@ import httpx
 
 from proxy.answer.answer import Answer
 from proxy.backends.profile import ModelKey
+from proxy.backends.remedy import LONGEST_RETRY
 from proxy.dialects import UPSTREAM
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import summarising
@@ -20,6 +20,7 @@ from proxy.net.apart import apart
 from proxy.net.credentials import is_credential
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import readable
+from proxy.net.responses import retry_after
 from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
 from proxy.shortening.loops import LoopWatch
@@ -34,8 +35,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger("spillway.summary")
 
-LONGEST_REST = 30.0
-"""Seconds that a backend may want to be left alone for, if it is to be waited for."""
 IN_VAIN = 2
 """Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
 IN_A_ROW = 2
@@ -221,11 +220,10 @@ class Summaries:
 
     def _rest(self, response: httpx.Response) -> SummaryReply | float | None:
         """How long a backend that refused wants to be left alone, if it says so in seconds, and it is not for long."""
-        told = str(response.headers.get("retry-after", "")).strip()
-        if response.status_code != 429 and not told:
+        seconds = retry_after(response)
+        if response.status_code != 429 and seconds is None:
             return FAILED
-        seconds = float(told) if told.isdecimal() else math.inf
-        if seconds > LONGEST_REST or self._rested:
+        if seconds is None or seconds > LONGEST_RETRY or self._rested:
             return None
         self._rested = True
         return seconds

@@ -74,7 +74,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     """What a response with this body comes to; if the window ended it, go on in streams that nobody sees, and join.
 
     Raises:
-        UpstreamUnavailable: it is no answer, nor an error.
+        UpstreamUnavailable: it is no answer, nor an error; or the backend does not continue it.
     """
     whole = Whole(response.status_code, headers_of(response), raw)
     plain = _plain(job, response, raw) if response.status_code == 200 else None
@@ -109,6 +109,8 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         return _made(job, whole, came, pieces, None, driver)
     await driver.go_on(run, stopped)
     driver.over(run)
+    if run.failed is not None:
+        raise run.failed
     answer = run.session.answer
     finish = "length" if answer.attempt.searching else answer.attempt.finish or "length"
     said: dict[str, Any] = {"text": answer.text, "thought": answer.reasoning, "calls": answer.calls.whole}

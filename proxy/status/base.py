@@ -12,6 +12,7 @@ from proxy.neutral.piece import Piece
 _COMPACTING = "⚙️ Compacting conversation history…"
 _IN_VAIN = "⚠️ Compacting did not help, continuing as it is"
 _NO_ROOM = "⚠️ No room is left to go on with this answer, it ends here"
+_LOST = "⚠️ The backend does not continue this answer, it ends here"
 _COMPACTED = "✅ Context compacted, continuing…"
 _LEFT_OUT = "✅ Context compacted, the middle of your message was left out, continuing…"
 _EXTRACT = "✅ Context compacted, kept an extract, continuing…"
@@ -27,6 +28,8 @@ class Notice:
     failed: bool = False
     ended: bool = False
     """The answer ends here for want of room."""
+    lost: bool = False
+    """It ends because the backend does not continue it."""
     cut: bool = False
     """The backend was found to have cut the prompt in silence; told beside the answer, never in its text."""
     extract: bool = False
@@ -55,7 +58,7 @@ class Notice:
         if not self.done:
             return _COMPACTING
         if self.ended:
-            return _NO_ROOM
+            return _LOST if self.lost else _NO_ROOM
         if self.failed:
             return _IN_VAIN
         told = _LEFT_OUT if self.left_out else _EXTRACT if self.extract else _COMPACTED
@@ -87,7 +90,7 @@ Form: TypeAlias = Callable[[Notice], Piece]
 
 _SELECTOR = "\ufe0f"
 _DONE = (_LEFT_OUT, _EXTRACT, _COMPACTED)
-_TEXTS = (*(text.replace(_SELECTOR, "") for text in (_COMPACTING, _IN_VAIN, _NO_ROOM)), *_DONE)
+_TEXTS = (*(text.replace(_SELECTOR, "") for text in (_COMPACTING, _IN_VAIN, _NO_ROOM, _LOST)), *_DONE)
 _FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
 _SHORTEST = 12
 """Characters of a notice by which half of one is recognised."""

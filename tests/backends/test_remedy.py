@@ -18,7 +18,6 @@ refusals = st.builds(
     tools=st.sampled_from([None, NO_TOOLS]),
     roomy=st.booleans(),
     way=st.sampled_from([None, *Continuation]),
-    final=st.booleans(),
 )
 
 
@@ -31,7 +30,6 @@ refusals = st.builds(
         (Refusal(overflow=POOL_FULL, roomy=False), Remedy.SHORTEN),
         (Refusal(tools=NO_TOOLS), Remedy.EMULATE),
         (Refusal(way=Continuation.FLAGS), Remedy.OTHER_WAY),
-        (Refusal(way=Continuation.FLAGS, final=True), Remedy.GIVE_UP),
         (Refusal(way=Continuation.FLAGS, tools=NO_TOOLS), Remedy.OTHER_WAY),
         (Refusal(overflow=TOO_LONG, way=Continuation.QUOTE), Remedy.SHORTEN),
         (Refusal(), Remedy.GIVE_UP),
