@@ -40,9 +40,8 @@ TRANSFORMERS := .venv-transformers
 AUDIT := .venv-audit
 SBOM := build/sbom.cdx.json
 PINNED := Dockerfile docker-compose.yml
-# PyPI has torch for GPUs. To save gigabytes: WEBUI_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
-WEBUI_TORCH ?= torch==2.13.0
-# The same for vLLM on the CPU, which is built for this one, and for transformers.
+# PyPI has torch for GPUs. To save gigabytes: ENGINES_TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+# vLLM on the CPU is built for this one.
 ENGINES_TORCH ?= torch==2.13.0
 
 .PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures vendor docs site bench e2e-agents e2e-openwebui e2e-engines clean
@@ -133,10 +132,10 @@ bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against ng
 	$(PY) -m benchmarks.hostile
 	$(PY) -m benchmarks.waiting
 
-e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; fetches 1 GB)
+e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; 1 GB of packages)
 	$(PY) -m tests.agents $(ARGS)
 
-e2e-openwebui: $(VENV)/.dev ## use a real Open WebUI in a real browser (needs chromium; fetches 2.6 GB of packages)
+e2e-openwebui: $(VENV)/.dev ## use a real Open WebUI in a real browser (needs chromium; 0.9 GB of packages)
 	@$(PY) -m tests.openwebui --check
 	@$(MAKE) --no-print-directory --silent $(WEBUI)/.ready
 	@$(PY) -m tests.openwebui $(ARGS)
@@ -218,22 +217,16 @@ else
 endif
 	@touch $@
 
-# Coding agents as they are published, for `make e2e-agents` only.
+# Coding agents as they are published.
 $(AGENTS)/.ready: tests/agents/package.json
 	@npm install --silent --no-audit --no-fund --prefix tests/agents
 	@touch $@
 
-# Open WebUI, for `make e2e-openwebui` only. With pip alone it would take a quarter of an hour.
-$(WEBUI)/.ready: tests/openwebui/requirements.txt
-	@echo "Installing Open WebUI; this takes a while …"
-ifdef UV
-	@$(UV) venv --quiet --clear --seed --python '>=3.11,<3.13' $(WEBUI)
-else
-	@python3 -m venv --clear $(WEBUI)
-endif
-	@$(WEBUI)/bin/python -m pip install --quiet uv
-	@$(WEBUI)/bin/python -m pip install --quiet $(WEBUI_TORCH)
-	@$(WEBUI)/bin/uv pip install --quiet --python $(WEBUI)/bin/python -r $<
+# Open WebUI without what it imports for local models and documents only: 5 GB of them, most of it torch for GPUs.
+$(WEBUI)/.ready: tests/openwebui/requirements.txt tests/openwebui/without.txt $(if $(UV),,$(VENV)/bin/uv) | $(PY)
+	@echo "Installing Open WebUI …"
+	@$(UV_TOO) venv --quiet --clear --python '>=3.11,<3.13' $(WEBUI)
+	@$(UV_TOO) pip install --quiet --python $(WEBUI)/bin/python --override tests/openwebui/without.txt -r $<
 	@touch $@
 
 # Engines for `make e2e-engines` only. vLLM asks for its version under the name that the package for CPUs does not have.
