@@ -10,15 +10,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.agents.model import DONE, Counter, prefix_kept
-from tests.agents.programs import ALLOWED, MODEL, PROGRAMS
+from tests.agents.model import DONE, Counter, prefix_kept, shortened
+from tests.agents.programs import ALLOWED, GUIDE, GUIDES, MODEL, PROGRAMS
 from tests.fakes import FakeModel, LlamaCppFake
 from tests.proxying import running_proxy
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(__file__).parent / "node_modules/.bin"
-MINUTES = 10
-ROW = "{:10} {:>5} {:>6} {:>7} {:>9} {:>8} {:>9} {:>7} {:>7}  {}"
+MINUTES = 5
+SHORTENED = 3
+"""Times that a prompt must have been shortened at least, for the task to be worth anything."""
+ROW = "{:10} {:>5} {:>6} {:>7} {:>9} {:>8} {:>9} {:>7} {:>9} {:>9} {:>7}  {}"
 
 
 def main() -> int:
@@ -37,9 +39,10 @@ def main() -> int:
     if missing := [name for name in wanted if not (BIN / name).exists()]:
         _say(f"Not installed: {', '.join(missing)}. `make e2e-agents` does that.")
         return 2
-    heads = ("program", "steps", "exit", "seconds", "tokens", "overflow", "invalid", "own", "prefix", "")
-    _say(ROW.format(*heads))
+    heads = ("program", "steps", "exit", "seconds", "tokens", "overflow", "invalid", "own", "forgotten")
+    _say(ROW.format(*heads, "shortened", "prefix", ""))
     results = [_play(name, options) for name in wanted]
+    _say(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return int(not all(results))
 
 
@@ -55,6 +58,8 @@ def _play(name: str, options: argparse.Namespace) -> bool:
         home, work = Path(folder) / "home", Path(folder) / "work"
         home.mkdir()
         work.mkdir()
+        for guide in GUIDES:
+            (work / guide).write_text(GUIDE)
         ran = subprocess.run(
             [sys.executable, "-P", "-m", "proxy", "launch", name, "--model", MODEL, "--", *PROGRAMS[name]],
             cwd=work,
@@ -71,10 +76,12 @@ def _play(name: str, options: argparse.Namespace) -> bool:
             timeout=60 * MINUTES,
             check=False,
         )
-        faults = (ran.returncode, fake.overflows, len(fake.invalid_histories), model.own_compactions)
-        well = not any(faults) and model.calls == options.steps and DONE in ran.stdout
-        status, overflows, invalid, own = faults
-        seconds, kept = round(time.monotonic() - begun), f"{prefix_kept(fake.chats()):.0%}"
+        invalid = len(fake.invalid_histories)
+        faults = (ran.returncode, fake.overflows, invalid, model.own_compactions, model.forgotten)
+        short, kept = shortened(fake.chats()), f"{prefix_kept(fake.chats()):.0%}"
+        well = not any(faults) and model.calls == options.steps and DONE in ran.stdout and short >= SHORTENED
+        status, *counts = faults
+        seconds = round(time.monotonic() - begun)
         _say(
             ROW.format(
                 name,
@@ -82,9 +89,8 @@ def _play(name: str, options: argparse.Namespace) -> bool:
                 status,
                 seconds,
                 model.tokens,
-                overflows,
-                invalid,
-                own,
+                *counts,
+                short,
                 kept,
                 "" if well else "FAILED",
             )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from proxy.neutral.request import text_of
+from tests.agents.programs import TASK
 from tests.fakes import Question, Recorded, Reply, ToolCall, summariser
 from tests.prefix import common
 
-DONE = "THE TASK IS FINISHED"
+DONE = "THE TASK IS FINISHED: amber heron 4471"
+"""The last answer, whose end the model reads from the task."""
+CLOSING = re.compile("close with the words '(.+?)'")
 _SUMMARY = "Summarise the conversation so far so"
 """How Spillway asks for a summary at the end of the prompt."""
 _OWN_COMPACTION = (
@@ -39,11 +44,13 @@ SHELLS: Mapping[str, Arguments] = {
 
 
 class Counter:
-    """Calls the shell `steps` times, for some lines each, then says that it is done."""
+    """Calls the shell `steps` times, for some lines each, then says that it is done; without the task in the prompt it gives up."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.calls = 0
+        self.forgotten = 0
+        """Prompts without the task in them, word for word."""
         self.own_compactions = 0
         self.brain = summariser(self._answer, lambda question: _SUMMARY in question.last_user)
 
@@ -62,8 +69,12 @@ class Counter:
         shell = next((name for name in SHELLS if name in names), None)
         if shell is None:
             return Reply(text="Counting")  # a title, or what else is asked beside the task
+        prompt = "\n".join(map(text_of, question.messages))
+        if TASK not in prompt:
+            self.forgotten += 1
+            return Reply(text="I do not know what I was to do.")
         if self.calls == self.steps:
-            return Reply(text=f"{DONE}.")
+            return Reply(text=f"THE TASK IS FINISHED: {CLOSING.findall(prompt)[-1]}")
         self.calls += 1
         command = f"seq {self.calls} {self.calls + LINES}"
         return Reply(
@@ -73,13 +84,22 @@ class Counter:
 
 def prefix_kept(chats: Sequence[Recorded]) -> float:
     """Share of each prompt, in characters, that the one before it began with; of those that offer tools."""
-    prompts = [
+    prompts = _prompts(chats)
+    kept = sum(common(before, after) for before, after in pairwise(prompts))
+    return kept / max(1, sum(map(len, prompts[:-1])))
+
+
+def shortened(chats: Sequence[Recorded]) -> int:
+    """Count the prompts that do not begin with all of the one before; of those that offer tools."""
+    return sum(not after.startswith(before) for before, after in pairwise(_prompts(chats)))
+
+
+def _prompts(chats: Sequence[Recorded]) -> list[str]:
+    return [
         _written(chat.json)
         for chat in chats
         if chat.json.get("tools") and chat.json.get("tool_choice") != "none"
     ]
-    kept = sum(common(before, after) for before, after in pairwise(prompts))
-    return kept / max(1, sum(map(len, prompts[:-1])))
 
 
 def _written(body: Mapping[str, Any]) -> str:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 MODEL = "local-model"
-TASK = "Count with the shell until you are told that it is enough, then say that you are finished."
+TASK = """Count with the shell, one command after the other, until you are told that it is enough.
+
+- Read what each command prints before you run the next one.
+- Write no files, and leave those that are there as they are.
+- When it is enough, say that you are finished, and close with the words 'amber heron 4471'."""
+GUIDES = ("AGENTS.md", "CLAUDE.md", "QWEN.md")
+"""Files that the programs read and put in front of the task or behind it."""
+GUIDE = "# About this folder\n\n" + "".join(
+    f"- Rule {number}: what is counted in part {number} is looked at before part {number + 1} is begun.\n"
+    for number in range(1, 56)
+)
+"""Some 4 kB, as such files often have."""
 
 PROGRAMS: Mapping[str, Sequence[str]] = {
     "claude": ("-p", TASK, "--dangerously-skip-permissions"),
