@@ -44,7 +44,7 @@ PINNED := Dockerfile docker-compose.yml
 # vLLM on the CPU is built for this one.
 ENGINES_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures vendor docs site bench e2e-agents e2e-openwebui e2e-engines clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures vendor docs site bench e2e e2e-agents e2e-openwebui e2e-engines clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against ng
 	$(PY) -m benchmarks.agents
 	$(PY) -m benchmarks.hostile
 	$(PY) -m benchmarks.waiting
+
+e2e: $(VENV)/.dev ## use what users use: the npm SDKs, coding agents, Open WebUI in a browser, in half an hour at most (ARGS="npm agents")
+	@$(PY) -m tests.e2e $(ARGS)
 
 e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; 1 GB of packages)
 	$(PY) -m tests.agents $(ARGS)

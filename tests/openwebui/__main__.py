@@ -57,8 +57,10 @@ def main() -> int:
     SHOTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="spillway-openwebui-") as folder:
         failed = play(program, Path(folder), [scene for scene in SCENES if scene.__name__ in wanted])
-    say(f"\n{len(failed)} scenes failed: {', '.join(failed)}" if failed else "\nAll scenes went well.")
-    say(f"Pictures: {SHOTS}")
+    say(f"\nPictures: {SHOTS}")
+    if failed:
+        say(f"Failed: {', '.join(failed)}")
+    say(f"{len(wanted) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 
 
