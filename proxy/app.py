@@ -17,7 +17,7 @@ from proxy.api.live.gate import Gate
 from proxy.api.routes import Application, Lifespan
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
-from proxy.history.checkpoint import CheckpointStore, StoreAdmin
+from proxy.history.checkpoint import CheckpointStore, LearnedState, StoreAdmin
 from proxy.live.amending import Amender
 from proxy.live.book import Book
 from proxy.live.looker import Looker
@@ -29,6 +29,7 @@ from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all, spawn
 from proxy.net.transport import open_transport
 from proxy.net.upstream import Upstream
+from proxy.net.windows import LastLoaded
 from proxy.options import Options
 from proxy.relay import Relay
 from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for, wants_traces
@@ -187,7 +188,7 @@ def _surface(
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
-    router = _router(settings, options, transport)
+    router = _router(settings, options, transport, store)
     meter = counting.meter
     metrics = _metrics(store, place, keyed=bool(settings.api_keys))
     for listener in (metrics, RequestLog()):
@@ -228,9 +229,11 @@ def _surface(
     )
 
 
-def _router(settings: Settings, options: Options, transport: httpx.AsyncBaseTransport) -> Router:
+def _router(
+    settings: Settings, options: Options, transport: httpx.AsyncBaseTransport, store: LearnedState
+) -> Router:
     return Router(
-        upstreams(settings.backends, settings, options, transport),
+        upstreams(settings.backends, settings, options, transport, store),
         helpers=helpers_of(settings, options),
         default=settings.default_model,
     )
@@ -330,17 +333,26 @@ def _metrics(store: StoreAdmin, place: WorkerPlace | None, *, keyed: bool) -> Me
 
 
 def _upstream(
-    backend: BackendSetting, settings: Settings, options: Options, transport: httpx.AsyncBaseTransport
+    backend: BackendSetting,
+    settings: Settings,
+    options: Options,
+    transport: httpx.AsyncBaseTransport,
+    store: LearnedState | None,
 ) -> Upstream:
     authorization = backend.authorization
     headers = {} if authorization is None else {"authorization": authorization}
     prober = Prober(
         FlowRunner(
-            transport, backend.url, headers=headers, timeout=min(PROBE_TIMEOUT, settings.read_timeout)
+            transport,
+            backend.url,
+            headers=headers,
+            timeout=min(PROBE_TIMEOUT, settings.read_timeout),
+            load_timeout=settings.read_timeout,
         ),
         kind=backend.kind,
         ttl=settings.profile_ttl,
         overrides=options.profile_for,
+        last_loaded=None if store is None else LastLoaded(store, backend.name),
     )
     return Upstream(
         name=backend.name,
@@ -358,6 +370,7 @@ def upstreams(
     settings: Settings,
     options: Options,
     transport: httpx.AsyncBaseTransport,
+    store: LearnedState | None = None,
 ) -> list[Upstream]:
-    """These backends, each with its prober."""
-    return [_upstream(backend, settings, options, transport) for backend in backends]
+    """These backends, each with its prober; windows that models were loaded with last are remembered in `store`."""
+    return [_upstream(backend, settings, options, transport, store) for backend in backends]

@@ -350,9 +350,9 @@ class Relay:
         await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
 
     # -- room
-
     async def _make_room(self, job: Job, client: ClientStream | None) -> None:
         """Compact before sending, if the client wishes that; and if the prompt is due or might not fit, and it was not done ahead."""
+        await self.preparer.load(job)
         await self.ahead.meet(job)
         if (budget := job.budget) is not None:
             await self._make_room_in(job, budget, client)

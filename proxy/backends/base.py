@@ -22,6 +22,8 @@ class Probe:
     method: str
     path: str
     json: Any = None
+    loads: bool = False
+    """Whether the reply may take as long as loading a model does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,12 @@ class Backend(Protocol):
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read all there is to know of one model, without loading it.
 
-        A model that is not loaded yet has `provisional` set; where nothing told the window it is None,
-        or a low guess of `Trust.FALLBACK` on backends that cut without a word.
+        A model that is not loaded has `provisional` set; a window that nothing reports is None.
         """
+        ...
+
+    def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
+        """Load a model the way the request `body`, which is about to be sent, would load it."""
         ...
 
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
@@ -157,6 +162,11 @@ class Usual:
         """OpenAI's field, in the word that the client used for it: what else such servers take, nobody says."""
         del profile
         return {"reasoning_effort": wish.openai} if wish.openai else {}
+
+    def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
+        """Do nothing: its models are always loaded."""
+        del model, body
+        return _untold()
 
     def busy(self, model: str) -> Flow[bool]:
         """It does not say."""

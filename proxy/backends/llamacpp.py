@@ -6,7 +6,7 @@ it, were it not for `autoload=false`. A server with one model ignores that query
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,6 @@ from proxy.backends.fields import (
     dig,
     entry_of,
     fact,
-    items,
     mapping,
     nonblank,
     objects,
@@ -110,6 +109,12 @@ class LlamaCpp(Usual):
         return _described(props, listed, window or listed.window)
 
     @override
+    def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
+        """Ask a router for the model's properties, which loads it unless `autoload` is off for requests too."""
+        del body
+        yield Probe("GET", f"/props?model={quote(model, safe='', errors='replace')}", loads=True)
+
+    @override
     def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
         """To the template what it may know, and to the sampler the bound; templates pass over what they do not know.
 
@@ -181,27 +186,13 @@ def _listed(entry: JsonObject) -> ModelProfile:
     length = (
         fact(tokens(dig(entry, "meta", "n_ctx")), "llama.cpp, model list", Trust.LOADED) if running else None
     )
-    configured = fact(_configured(entry), "llama.cpp, arguments of the router", Trust.CONFIGURED)
     seen = contains(dig(entry, "architecture", "input_modalities"), "image")
     return ModelProfile(
-        window=length or (None if running else configured),
+        window=length,
         trained_window=fact(tokens(meta.get("n_ctx_train")), "llama.cpp, model file", Trust.TRAINED),
         vision=fact(seen, "llama.cpp, model list", Trust.LISTED) if running else None,
         provisional=not running,
     )
-
-
-def _configured(entry: JsonObject) -> int | None:
-    """The window of one slot, from the command line that the router starts the model with."""
-    arguments = [str(item) for item in items(dig(entry, "status", "args"))]
-    length = _argument(arguments, ("-c", "--ctx-size"))
-    slots = _argument(arguments, ("-np", "--parallel"))
-    shared = slots is None or "-kvu" in arguments or "--kv-unified" in arguments
-    return length if shared or length is None or slots is None else length // slots
-
-
-def _argument(arguments: list[str], names: tuple[str, str]) -> int | None:
-    return next((tokens(value) for name, value in pairwise(arguments) if name in names), None)
 
 
 def _described(props: JsonObject, listed: ModelProfile, window: Fact[int] | None) -> ModelProfile:

@@ -1,13 +1,16 @@
 """llama-swap: a name for each of several servers, which it starts and stops.
 
-Asking a server itself (`/upstream/NAME/…`, `/props?model=NAME`) would load its model in place of the one that runs
-(`internal/server`, 2026-08), so that is never done: the command that started it tells its window.
+Asking a server itself (`/upstream/NAME/…`, `/props?model=NAME`) loads its model in place of the one that runs
+(`internal/server`, 2026-08), so that is only done to load it: the command that started it tells its window.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
 
 from typing_extensions import override
 
@@ -65,6 +68,14 @@ class LlamaSwap(Usual):
         running = objects(dig((yield _RUNNING).json, "running"))
         command = next((one.get("cmd") for one in running if one.get("model") == entry["id"]), None)
         return _started(listed, nonblank(command) or "")
+
+    @override
+    def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
+        """Ask the model's own server for a small page, as llama-swap's page does to load one."""
+        del body
+        entry = _entry(openai_models((yield _LIST).json) or [], model)
+        name = quote(entry.get("id", model), safe="/", errors="replace")
+        yield Probe("GET", f"/upstream/{name}/health", loads=True)
 
     @override
     def busy(self, model: str) -> Flow[bool]:

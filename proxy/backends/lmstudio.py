@@ -6,7 +6,8 @@ Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown path
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Any
 
 from typing_extensions import override
 
@@ -28,13 +29,11 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.neutral.thinking import NONE, Thinking
 from proxy.wire.jsontext import JsonObject
 
-UNLOADED_WINDOW = 4096
-"""Tokens assumed until the model is loaded: the application's usual default."""
-
 _EFFORTS = ("low", "medium", "high")
 _USUAL_EFFORT = "medium"
 """The one that switches thinking on where there is nothing else to choose."""
 
+_CONTINUATION = Fact(Continuation.TRAILING, "LM Studio", Trust.FALLBACK)
 _V1 = Probe("GET", "/api/v1/models")
 _V0 = Probe("GET", "/api/v0/models")
 
@@ -84,7 +83,18 @@ class LmStudio(Usual):
         if current is None or (instances and profile.window is None):
             older = entry_of(_listed_v0((yield _V0).json) or [], model)
             profile = profile if older is None else _profile_v0(older)
-        return _completed(profile)
+        return profile
+
+    @override
+    def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
+        """Have a request for one token load it just in time, with the time to live that the client chose.
+
+        What `/api/v1/models/load` loads counts as loaded by hand: it has no time to live, stays when another model is
+        loaded, and may get other settings than a request gives it (LM Studio's bug tracker, #2051 and #1463).
+        """
+        ask = {"model": model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
+        ttl = {"ttl": body["ttl"]} if "ttl" in body else {}
+        yield Probe("POST", "/v1/chat/completions", ask | ttl, loads=True)
 
     @override
     def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
@@ -139,6 +149,7 @@ def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
     return ModelProfile(
         window=fact(length, "LM Studio, loaded instance", Trust.LOADED),
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
+        continuation=_CONTINUATION,
         tools=_tools(trained=switch(dig(capabilities, "trained_for_tool_use"))),
         vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
         thinks=fact(
@@ -159,6 +170,7 @@ def _profile_v0(entry: JsonObject) -> ModelProfile:
     return ModelProfile(
         window=fact(length, "LM Studio, loaded model", Trust.LOADED),
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
+        continuation=_CONTINUATION,
         tools=_tools(trained=contains(entry.get("capabilities"), "tool_use")),
         vision=fact(None if kind is None else kind == "vlm", "LM Studio, model type", Trust.LISTED),
         tokenizer=fact(nonblank(entry.get("arch")), "LM Studio, architecture", Trust.LISTED),
@@ -168,18 +180,6 @@ def _profile_v0(entry: JsonObject) -> ModelProfile:
 
 def _listed_profile(entries: list[JsonObject], model: str) -> ModelProfile:
     return _profile_v1(*_find_v1(entries, model))
-
-
-def _completed(profile: ModelProfile) -> ModelProfile:
-    """Fill in what nobody told: a low window, since an unknown one would be overrun in silence."""
-    trained = profile.trained_window.value if profile.trained_window is not None else UNLOADED_WINDOW
-    assumed = Fact(min(UNLOADED_WINDOW, trained), "LM Studio's usual default", Trust.FALLBACK)
-    return replace(
-        profile,
-        window=profile.window or assumed,
-        continuation=Fact(Continuation.TRAILING, "LM Studio", Trust.FALLBACK),
-        provisional=profile.window is None,
-    )
 
 
 def _tools(*, trained: bool | None) -> Fact[bool] | None:

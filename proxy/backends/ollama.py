@@ -1,11 +1,13 @@
-"""Ollama: `/api/ps` tells the window of a loaded model, `/api/show` what it would be loaded with.
+"""Ollama: `/api/ps` tells the window of a loaded model, `/api/show` what its Modelfile sets.
 
-None of these requests loads a model or keeps one alive.
+Neither of them loads a model or keeps one alive.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from typing_extensions import override
 
@@ -25,8 +27,8 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.neutral.thinking import NONE, Thinking
 from proxy.wire.jsontext import JsonObject
 
-UNLOADED_WINDOW = 4096
-"""Tokens assumed of a model that names no `num_ctx`: the automatic value of most machines (0.6.7 and later)."""
+UNREPORTED_WINDOW = 4096
+"""Tokens assumed of a loaded model by a version before 0.10, whose `/api/ps` has no `context_length`: their default."""
 
 _TAGS = Probe("GET", "/api/tags")
 _PS = Probe("GET", "/api/ps")
@@ -105,14 +107,16 @@ class Ollama(Usual):
         ]
 
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """Loaded window, else the configured one, else a low guess; models of the cloud have their full window."""
+        """Read the loaded window, else the configured one; models of the cloud have their full window."""
         loaded = _named(objects(dig((yield _PS).json, "models")), model)
         shown = mapping((yield Probe("POST", "/api/show", {"model": model})).json)
         if "model_info" not in shown and "capabilities" not in shown:
             shown = _named(objects(dig((yield _TAGS).json, "models")), model) or {}
         trained = _trained(shown)
         remote = _is_remote(shown)
-        window = _loaded_window(loaded) or _unloaded_window(shown, trained, remote=remote)
+        window = _loaded_window(loaded) or _configured_window(shown, trained, remote=remote)
+        if window is None and loaded is not None:
+            window = fact(smallest((UNREPORTED_WINDOW, trained)), "Ollama's usual default", Trust.FALLBACK)
         return ModelProfile(
             window=window,
             trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
@@ -123,6 +127,12 @@ class Ollama(Usual):
             tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
             provisional=loaded is None and not remote,
         )
+
+    @override
+    def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
+        """Send a chat without messages, which only loads (docs/api.md, "Load a model")."""
+        del body  # `/v1` drops `options` and `keep_alive`, so none are in force
+        yield Probe("POST", "/api/chat", {"model": model}, loads=True)
 
     @override
     def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
@@ -183,14 +193,14 @@ def _loaded_window(loaded: JsonObject | None) -> Fact[int] | None:
     return fact(tokens(dig(loaded, "context_length")), "Ollama, loaded model", Trust.LOADED)
 
 
-def _unloaded_window(shown: JsonObject, trained: int | None, *, remote: bool) -> Fact[int] | None:
+def _configured_window(shown: JsonObject, trained: int | None, *, remote: bool) -> Fact[int] | None:
     if remote and trained is not None:
         return Fact(trained, "Ollama, cloud model", Trust.LISTED)
     line = _NUM_CTX.search(nonblank(shown.get("parameters")) or "")
     configured = tokens(line.group(1)) if line is not None else None
-    if configured is not None:
-        return fact(smallest((configured, trained)), "Ollama, num_ctx of the model file", Trust.CONFIGURED)
-    return fact(smallest((UNLOADED_WINDOW, trained)), "Ollama's usual default", Trust.FALLBACK)
+    if configured is None:
+        return None
+    return fact(smallest((configured, trained)), "Ollama, num_ctx of the model file", Trust.CONFIGURED)
 
 
 def _trained(shown: JsonObject) -> int | None:

@@ -23,7 +23,7 @@ class Trust(IntEnum):
     LISTED = 2
     """What a catalogue lists."""
     CONFIGURED = 3
-    """What the backend is configured to use when it loads the model."""
+    """What the backend is configured to use when it loads the model, or loaded it with last."""
     LOADED = 4
     """What the loaded instance says of itself."""
     LEARNED = 5
@@ -91,7 +91,7 @@ class ModelProfile:
     """Slots that share the window's memory (llama.cpp unified KV, LM Studio `parallel`)."""
     providers: Fact[tuple[Provider, ...]] | None = None
     provisional: bool = False
-    """The model is not loaded yet: read again once it is."""
+    """The model is not loaded: what it is loaded with next may differ."""
 
     def ways(self, offered: Iterable[Continuation]) -> list[Continuation]:
         """Ways to continue an answer, best first and never none: the profile's own, then those `offered` by the backend.
@@ -128,5 +128,5 @@ def merge_profiles(*profiles: ModelProfile) -> ModelProfile:
         smallest = min(learned, key=lambda fact: fact.value)
         if smallest.value < merged.window.value:
             merged = replace(merged, window=smallest)
-    settled = merged.window is not None and merged.window.trust >= Trust.LOADED
+    settled = merged.window is not None and merged.window.trust in (Trust.LOADED, Trust.USER)
     return replace(merged, provisional=any(p.provisional for p in profiles) and not settled)

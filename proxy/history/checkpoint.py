@@ -25,6 +25,7 @@ class Checkpoint:
     `digest` is the chain digest of the covered prefix, 16 bytes; `covered` counts the messages after the
     leading system messages that it covers; `replacement` are the messages that stand for them (parsed
     JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted`, `trimmed` or `edited`.
+    `window` is the context window in tokens that it was made for; 0: not recorded, by an earlier version.
     """
 
     scope: str
@@ -36,6 +37,7 @@ class Checkpoint:
     kind: str
     created: float
     """Seconds since the epoch, from the clock of whoever made it."""
+    window: int = 0
 
     @property
     def by(self) -> By | None:

@@ -45,6 +45,7 @@ class FlowRunner:
         url: root of the server, without `/v1`.
         headers: sent with each request, e.g. `Authorization`.
         timeout: seconds for one exchange, from connecting to the last byte.
+        load_timeout: the same for a probe that loads a model.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class FlowRunner:
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = PROBE_TIMEOUT,
+        load_timeout: float = PROBE_TIMEOUT,
     ) -> None:
         self.url = url.rstrip("/")
         self._transport = transport
         self._headers = {"accept": "application/json", "accept-encoding": "gzip, deflate", **(headers or {})}
         self._timeout = timeout
+        self._load_timeout = load_timeout
 
     def lend(self, name: str, value: str) -> None:
         """Send this header too from now on."""
@@ -101,20 +104,21 @@ class FlowRunner:
             return Reply(0)
 
     async def _attempt(self, probe: Probe) -> Reply:
-        async with asyncio.timeout(self._timeout):
-            response = await self._transport.handle_async_request(self._request(probe))
+        seconds = self._load_timeout if probe.loads else self._timeout
+        async with asyncio.timeout(seconds):
+            response = await self._transport.handle_async_request(self._request(probe, seconds))
             try:
                 return await _read(response)
             finally:
                 await response.aclose()
 
-    def _request(self, probe: Probe) -> httpx.Request:
+    def _request(self, probe: Probe, seconds: float) -> httpx.Request:
         headers = dict(self._headers)
         content = None
         if probe.json is not None:
             headers["content-type"] = "application/json"
             content = jsontext.dumps(probe.json)
-        timeout = httpx.Timeout(self._timeout).as_dict()
+        timeout = httpx.Timeout(seconds, connect=self._timeout).as_dict()
         return httpx.Request(
             probe.method,
             self.url + probe.path,

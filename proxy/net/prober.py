@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -20,7 +20,7 @@ from proxy.net.refusals import LearnedRefusals
 from proxy.net.snapshot import as_json
 from proxy.net.tasks import spawn
 from proxy.net.teaching import LESSON_TTL, Teaching
-from proxy.net.windows import LearnedWindows, contradicts
+from proxy.net.windows import LastLoaded, LearnedWindows, contradicts
 
 T = TypeVar("T")
 COOL_DOWN = 1.0
@@ -42,6 +42,8 @@ class _Kept:
     """From a probe whose every question was answered."""
     doubted: bool = False
     """Whether something has contradicted it: then it is read again, once, before the time is up."""
+    unloadable: bool = False
+    """Whether the backend was just told to load the model, and did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Prober:
         clock: seconds that never go back.
         overrides: what the user set for a model id, as facts of `Trust.USER`.
         lesson_ttl: seconds a learned window, or a refusal of tools or of a way to continue, is remembered.
+        last_loaded: remembers windows across restarts; None: nothing does.
     """
 
     def __init__(
@@ -71,11 +74,13 @@ class Prober:
         clock: Callable[[], float] = time.monotonic,
         overrides: Callable[[str], ModelProfile] = lambda _: ModelProfile(),
         lesson_ttl: float = LESSON_TTL,
+        last_loaded: LastLoaded | None = None,
     ) -> None:
         self._runner = runner
         self._ttl = ttl
         self._clock = clock
         self._overrides = overrides
+        self._last_loaded = last_loaded
         self._auto = kind == "auto"
         self.known_backend: Backend | None = None if self._auto else backend_of(kind)
         """The kind of backend as far as it is known, without asking."""
@@ -123,17 +128,13 @@ class Prober:
             kept = await self._once(("profile", model), partial(self._read_profile, model))
         return self._merged(model, kept.profile)
 
-    async def refresh_after_load(self, model: str) -> ModelProfile:
-        """Read again what was provisional, now that a first token shows that the model is loaded.
-
-        A probe that was on its way since before may still find the model unloaded: then one more is sent.
-        """
-        for _ in range(2):
-            kept = self._kept.get(model)
-            if kept is not None and not kept.profile.provisional:
-                break
-            await self._once(("profile", model), partial(self._read_profile, model))
-        return await self.profile(model)
+    async def loaded(self, model: str, body: Mapping[str, Any]) -> ModelProfile:
+        """Read the profile of a model that the request `body` is about to be sent to, after loading it if need be."""
+        profile, kept = await self.profile(model), self._kept.get(model)
+        if not profile.provisional or (kept is not None and kept.unloadable):
+            return profile
+        kept = await self._once(("load", model), partial(self._load, model, body))
+        return self._merged(model, kept.profile)
 
     async def count(self, body: dict[str, Any]) -> int | None:
         """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
@@ -197,10 +198,10 @@ class Prober:
         return disproved
 
     def answered_as(self, model: str, name: str) -> None:
-        """Note the name that the backend gave itself in an answer.
+        """Note the name that the backend gave the model in an answer.
 
-        Another one than the last time is another model behind the same name (an alias, a router, a server that swaps
-        models): what was learned of the one before is doubted, and the backend asked again before the next request.
+        Another one than last time is another model behind an alias, a router or a server that swaps models: what was
+        learned of the one before is doubted, and the backend asked again before the next request.
         """
         if self._named.get(model) == name:
             return
@@ -248,12 +249,9 @@ class Prober:
         return self._refusals.unlearn(model, what) or window
 
     def forget(self, model: str | None = None) -> None:
-        """The connection was refused, or came back: ask again before believing what is known.
+        """Ask again before believing what is known of a model, or of all: the connection was refused, or came back.
 
-        The server behind the address may be another one now, so its kind is told anew as well.
-
-        Args:
-            model: the one that was asked for; None: all of them.
+        The server behind the address may be another one now, so its kind is detected again as well.
         """
         for name in (model,) if model is not None else tuple(self._kept):
             if (kept := self._kept.get(name)) is not None:
@@ -280,8 +278,7 @@ class Prober:
 
         What was learnt also tells in how many seconds it expires.
         """
-        told = {listed.id: listed.profile for listed in self._list}
-        known = {model: self._known(model, profile) for model, profile in told.items()}
+        known = {listed.id: self._known(listed.id, listed.profile) for listed in self._list}
         known |= {model: self._merged(model, kept.profile) for model, kept in self._kept.items()}
         return {
             "kind": self.known_backend.kind if self.known_backend is not None else None,
@@ -335,12 +332,21 @@ class Prober:
         complete = outcome is not None and outcome.complete
         self._list_expires = self._clock() + (self._ttl if complete else COOL_DOWN)
 
+    async def _load(self, model: str, body: Mapping[str, Any]) -> _Kept:
+        if (backend := await self.backend()) is not None:
+            await self._runner.run(backend.load(model, body))
+        kept = await self._read_profile(model)  # not shared with a probe from before the load
+        kept = self._kept[model] = replace(kept, unloadable=kept.profile.provisional)
+        return kept
+
     async def _read_profile(self, model: str) -> _Kept:
         backend = await self.backend()
         if backend is None:
             kept = self._stale(model, ModelProfile())
         else:
             outcome = await self._runner.trace(backend.profile(model))
+            if self._last_loaded and outcome.complete:
+                outcome = replace(outcome, value=await self._last_loaded.complete(model, outcome.value))
             kept = self._judged(model, outcome, fixed=backend.fixed_windows)
         doubted = self._kept.get(model)
         if doubted is not None and doubted.doubted and doubted.expires == -math.inf:
@@ -352,26 +358,20 @@ class Prober:
 
     def _judged(self, model: str, outcome: Traced[ModelProfile], *, fixed: bool) -> _Kept:
         profile = outcome.value
-        if outcome.complete:
-            self._weigh(model, profile)
-            seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
-            return _Kept(profile, self._clock(), self._clock() + seconds, good=True)
-        if profile.window is not None and profile.window.trust is Trust.FALLBACK:
-            # The low guess is for models that are not loaded, not for questions that nobody answered.
-            profile = replace(profile, window=None)
-        return self._stale(model, profile)
+        if not outcome.complete:
+            return self._stale(model, profile)
+        # A loaded instance may show that what was learned, of its window or its tools, was true of another one.
+        tools = profile.tools
+        self._refusals.weigh(model, listed=tools.value if tools is not None else None)
+        self._windows.weigh(model, profile.window)
+        seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
+        return _Kept(profile, self._clock(), self._clock() + seconds, good=True)
 
     def _stale(self, model: str, otherwise: ModelProfile) -> _Kept:
         kept = self._kept.get(model)
         good = kept is not None and kept.good
         profile = kept.profile if kept is not None and good else otherwise
         return _Kept(profile, self._clock(), self._clock() + COOL_DOWN, good=good)
-
-    def _weigh(self, model: str, profile: ModelProfile) -> None:
-        """Drop a learned window once a loaded instance shows that it was another instance's; and so with tools."""
-        tools = profile.tools
-        self._refusals.weigh(model, listed=tools.value if tools is not None else None)
-        self._windows.weigh(model, profile.window)
 
     # -- merging -------------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ it expires, yields to a prompt that proves it wrong, and to a loaded instance th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from proxy.backends.profile import Fact, Trust
+from proxy.backends.profile import Fact, ModelProfile, Trust
 from proxy.counting.filling import Filled, window_filled
 from proxy.counting.truncation import CutSeen, window_behind_cut
+from proxy.history.checkpoint import LearnedState
 
 T = TypeVar("T")
 
@@ -48,6 +49,25 @@ class _Seen:
 
     cuts: list[tuple[float, int | None, CutSeen]] = field(default_factory=list)
     filled: list[tuple[float, int | None, Filled]] = field(default_factory=list)
+
+
+class LastLoaded:
+    """Windows that the models of one backend were last loaded with, in the store, so that they outlast a restart."""
+
+    def __init__(self, store: LearnedState, backend: str) -> None:
+        self._store = store
+        self._backend = backend
+
+    async def complete(self, model: str, profile: ModelProfile) -> ModelProfile:
+        """Store the window of a loaded model; give a model that is not loaded the stored one where its backend names none."""
+        key, window = f"loaded|{self._backend}|{model}", profile.window
+        stored = await self._store.get_state(key)
+        if window is not None and window.trust is Trust.LOADED:
+            if stored != (now := b"%d" % window.value):
+                await self._store.put_state(key, now)
+        elif window is None and profile.provisional and stored is not None and stored.isdigit():
+            window = Fact(int(stored), "when it was last loaded", Trust.CONFIGURED)
+        return replace(profile, window=window)
 
 
 class LearnedWindows:

@@ -302,7 +302,7 @@ class AheadCompactor:
             ask.exchange, plan.journal, ask.dialect, ask.request, ask.route, expected=plan.expected
         )
         budget, prompt = job.budget, job.prompt
-        if budget is None:
+        if budget is None or not job.window_is_known:
             return None
         latest = prompt.sent[-LATEST:]
         grown = growth(latest, self._meter.costs(job.key, latest), budget.zone)

@@ -146,7 +146,8 @@ class Compactor:
         )
         if made is None:
             return None
-        job.journal.tell(CheckpointKept(made))
+        if job.window_is_known:
+            job.journal.tell(CheckpointKept(made))
         job.prompt.checkpoint = made
         job.prompt.history = done.messages
         prompt = job.prompt
@@ -223,7 +224,8 @@ class Compactor:
             return _nothing(job), None
         else:
             made = self.checkpoint(job, done) if done.covered else None
-            if made is not None and not job.hands_over:  # it is filled to the brim, for one answer
+            # A client's own compaction is filled to the brim, for one answer.
+            if made is not None and job.window_is_known and not job.hands_over:
                 await self._store.put(made)
             return done, made
         finally:
@@ -316,6 +318,7 @@ class Compactor:
             tokens_after=int(done.after),
             kind=done.kind,
             created=self._clock(),
+            window=0 if job.budget is None else job.budget.window,
         )
 
     def _taken_over(self, job: Job, stored: Checkpoint) -> Compaction:
@@ -340,8 +343,9 @@ class Compactor:
 
 
 def _is_longer(other: Checkpoint, job: Job) -> bool:
-    own = job.prompt.checkpoint
-    return own is None or other.covered > own.covered
+    """Tell whether a checkpoint covers more than the job's own; one for a smaller window was left out on purpose."""
+    own, budget = job.prompt.checkpoint, job.budget
+    return (own is None or other.covered > own.covered) and (budget is None or other.window >= budget.window)
 
 
 def _nothing(job: Job) -> Compaction:

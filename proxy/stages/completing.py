@@ -95,7 +95,7 @@ class Completer:
             try:
                 asked = await apart(len(wire) > HEAVY, read, await exchange.decoded(wire, limit))
                 route = await self._router.route(asked.model or await self._router.chosen())
-                window = (await route.upstream.prober.profile(route.model)).window
+                window = (await route.upstream.prober.loaded(route.model, asked.body)).window
             except NotManaged:
                 await pass_on(exchange, journal, self._router, wire, limit)
                 return

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from proxy.backends.base import Backend
-from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile
+from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, Trust
 from proxy.backends.remedy import Spent
 from proxy.dialects import CHAT
 from proxy.emulation import Offer
@@ -180,6 +180,12 @@ class Job:
             self._window, self._estimate = window, estimate
             self._budget = None if window is None else self.options.budget(window.value, estimate.fixed)
         return self._budget
+
+    @property
+    def window_is_known(self) -> bool:
+        """Whether a loaded model, or the user, tells the window, so that what is made for it may be stored."""
+        window = self.profile.window
+        return window is not None and window.trust > Trust.FALLBACK and not self.profile.provisional
 
     @property
     def is_due(self) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.chain import Chains, chain
-from proxy.history.checkpoint import Checkpoints
+from proxy.history.checkpoint import Checkpoint, Checkpoints
 from proxy.history.client_compaction import asks_to_compact, unfolded
 from proxy.history.prefixes import LEAST
 from proxy.net.apart import apart
@@ -102,16 +102,30 @@ class Preparer:
         if asked.kept is not None:
             job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
         job.hands_over = asks_to_compact(asked.messages)
+        await self._prepare_to_read(job)
+        return job
+
+    async def _prepare_to_read(self, job: Job) -> None:
+        """Prepare a job, without its tools where the client asks for a compaction of its own that has no room for them."""
+        asked = job.asked
         await self._prepare(job, emulate=False)
         if job.hands_over and job.is_due:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
             less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & asked.body.keys())
             # What the policy makes of the rest hangs on the tools.
-            made = steps(asked, options, None if job.profile.window is None else job.profile.window.value)
+            made = steps(asked, job.options, None if job.profile.window is None else job.profile.window.value)
             front = made[-1].after if made else asked
             job.asked = asked.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job, emulate=False)
-        return job
+
+    async def load(self, job: Job) -> None:
+        """Load the model that a job is about to be sent to, if it is not loaded, and prepare the job for its true window."""
+        if job.profile.provisional:
+            before = job.profile.window
+            job.profile = await job.route.profile(job.asked.body, load=True)
+            window = job.profile.window
+            if window is not None and (before is None or before.value != window.value):
+                await self._prepare_to_read(job)
 
     async def prepare_anew(self, job: Job) -> None:
         """Start over with tools as text, because the backend has just refused them."""
@@ -129,14 +143,11 @@ class Preparer:
         if job.restored:
             sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
         links = chain(sent) if short else await self._chain(job.asked, sent)
-        # The newest message is never covered, not even where the same loop has been run before.
-        # A client's own compaction is of all that it sends.
-        known_by = [] if job.hands_over else links[-2::-1]
-        checkpoint = await self._store.find(job.scope, known_by) if known_by else None
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         limits = limits_from_the_first(job)
         shown = wished if limits is None else await limited(wished, limits)
-        history = shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
+        checkpoint = await self._checkpoint(job, request, system, shown, links)
+        history = _rewritten(shown, checkpoint)
         short = short and history is shown and not job.restored
         fields = {} if checkpoint is None else narrowing(job, request, offer, sent, checkpoint)
         same = messages is request.messages and shown is sent
@@ -162,6 +173,36 @@ class Preparer:
         job.measured()
         if checkpoint is not None:
             await self._recaller.recall(job)
+
+    async def _checkpoint(
+        self,
+        job: Job,
+        request: Request,
+        system: Sequence[Message],
+        shown: Sequence[Message],
+        links: Sequence[bytes],
+    ) -> Checkpoint | None:
+        """Find the checkpoint to apply: the longest, unless it was made for a smaller window and this one takes more.
+
+        Then the next shorter one is applied, or none, as long as the prompt stays below the trigger.
+        """
+        if job.hands_over:  # a client's own compaction is of all that it sends
+            return None
+        # The newest message is never covered, not even where the same loop has been run before.
+        found = await self._find(job, links[:-1])
+        window = job.profile.window
+        while found is not None and window is not None and found.window < window.value:
+            shorter = await self._find(job, links[: found.covered - 1])
+            body = {**request.body, "messages": [*system, *_rewritten(shown, shorter)]}
+            estimate = await self._counting.measure(job.route, job.profile, body)
+            budget = job.options.budget(window.value, estimate.fixed)
+            if budget.needs_compaction(estimate.tokens, estimate.upper):
+                break
+            found = shorter
+        return found
+
+    async def _find(self, job: Job, links: Sequence[bytes]) -> Checkpoint | None:
+        return await self._store.find(job.scope, links[::-1]) if links else None
 
     async def _in_form(self, job: Job, *, emulate: bool, short: bool) -> _Form:
         """The request as the policy has it, what it offers as text, and its messages as backends take them."""
@@ -211,6 +252,10 @@ class Preparer:
         known = self._chains.find(sent)
         heavy = not _is_small(asked) and is_heavy(known.new)
         return self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
+
+
+def _rewritten(shown: Sequence[Message], checkpoint: Checkpoint | None) -> Sequence[Message]:
+    return shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
 
 
 def _is_small(request: Request) -> bool:

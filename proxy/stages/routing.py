@@ -39,10 +39,16 @@ class Route:
         """Backend and model, by which things are told apart that are known of models."""
         return self.upstream.name, self.model
 
-    async def profile(self, body: Mapping[str, Any], *, fresh: bool = False) -> ModelProfile:
-        """Read what is known of the model, as it holds for a request with this body; `fresh` as for `Prober.profile`."""
+    async def profile(
+        self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False
+    ) -> ModelProfile:
+        """Read what is known of the model, as it holds for a request with this body; `fresh` as for `Prober.profile`.
+
+        `load`: a model that is not loaded is loaded first.
+        """
         prober = self.upstream.prober
-        profile = await prober.profile(self.model, fresh=fresh)
+        known = prober.loaded(self.model, body) if load else prober.profile(self.model, fresh=fresh)
+        profile = await known
         backend = prober.known_backend
         return profile if backend is None else backend.profile_for(body, profile)
 

@@ -36,7 +36,6 @@ from proxy.errors import UpstreamUnavailable
 from proxy.net.framing import InvalidResponse
 from proxy.net.inflate import Undecoded
 from proxy.net.response import Divertible
-from proxy.net.tasks import spawn
 from proxy.neutral.piece import Piece
 from proxy.shortening.continuation import SaidBefore
 from proxy.stages.attempt import Attempted, Attempts
@@ -308,13 +307,11 @@ class StreamDriver:
         try:
             async for data in stream:
                 if first:
+                    first = False
                     run.job.journal.tell(FirstByte())
                 stopped = await self._carry_out(run, ChunkReceived(data))
                 if stopped is not None or session.state is State.DONE:
                     return stopped
-                if first:
-                    first = False
-                    self.read_again(run.job)
             return await self._carry_out(run, UpstreamEnded())
         except (httpx.TransportError, FrameTooLong) as error:
             run.job.journal.tell(BackendFailed(type(error).__name__))
@@ -336,13 +333,6 @@ class StreamDriver:
                 case Finish():
                     return None
         return None
-
-    def read_again(self, job: Job) -> None:
-        """The model has answered, so it is loaded now and its window can be told."""
-        if not job.profile.provisional:
-            return
-        prober, model = job.route.upstream.prober, job.route.model
-        spawn(prober.refresh_after_load(model), name="profile-refresh")
 
 
 def _outcome(run: Run, before: int, response: httpx.Response | None) -> Notice:

@@ -85,7 +85,6 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         return _refused(job, response, whole)
     came = _told_otherwise(job, came)
     job.journal.tell(FirstByte())
-    driver.read_again(job)
     made = mended(job, came)
     calls = bool(job.prompt.search) and any(piece.calls for piece in (made or came.pieces)[:1])
     if job.prompt.offer is None and came.finish not in (None, "length") and not calls:

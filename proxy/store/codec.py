@@ -29,6 +29,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "covered": checkpoint.covered,
             "tokens_before": checkpoint.tokens_before,
             "tokens_after": checkpoint.tokens_after,
+            "window": checkpoint.window,
             "replacement": checkpoint.replacement,
         }
     )
@@ -81,5 +82,6 @@ def _checkpoint(document: Any) -> Checkpoint:
         covered=covered,
         tokens_before=int(document["tokens_before"]),
         tokens_after=int(document["tokens_after"]),
+        window=int(document.get("window", 0)),
         replacement=tuple(replacement),
     )

@@ -92,28 +92,15 @@ def test_router_list_tells_of_a_loaded_model_by_its_alias() -> None:
     assert profile.vision.value is True
 
 
-def test_router_tells_what_an_unloaded_model_will_have() -> None:
-    replies = {
-        "/props?model=small&autoload=false": Reply(400, SENT["not_loaded"]),
-        "/v1/models": SENT["router_models"],
-    }
-    profile, _ = play(BACKEND.profile("small"), replies)
-    assert profile.window == Fact(8192, "llama.cpp, arguments of the router", Trust.CONFIGURED)
-    assert profile.provisional
-
-
-def test_router_knows_nothing_of_an_unloaded_model_without_arguments() -> None:
-    profile, _ = play(BACKEND.profile("bare"), {"/v1/models": SENT["router_models"]})
+def test_router_knows_no_window_of_a_model_that_is_not_loaded() -> None:
+    profile, _ = play(BACKEND.profile("small"), {"/v1/models": SENT["router_models"]})
     assert profile.window is None
     assert profile.provisional
 
 
-def test_arguments_with_a_shared_cache_are_not_divided() -> None:
-    arguments = ["-c", "4096", "-np", "4", "-kvu"]
-    models = {"data": [{"id": "m", "status": {"value": "unloaded", "args": arguments}}]}
-    profile, _ = play(BACKEND.profile("m"), {"/v1/models": models})
-    assert profile.window is not None
-    assert profile.window.value == 4096
+def test_router_loads_a_model_that_is_asked_for_its_properties() -> None:
+    _, asked = play(BACKEND.load("qwen/qwen3:8b", {}), {})
+    assert [(probe.path, probe.loads) for probe in asked] == [("/props?model=qwen%2Fqwen3%3A8b", True)]
 
 
 def test_models_are_the_openai_part_of_the_list() -> None:

@@ -79,6 +79,11 @@ def test_all_are_listed() -> None:
     assert [one.profile.window.value if one.profile.window else None for one in listed] == [16384, None, 8192]
 
 
+def test_a_model_is_loaded_by_its_name_behind_an_alias() -> None:
+    _, asked = play(BACKEND.load("team", {}), LISTED)
+    assert paths(asked) == ["/v1/models", "/upstream/qwen3-8b/health"]
+
+
 @pytest.mark.parametrize(("model", "busy"), [("author/walk", False), ("told", True)])
 def test_nothing_is_done_ahead_for_a_model_that_would_have_to_be_loaded(model: str, busy: bool) -> None:
     assert play(BACKEND.busy(model), LISTED)[0] is busy

@@ -65,13 +65,9 @@ def test_a_variant_is_its_model() -> None:
     assert profile.window.value == 8192
 
 
-def test_a_model_that_is_not_loaded_has_a_low_window_for_now() -> None:
+def test_the_window_of_a_model_that_is_not_loaded_is_unknown() -> None:
     profile, asked = play(BACKEND.profile("google/gemma-3-4b"), V1)
-    assert profile.window is not None
-    assert (profile.window.value, profile.window.trust) == (
-        2048,
-        Trust.FALLBACK,
-    )  # trained for less than 4096
+    assert profile.window is None
     assert profile.provisional
     assert profile.vision is not None
     assert profile.vision.value is True
@@ -79,20 +75,26 @@ def test_a_model_that_is_not_loaded_has_a_low_window_for_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "window", "trust", "provisional"),
+    ("model", "window", "provisional"),
     [
-        ("qwen/qwen3-8b", 12288, Trust.LOADED, False),
-        ("google/gemma-3-4b", 4096, Trust.FALLBACK, True),
-        ("nobody", 4096, Trust.FALLBACK, True),
+        ("qwen/qwen3-8b", Fact(12288, "LM Studio, loaded model", Trust.LOADED), False),
+        ("google/gemma-3-4b", None, True),
+        ("nobody", None, True),
     ],
 )
 def test_older_versions_tell_in_their_own_list(
-    model: str, window: int, trust: Trust, *, provisional: bool
+    model: str, window: Fact[int] | None, *, provisional: bool
 ) -> None:
     profile, _ = play(BACKEND.profile(model), V0, otherwise=UNKNOWN)
-    assert profile.window is not None
-    assert (profile.window.value, profile.window.trust) == (window, trust)
+    assert profile.window == window
     assert profile.provisional is provisional
+
+
+@pytest.mark.parametrize("body", [{}, {"ttl": 300}])
+def test_a_model_is_loaded_just_in_time_for_as_long_as_the_client_chose(body: dict[str, int]) -> None:
+    _, (probe,) = play(BACKEND.load("m", body), {})
+    assert (probe.path, probe.json["max_tokens"], probe.loads) == ("/v1/chat/completions", 1, True)
+    assert probe.json.get("ttl") == body.get("ttl")
 
 
 def test_older_versions_tell_capabilities() -> None:

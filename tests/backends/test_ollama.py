@@ -64,17 +64,24 @@ def test_parameters_are_capped_by_what_the_model_was_trained_for() -> None:
     assert profile.window.value == 2048
 
 
-def test_without_parameters_a_low_window_is_assumed_for_now() -> None:
+def test_the_window_of_an_unloaded_model_without_parameters_is_unknown() -> None:
     shown = {"model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960}}
     profile, _ = play(BACKEND.profile("qwen3"), {"/api/show": shown})
-    assert profile.window == Fact(4096, "Ollama's usual default", Trust.FALLBACK)
+    assert profile.window is None
     assert profile.provisional
 
 
-def test_a_low_window_is_never_above_the_trained_one() -> None:
-    profile, _ = play(BACKEND.profile("gemma3"), replies("show_gemma"))
-    assert profile.window is not None
-    assert profile.window.value == 2048
+def test_an_unloaded_model_is_loaded_by_a_chat_without_messages() -> None:
+    _, asked = play(BACKEND.load("qwen3", {}), {})
+    assert [(probe.path, probe.json, probe.loads) for probe in asked] == [
+        ("/api/chat", {"model": "qwen3"}, True)
+    ]
+
+
+def test_what_nobody_reports_of_a_loaded_model_is_never_above_the_trained_window() -> None:
+    loaded = {"models": [{"name": "gemma3:latest", "model": "gemma3:latest"}]}
+    profile, _ = play(BACKEND.profile("gemma3"), replies("show_gemma") | {"/api/ps": loaded})
+    assert profile.window == Fact(2048, "Ollama's usual default", Trust.FALLBACK)
     assert profile.vision is not None
     assert profile.vision.value is True
     assert profile.tokenizer is not None

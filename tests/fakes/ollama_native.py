@@ -24,6 +24,8 @@ class OllamaNative(FakeBackend):
 
     lists_capabilities: bool = True
     """As the older versions do not: there only the template tells."""
+    reports_windows: bool = True
+    """`/api/ps` has `context_length` (0.10.0 and later)."""
 
     def num_ctx(self, model: FakeModel, body: dict[str, Any]) -> int:
         """The window that holds for a request, in tokens."""
@@ -98,12 +100,16 @@ class OllamaNative(FakeBackend):
                 "details": _details(),
                 "expires_at": WHEN,
                 "size_vram": 1_000_000,
-                "context_length": self.running.get(model.id, self.num_ctx(model, {})),
+                **self._loaded_window(model),
             }
             for model in self.models
             if model.loaded
         ]
         await exchange.answer(200, {"models": models})
+
+    def _loaded_window(self, model: FakeModel) -> dict[str, int]:
+        window = self.running.get(model.id, self.num_ctx(model, {}))
+        return {"context_length": window} if self.reports_windows else {}
 
     async def show(self, exchange: Exchange) -> None:
         """`POST /api/show`."""
@@ -140,8 +146,7 @@ class OllamaNative(FakeBackend):
         body = exchange.json_object()
         model = self.find_model(body)
         if not body.get("messages"):
-            self.run(model, body)
-            done = {"message": {"role": "assistant", "content": ""}, "done_reason": "load", "done": True}
+            done = {"message": {"role": "assistant", "content": ""}, **self._load_or_unload(model, body)}
             await exchange.answer(200, {"model": model.id, "created_at": WHEN, **done})
             return
         await self._answer_natively(exchange, self._native_prompt(body), _chat_fields)
@@ -149,10 +154,24 @@ class OllamaNative(FakeBackend):
     async def generate(self, exchange: Exchange) -> None:
         """`POST /api/generate`: the brain is shown the prompt as a user message."""
         body = exchange.json_object()
+        if not body.get("prompt"):
+            model = self.find_model(body)
+            done = {"response": "", **self._load_or_unload(model, body)}
+            await exchange.answer(200, {"model": model.id, "created_at": WHEN, **done})
+            return
         system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
         messages = [*system, {"role": "user", "content": str(body.get("prompt", ""))}]
         prompt = self._native_prompt({**body, "messages": messages})
         await self._answer_natively(exchange, prompt, _generate_fields)
+
+    def _load_or_unload(self, model: FakeModel, body: dict[str, Any]) -> dict[str, Any]:
+        """A request without a prompt only loads the model; with `keep_alive: 0` it only unloads it."""
+        if body.get("keep_alive") == 0:
+            model.loaded = False
+            self.running.pop(model.id, None)
+            return {"done_reason": "unload", "done": True}
+        self.run(model, body)
+        return {"done_reason": "load", "done": True}
 
     def _native_prompt(self, body: dict[str, Any]) -> Prompt:
         self.run(self.find_model(body), body)

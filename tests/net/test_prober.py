@@ -208,42 +208,26 @@ async def test_remembered_models_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 # -- loading -------------------------------------------------------------------------------------------
 
 
-async def test_what_was_provisional_is_read_again_after_the_first_token() -> None:
-    bench = Bench(lmstudio(None))
-    before = await bench.prober.profile(MODEL)
-    assert before.window is not None
-    assert (before.window.value, before.provisional) == (4096, True)
-    bench.sent(lmstudio(32768))
-    after = await bench.prober.refresh_after_load(MODEL)
-    assert after.window is not None
-    assert (after.window.value, after.provisional) == (32768, False)
-    assert await bench.window() == 32768
-
-
-async def test_a_loaded_model_is_not_read_again() -> None:
+async def test_a_loaded_model_is_not_loaded_again() -> None:
     bench = Bench(lmstudio(8192))
     await bench.window()
     asked = len(bench.server.requests)
-    await bench.prober.refresh_after_load(MODEL)
+    await bench.prober.loaded(MODEL, {})
     assert len(bench.server.requests) == asked
 
 
-async def test_a_probe_from_before_the_load_is_not_relied_on() -> None:
+async def test_requests_for_an_unloaded_model_load_it_once() -> None:
+    """LM Studio loads one instance for each of several requests that come at the same time (its bug tracker, #1751)."""
     bench = Bench(lmstudio(None))
     await bench.window()
-    bench.clock.now += TTL
-    bench.server.gate.clear()
-    bench.server.reached.clear()
-    early = asyncio.ensure_future(bench.window())
-    await bench.server.reached.wait()
-    refreshed = asyncio.ensure_future(bench.prober.refresh_after_load(MODEL))
-    await asyncio.sleep(0)
-    bench.server.gate.set()
-    assert await early == 4096
-    bench.sent(lmstudio(32768))
-    window = (await refreshed).window
-    assert window is not None
-    assert window.value == 32768
+    await asyncio.gather(*(bench.prober.loaded(MODEL, {}) for _ in range(5)))
+    assert bench.server.asked.count("/v1/chat/completions") == 1
+
+
+async def test_a_model_whose_window_the_user_set_is_not_loaded_first() -> None:
+    bench = Bench(lmstudio(None), overrides=user(window=8192))
+    await bench.prober.loaded(MODEL, {})
+    assert "/v1/chat/completions" not in bench.server.asked
 
 
 # -- what errors and users say -------------------------------------------------------------------------

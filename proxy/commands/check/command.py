@@ -187,10 +187,10 @@ def _rows(backend: SeenBackend) -> list[tuple[str, ...]]:
 
 def _cells(profile: ModelProfile) -> tuple[str, str, str, str]:
     window = profile.window
-    size = (
-        "unknown" if window is None else f"{window.value}{' (until loaded)' if profile.provisional else ''}"
-    )
+    size = "unknown" if window is None else str(window.value)
     origin = "set SPILLWAY_MODELS" if window is None else window.origin
+    if profile.provisional:
+        origin = "not loaded" if window is None else f"not loaded; {origin}"
     return size, origin, _yes_no(profile.tools), _yes_no(profile.vision)
 
 

@@ -132,7 +132,9 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
 
 
 def _windows(backend: SeenBackend) -> Iterator[Finding]:
-    unknown = [model for model in backend.models if model.profile.window is None]
+    unknown = [
+        model for model in backend.models if model.profile.window is None and not model.profile.provisional
+    ]
     if unknown:
         yield Finding(
             code="unknown_window",
