@@ -372,16 +372,16 @@ class Relay:
         before = job.prompt.estimate.tokens
         audience = client or Nobody(job.writer())
         job.fixed = self.fixed_part.to_tell(job)
-        if goal is not None or await self.compactor.helps(job):
+        if goal is not None or await self.compactor.expects_summary(job):
             await audience.tell(Notice(done=False))
-            async with audience.telling(lambda: job.progress.written):
-                gained = await self.compactor.compact(job, goal=goal)
-            if gained:
-                self.counting.mended(job)
-                self.counting.ask_soon(job)
-            after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
-            cut = await self.attempts.tell_left_out(job)
-            await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=cut))
+        async with audience.telling(lambda: job.progress.written):
+            gained = await self.compactor.compact(job, goal=goal)
+        if gained:
+            self.counting.compacted(job)
+            await audience.tell(Notice(done=False))  # ignored where it was told before
+        after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
+        left_out = await self.attempts.tell_left_out(job)
+        await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=left_out))
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if cannot_fit(job, budget.window):

@@ -19,6 +19,7 @@ from proxy.recall.recalled import NOTHING
 from proxy.shortening.asking import Summariser, SummaryAsk, at_its_end
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, compact, kind_of
+from proxy.shortening.condensing import least_tail
 from proxy.shortening.ladder.results import cleaned
 from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
@@ -26,7 +27,7 @@ from proxy.stages.job import Job, Prompt
 from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.reducing import of_history, reduction_of
-from proxy.stages.room import cut_from_newest, for_results, surely_below
+from proxy.stages.room import for_results, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import CheckpointKept, Compacted, Compacting
@@ -38,7 +39,7 @@ LEASE = 4.0
 RENEWED = 1.0
 """Seconds between two renewals."""
 COOL_DOWN = 60.0
-"""Seconds in which a history that could not be shortened is not tried again."""
+"""Seconds in which a history that could not be shortened to a goal is not tried again with it."""
 _COLD = 0.8
 """Share of a window that an estimate which was never confirmed may fill."""
 TAKEN_OVER = ("taken over",)
@@ -80,7 +81,7 @@ class Compactor:
         self._clock = clock
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self._experience = Experience()
-        self._cooling: dict[tuple[str, bytes], float] = {}
+        self._cooling: dict[tuple[str, bytes, int], float] = {}
 
     async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
         """Bring the job's history down to `goal` prompt tokens (default: the target); False: nothing gained.
@@ -93,7 +94,7 @@ class Compactor:
         if budget is None or not job.prompt.history:
             return False
         goal = budget.goal if goal is None else goal
-        cold = (job.scope, job.prompt.links[-1])
+        cold = (job.scope, job.prompt.links[-1], goal)
         if limit is None and self._cooling.get(cold, -math.inf) > job.journal.clock():
             return False
         dropped = limit is not None and await self._recaller.drop(job)
@@ -112,15 +113,18 @@ class Compactor:
             await self._recaller.recall(job, reserve=max(budget.goal - goal, for_results(job, budget)))
         return done is not None or dropped
 
-    async def helps(self, job: Job) -> bool:
-        """Whether anything can be taken out; no model is asked, and nothing changes.
+    async def expects_summary(self, job: Job) -> bool:
+        """Return whether so much can be summarised that a model is likely to be asked, which takes a while.
 
-        Raises:
-            ContextOverflow: hardly anything would be left of the newest message.
+        A plain bound on tokens, not a trial run: what is shortened by code alone takes no time worth a notice.
         """
-        if (done := await self.rehearse(job)) is not None:
-            await cut_from_newest(job, done.messages, self._counting.meter)
-        return done is not None and done.covered > 0
+        budget = job.budget
+        if budget is None or not job.prompt.history:
+            return False
+        heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
+        reduction, _ = await apart(heavy, reduction_of, job, budget, budget.goal, self._counting.meter)
+        between = sum(reduction.costs[reduction.floor :]) - least_tail(reduction)
+        return not reduction.fits and between >= reduction.limits.worth
 
     async def drop_recalled(self, job: Job) -> bool:
         """Make the room in which something was recalled; False if nothing was."""
@@ -337,7 +341,7 @@ class Compactor:
             cleaned=cleaned(job.prompt.history, messages),
         )
 
-    def _cool(self, key: tuple[str, bytes], now: float) -> None:
+    def _cool(self, key: tuple[str, bytes, int], now: float) -> None:
         self._cooling = {k: until for k, until in self._cooling.items() if until > now}
         self._cooling[key] = now + COOL_DOWN
 

@@ -186,10 +186,11 @@ class Counting:
         """Whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
         return bool(self._cut) and any((job.scope, link) in self._cut for link in job.prompt.links)
 
-    def mended(self, job: Job) -> None:
-        """The conversation was compacted since it was cut: what is sent now is whole."""
+    def compacted(self, job: Job) -> None:
+        """Forget that the backend cut this conversation before it was compacted, and have the new prompt counted."""
         for link in job.prompt.links:
             self._cut.pop((job.scope, link), None)
+        self.ask_soon(job)
 
     async def save(self) -> None:
         """Write what is not written yet."""

@@ -77,18 +77,13 @@ class Resumer:
             await self._refuse(job, how, "refused to go on")
         raise UpstreamRefused(f"Backend {job.route.upstream.name} refused every way to continue the answer.")
 
-    async def gains(self, job: Job, answer: Answer) -> bool:
-        """Whether there is anything to shorten before the answer goes on: what was said of it, or the history."""
-        budget = job.budget
-        said = answer.said_tokens
-        if budget is None or said > budget.zone * SAID_SHARE or answer.attempt.cleared:
+    async def takes_long(self, job: Job, answer: Answer) -> bool:
+        """Return whether much has to be shortened before the answer goes on: what was said of it, or the history."""
+        budget, said = job.budget, answer.said_tokens
+        if budget is None:
             return True
-        if job.prompt.estimate.tokens + said > budget.limit:
-            return True  # something has to go, be it from the middle of the newest message
-        try:
-            return await self._compactor.helps(job)
-        except ContextOverflow:
-            return False
+        over = said > budget.zone * SAID_SHARE or job.prompt.estimate.tokens + said > budget.limit
+        return over or await self._compactor.expects_summary(job)
 
     async def _go_on(
         self, job: Job, answer: Answer, state: ResumeState, how: Continuation

@@ -178,20 +178,20 @@ class StreamDriver:
             before = attempt.used
             to.identity = to.identity or run.session.answer.identity
             last = isinstance(stopped, Pause) and stopped.last
-            quiet = not last and not await self._resumer.gains(run.job, run.session.answer)
-            if not (attempt.cleared or last):
-                if not quiet:
-                    await to.tell(Notice(done=False))
-                if run.session.answer.identity is None and to.identity is not None:
-                    run.session.adopt(to.identity)
+            quiet = attempt.cleared or last
+            if not quiet and await self._resumer.takes_long(run.job, run.session.answer):
+                await to.tell(Notice(done=False))
             done = run.job.journal.outcome
-            extracts, cut = done.extracts, done.left_out
+            compactions, extracts, cut = done.compactions, done.extracts, done.left_out
             async with to.telling(lambda: run.job.progress.written):
                 response = None if last else await self._next(run, stopped)
             notice = _outcome(run, before, response)
             left_out = done.left_out if done.left_out != cut else 0
-            if response is None or not quiet:
-                await to.tell(replace(notice, extract=done.extracts > extracts, left_out=left_out))
+            if not quiet and done.compactions > compactions:
+                await to.tell(Notice(done=False))  # ignored where it was told before
+            if run.session.answer.identity is None and to.identity is not None:
+                run.session.adopt(to.identity)
+            await to.tell(replace(notice, extract=done.extracts > extracts, left_out=left_out))
             if run.failed is not None:
                 stopped = await self._carry_out(run, UpstreamFailed(run.failed.message))
                 continue
