@@ -16,6 +16,7 @@ from proxy.dialects import CHAT
 from proxy.emulation import Offer
 from proxy.exchange import Exchange, unique
 from proxy.history.checkpoint import Checkpoint
+from proxy.history.turns import is_user
 from proxy.neutral.dialect import Dialect, Writer
 from proxy.neutral.managing import Managed
 from proxy.neutral.piece import Piece
@@ -290,7 +291,9 @@ class Job:
         outcome = self.journal.outcome
         cut, whole = outcome.left_out, outcome.left_out_of
         notices = [Notice(done=True, left_out=cut, left_out_of=whole)] if cut else []
-        notices += [Notice(done=True, recalled=outcome.recalled)] if outcome.recalled else []
+        # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
+        if outcome.recalled and not outcome.compactions and is_user(self.prompt.sent[-1]):
+            notices.append(Notice(done=True, recalled=outcome.recalled))
         notices += [Notice(done=True, fixed=self.fixed)] if self.fixed else []
         return [*notices, Notice(done=True, cut=True)] if self.cut else notices
 

@@ -371,14 +371,12 @@ def test_explain_and_the_status_tell_what_was_recalled() -> None:
         assert fake.chats() == []
         seen = read_stream(ask(proxy, long_chat(), stream=True).content)
         assert (seen.errors, len(seen.ids)) == ([], 1)
-        count = len(told["recalled"]["passages"])
+        descriptions = [event["data"]["description"] for event in seen.events]
+        assert [each[:1] for each in descriptions] == ["⚙", "✅"], descriptions
         told = proxy.client.post("/spillway/explain", json=body).json()
         assert told["action"] == "forwarded"
         assert FACT in [passage["text"] for passage in told["recalled"]["passages"]]
         assert all(body["messages"][p["message"]]["role"] == p["role"] for p in told["recalled"]["passages"])
-        notices = [event["data"]["description"] for event in seen.events]
-        assert any("recalled" in notice for notice in notices), (notices, count)
-        assert all(event["data"]["done"] for event in seen.events[-1:])
 
 
 def test_what_is_told_beside_an_answer_is_told_under_its_name() -> None:
@@ -388,6 +386,19 @@ def test_what_is_told_beside_an_answer_is_told_under_its_name() -> None:
         assert [event["data"]["done"] for event in seen.events] == [True]
         assert "recalled" in seen.events[0]["data"]["description"]
         assert (len(seen.ids), seen.done, len(seen.finishes)) == (1, 1, 1)
+
+
+def test_a_step_of_a_turn_does_not_tell_of_its_passages_again() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    step: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "Nothing about Leipzig."},
+    ]
+    with staged() as (_, proxy):
+        ask(proxy, long_chat())
+        answer = ask(proxy, [*long_chat(), *step], stream=True)
+        assert int(answer.headers["x-spillway-recalled"]) > 0
+        assert read_stream(answer.content).events == []
 
 
 def test_a_prompt_that_is_refused_is_sent_without_what_was_recalled() -> None:
@@ -423,6 +434,7 @@ def test_a_history_that_leaves_no_room_for_it_is_compacted_a_little_early() -> N
 def test_what_is_told_of_it_comes_before_the_usage(kind: str) -> None:
     """Clients put an answer together from its chunks, and take its usage from the last one (openai 2, `.stream()`)."""
     with staged(kind) as (_, proxy):
+        ask(proxy, long_chat())
         body = {"model": "m", "messages": long_chat(), "max_tokens": 40, "stream": True}
         answer = proxy.chat({**body, "stream_options": {"include_usage": True}})
         *_, last, end = [frame for frame in answer.text.split("\n\n") if frame.startswith("data: ")]
