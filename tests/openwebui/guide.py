@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
 import orjson
 
+from proxy.neutral.request import text_of
 from tests.fakes import Gate, Question, Reply, ToolCall, asks_summary
 
 TITLE = "🚲 Riding to the Algarve"
@@ -47,10 +49,11 @@ _SIGHTS = (
     "a ferry that takes two bicycles at a time",
     "a bakery with cakes of almonds and figs",
 )
+_NOTED = re.compile(r"Day (\d+)\. From (\w+) towards (\w+): (\d+) km\. On the way: (.+?)\.")
 _SUMMARY = (
     "## Goal and constraints\nThe user plans a bicycle ride from Lisbon to the Algarve in spring, at most 70 km a day, "
     "without motorways.\n\n## Decisions and reasons\nThey start in Lisbon, because the train takes bicycles there.\n\n"
-    "## State of the work\nThe notes of the first days were read and commented.\n\n"
+    "## State of the work\nThe notes of these days were read and commented:\n{noted}\n\n"
     "## Open items and next step\nAnswer the next question about the route."
 )
 
@@ -104,12 +107,21 @@ class Guide:
             return Reply(text=orjson.dumps({task: TASKS[task]}).decode())
         if asks_summary(question):
             self.summarised += 1
-            return Reply(text=_SUMMARY, gate=self.summaries)
+            return Reply(text=_summary(question), gate=self.summaries)
         if self.call is not None and question.tools and question.messages[-1].get("role") == "user":
             call, self.call = self.call, None
             return Reply(tool_calls=[call])
         assert isinstance(self.answer.text, str)
         return replace(self.answer, text=_rest(self.answer.text, question.prefix))
+
+
+def _summary(question: Question) -> str:
+    """A summary with what the notes in the prompt say, in fewer words."""
+    noted = _NOTED.findall("\n".join(map(text_of, question.messages)).replace("**", ""))
+    lines = [
+        f"- day {number}: {here} to {there}, {km} km, {sight}" for number, here, there, km, sight in noted
+    ]
+    return _SUMMARY.format(noted="\n".join(dict.fromkeys(lines)))
 
 
 def _rest(text: str, prefix: str) -> str:
