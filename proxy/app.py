@@ -23,6 +23,7 @@ from proxy.live.book import Book
 from proxy.live.looker import Looker
 from proxy.net.credentials import OwnKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
+from proxy.net.headers import Header
 from proxy.net.prober import Prober
 from proxy.net.proxied import ProxiedTransport
 from proxy.net.readiness import ReadinessProbe
@@ -339,25 +340,20 @@ def _upstream(
     transport: httpx.AsyncBaseTransport,
     store: LearnedState | None,
 ) -> Upstream:
-    authorization = backend.authorization
-    headers = {} if authorization is None else {"authorization": authorization}
-    prober = Prober(
-        FlowRunner(
-            transport,
-            backend.url,
-            headers=headers,
-            timeout=min(PROBE_TIMEOUT, settings.read_timeout),
-            load_timeout=settings.read_timeout,
-        ),
-        kind=backend.kind,
-        ttl=settings.profile_ttl,
-        overrides=options.profile_for,
-        last_loaded=None if store is None else LastLoaded(store, backend.name),
-    )
+    def prober(headers: Sequence[Header]) -> Prober:
+        timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
+        return Prober(
+            FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
+            kind=backend.kind,
+            ttl=settings.profile_ttl,
+            overrides=options.profile_for,
+            last_loaded=None if store is None else LastLoaded(store, backend.name),
+        )
+
     return Upstream(
         name=backend.name,
         url=backend.url,
-        authorization=None if authorization is None else authorization.encode(),
+        authorization=None if backend.authorization is None else backend.authorization.encode(),
         own_keys=OwnKeys((*settings.api_keys, *settings.admin_keys)),
         transport=transport,
         prober=prober,

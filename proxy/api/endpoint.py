@@ -12,6 +12,7 @@ from proxy.asgi import Receive, Scope, SendMessage
 from proxy.dialects import CHAT
 from proxy.errors import BrokenOff, ClientError, InternalError
 from proxy.exchange import Exchange
+from proxy.net.upstream import client_headers
 
 _log = logging.getLogger("spillway.api")
 
@@ -53,6 +54,7 @@ class Endpoint:
         exchange = Exchange(scope, receive, send)
         try:
             if self._let_in(exchange):
+                client_headers.set(exchange.headers)
                 await self._handler(exchange)
             else:
                 await exchange.reply(204, (), b"")

@@ -79,7 +79,7 @@ async def profiles(router: Router, options: Options, meter: Any, ledger: CallLed
     """What is known of every backend and model, with the origin of every field, for `/spillway/models`."""
     backends = []
     for upstream in router.upstreams:
-        for listed in await upstream.prober.listed():
+        for listed in await upstream.listed():
             await upstream.prober.profile(listed.id)
         snapshot = upstream.prober.snapshot()
         models = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -24,6 +24,8 @@ PROBE_TIMEOUT = 5.0
 NOT_NOW = frozenset({0, 408, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that say nothing about the model: no connection, loading, overloaded, broken."""
 
+_UNAUTHORIZED = frozenset({401, 403})
+
 _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 _FAILED = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, OSError)
 
@@ -43,7 +45,7 @@ class FlowRunner:
     Args:
         transport: sends the requests; shared, never closed here.
         url: root of the server, without `/v1`.
-        headers: sent with each request, e.g. `Authorization`.
+        headers: sent with each request: credentials.
         timeout: seconds for one exchange, from connecting to the last byte.
         load_timeout: the same for a probe that loads a model.
     """
@@ -53,19 +55,17 @@ class FlowRunner:
         transport: httpx.AsyncBaseTransport,
         url: str,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
         timeout: float = PROBE_TIMEOUT,
         load_timeout: float = PROBE_TIMEOUT,
     ) -> None:
         self.url = url.rstrip("/")
         self._transport = transport
-        self._headers = {"accept": "application/json", "accept-encoding": "gzip, deflate", **(headers or {})}
+        self._headers = [(b"accept", b"application/json"), (b"accept-encoding", b"gzip, deflate"), *headers]
         self._timeout = timeout
         self._load_timeout = load_timeout
-
-    def lend(self, name: str, value: str) -> None:
-        """Send this header too from now on."""
-        self._headers[name] = value
+        self.unauthorized = False
+        """Whether a probe was refused for its credentials."""
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end and give its result. A probe that fails is answered with status 0."""
@@ -84,6 +84,7 @@ class FlowRunner:
                 probe = next(flow) if reply is None else flow.send(reply)
             except StopIteration as stop:
                 value: T = stop.value
+                self.unauthorized |= not _UNAUTHORIZED.isdisjoint(statuses)
                 return Traced(value, any(statuses), NOT_NOW.isdisjoint(statuses))
             reply = Reply(0) if 0 in statuses else await self.exchange(probe)
             statuses.append(reply.status)
@@ -113,10 +114,10 @@ class FlowRunner:
                 await response.aclose()
 
     def _request(self, probe: Probe, seconds: float) -> httpx.Request:
-        headers = dict(self._headers)
+        headers = self._headers
         content = None
         if probe.json is not None:
-            headers["content-type"] = "application/json"
+            headers = [*headers, (b"content-type", b"application/json")]
             content = jsontext.dumps(probe.json)
         timeout = httpx.Timeout(seconds, connect=self._timeout).as_dict()
         return httpx.Request(

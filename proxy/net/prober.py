@@ -76,7 +76,7 @@ class Prober:
         lesson_ttl: float = LESSON_TTL,
         last_loaded: LastLoaded | None = None,
     ) -> None:
-        self._runner = runner
+        self.runner = runner
         self._ttl = ttl
         self._clock = clock
         self._overrides = overrides
@@ -95,7 +95,6 @@ class Prober:
         self.teaching = Teaching(self._windows, self._refusals)
         self._merges: dict[str, _Merged] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
-        self._lent = ""
         self._named: dict[str, str] = {}
 
     # -- asking --------------------------------------------------------------------------------------
@@ -139,21 +138,21 @@ class Prober:
     async def count(self, body: dict[str, Any]) -> int | None:
         """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
         backend = await self.backend()
-        return None if backend is None else await self._runner.run(backend.count(body))
+        return None if backend is None else await self.runner.run(backend.count(body))
 
     async def is_for_chats(self, model: str) -> bool | None:
         """See `Backend.is_for_chats`."""
         backend = await self.backend()
-        return None if backend is None else await self._runner.run(backend.is_for_chats(model))
+        return None if backend is None else await self.runner.run(backend.is_for_chats(model))
 
     async def busy(self, model: str) -> bool:
         """Whether the backend says that it is at work, whoever asked it to be."""
         backend = await self.backend()
-        return backend is not None and await self._runner.run(backend.busy(model))
+        return backend is not None and await self.runner.run(backend.busy(model))
 
     async def ask(self, path: str) -> Reply:
         """What the backend answers there; see `Reply` for when it does not."""
-        return await self._runner.exchange(Probe("GET", path))
+        return await self.runner.exchange(Probe("GET", path))
 
     # -- being told ----------------------------------------------------------------------------------
 
@@ -228,21 +227,6 @@ class Prober:
         """Note that this way to continue an answer was refused for a model; it holds for as long as for tools."""
         self._refusals.refused_continuation(model, how, origin)
 
-    @property
-    def knows_little(self) -> bool:
-        """Whether nothing could be told so far: it may be a backend that wants a key, and the clients have it."""
-        return self.known_backend is None or not self._list
-
-    def lend_key(self, authorization: str) -> None:
-        """Probe with a client's Authorization header, which this backend has just accepted, if that was missing.
-
-        Only where it knows little.
-        """
-        if authorization != self._lent and self.knows_little:
-            self._lent = authorization
-            self._runner.lend("authorization", authorization)
-            self.forget()
-
     def unlearn(self, model: str, what: str) -> bool:
         """Forget what was learned of a model: its `window`, `tools`, `continuations`, or `all`; whether there was any."""
         window = what in ("window", "all") and self._windows.unlearn(model)
@@ -302,7 +286,7 @@ class Prober:
         return await asyncio.shield(task)
 
     async def _detect(self) -> None:
-        outcome = await self._runner.trace(detect(self._runner.url))
+        outcome = await self.runner.trace(detect(self.runner.url))
         found, now = outcome.value if outcome.reached else None, self._clock()
         self._settled_until, self._detect_at = self._unsettled, now + COOL_DOWN
         if found is not None and found.kind == "generic":
@@ -326,7 +310,7 @@ class Prober:
 
     async def _read_models(self) -> None:
         backend = await self.backend()
-        outcome = await self._runner.trace(backend.models()) if backend is not None else None
+        outcome = await self.runner.trace(backend.models()) if backend is not None else None
         if outcome is not None and (outcome.complete or not self._list):
             self._list = outcome.value
         complete = outcome is not None and outcome.complete
@@ -334,7 +318,7 @@ class Prober:
 
     async def _load(self, model: str, body: Mapping[str, Any]) -> _Kept:
         if (backend := await self.backend()) is not None:
-            await self._runner.run(backend.load(model, body))
+            await self.runner.run(backend.load(model, body))
         kept = await self._read_profile(model)  # not shared with a probe from before the load
         kept = self._kept[model] = replace(kept, unloadable=kept.profile.provisional)
         return kept
@@ -344,7 +328,7 @@ class Prober:
         if backend is None:
             kept = self._stale(model, ModelProfile())
         else:
-            outcome = await self._runner.trace(backend.profile(model))
+            outcome = await self.runner.trace(backend.profile(model))
             if self._last_loaded and outcome.complete:
                 outcome = replace(outcome, value=await self._last_loaded.complete(model, outcome.value))
             kept = self._judged(model, outcome, fixed=backend.fixed_windows)

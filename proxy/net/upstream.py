@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable
-from typing import Any
+from collections.abc import AsyncIterable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeAlias
 
 import httpx
 
+from proxy.backends.base import Backend, Listed
 from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
-from proxy.net.credentials import OwnKeys
+from proxy.net.credentials import OwnKeys, is_credential
 from proxy.net.framing import BODILESS, InvalidResponse
-from proxy.net.headers import Accept, Header, Outgoing, told_length
+from proxy.net.headers import Accept, Header, Outgoing, said_otherwise, told_length
 from proxy.net.prober import Prober
 from proxy.net.request import build_request
 from proxy.wire.headers import Headers
 
 _NOTHING: frozenset[bytes] = frozenset()
+_MOST_CLIENTS = 64
+"""Credentials whose knowledge of one backend is remembered."""
+
+MakeProber: TypeAlias = Callable[[Sequence[Header]], Prober]
+"""Makes a prober that sends these credentials."""
+client_headers: ContextVar[Headers] = ContextVar("client_headers", default=())
+"""Headers of the request that is being served, with the client's credentials."""
 
 
 class Upstream:
     """A backend.
 
     `url` is its root, without user, `/v1` and a slash at its end; `authorization` is sent to it instead of the client's.
+    Where there is none and it refuses probes, it is probed with the current client's credentials, and what that brings to
+    light is for the same credentials alone.
     """
 
     def __init__(
@@ -33,14 +44,16 @@ class Upstream:
         authorization: bytes | None,
         own_keys: OwnKeys,
         transport: httpx.AsyncBaseTransport,
-        prober: Prober,
+        prober: MakeProber,
         managed: bool = True,
     ) -> None:
         self.name = name
         self.label = name.encode("latin-1", "replace")
         """The name as a header's value."""
         self.url = url
-        self.prober = prober
+        self._make_prober = prober
+        self._prober = prober(() if authorization is None else [(b"authorization", authorization)])
+        self._probers: dict[tuple[Header, ...], Prober] = {}
         self.ahead: set[asyncio.Task[Any]] = set()
         """Work ahead of time, which is cancelled as soon as anything else is sent here."""
         self.managed = managed
@@ -52,6 +65,33 @@ class Upstream:
         """For each of the few ways in which something is sent."""
         self._root = httpx.URL(url)
         self._prefix = self._root.raw_path.rstrip(b"/")
+
+    @property
+    def prober(self) -> Prober:
+        """What is known of it, as far as the current client may know it."""
+        if self._authorization is not None or not self._prober.runner.unauthorized:
+            return self._prober
+        passing = (self._outgoing.get((_NOTHING, None)) or self._outgoing_in(_NOTHING, None)).of(
+            client_headers.get()
+        )
+        credentials = tuple(header for header in said_otherwise(passing) if is_credential(header[0]))
+        if not credentials:
+            return self._prober
+        prober = self._probers.pop(credentials, None) or self._make_prober(credentials)
+        if len(self._probers) >= _MOST_CLIENTS:
+            del self._probers[next(iter(self._probers))]
+        self._probers[credentials] = prober
+        return prober
+
+    async def backend(self) -> Backend | None:
+        """The kind of backend, or None while it does not answer."""
+        await self._prober.backend()
+        return await self.prober.backend()
+
+    async def listed(self) -> Sequence[Listed]:
+        """The models that it lists to the current client."""
+        await self._prober.listed()
+        return await self.prober.listed()
 
     @property
     def kind(self) -> str:
@@ -99,10 +139,6 @@ class Upstream:
         except httpx.TransportError as error:
             raise self._failed(error) from None
         status = response.status_code
-        if status == 200:
-            if self._authorization is None and self.prober.knows_little:
-                self._lend_key(kept)
-            return response
         if not 200 <= status < 600:
             await response.aclose()
             raise self._invalid(f"a status of {status:03}")
@@ -130,7 +166,8 @@ class Upstream:
             )
         if isinstance(error, httpx.TimeoutException):
             return UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.")
-        self.prober.forget()
+        for prober in (self._prober, *self._probers.values()):
+            prober.forget()
         if isinstance(error, InvalidResponse):
             return self._invalid(error)
         return UpstreamUnavailable(
@@ -140,8 +177,3 @@ class Upstream:
 
     def _invalid(self, what: object) -> UpstreamInvalid:
         return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {what}.")
-
-    def _lend_key(self, headers: Iterable[Header]) -> None:
-        given = next((value for name, value in headers if name == b"authorization"), None)
-        if given is not None:
-            self.prober.lend_key(given.decode("latin-1"))

@@ -85,7 +85,7 @@ def is_managed(route: Route, options: Options) -> bool:
 
 async def has_path(upstream: Upstream, path: str) -> bool:
     """Whether a path is one of the backend's own."""
-    backend = await upstream.prober.backend()
+    backend = await upstream.backend()
     return backend is not None and any(fnmatchcase(path, glob) for glob in backend.native)
 
 
@@ -188,9 +188,9 @@ class Router:
     async def table(self) -> dict[str, Route]:
         """All models by public id: as it is, and as `NAME/id` where two backends have the same."""
         if len(self.upstreams) == 1:
-            lists = [await self.upstreams[0].prober.listed()]
+            lists = [await self.upstreams[0].listed()]
         else:
-            lists = list(await asyncio.gather(*(u.prober.listed() for u in self.upstreams)))
+            lists = list(await asyncio.gather(*(upstream.listed() for upstream in self.upstreams)))
         if not all(map(is_, lists, self._lists)):
             self._lists, self._table = lists, self._build(lists)
             self._check_helpers()

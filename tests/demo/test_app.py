@@ -123,7 +123,3 @@ async def test_what_is_not_there_is_not_found(demo: httpx.AsyncClient, method: s
     answer = await demo.request(method, path)
     assert answer.status_code == 404
     assert answer.json()["error"]["type"] == "not_found_error"
-
-
-async def test_health(demo: httpx.AsyncClient) -> None:
-    assert (await demo.get("/health")).json() == {"status": "ok"}

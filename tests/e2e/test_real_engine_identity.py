@@ -11,13 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy.settings import BackendSetting
 from tests.engine.client import Answer, chat
 from tests.engine.fixtures import StartEngine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway
 from tests.engine.walking import after, user
-from tests.proxying import unfilled
+from tests.proxying import running_proxy, unfilled
 
 pytestmark = pytest.mark.engine
 
@@ -142,3 +143,11 @@ def test_reasoning_passes(engine: StartEngine, proxy_of: SharedSpillway) -> None
     through = proxy.chat(question, model="think", stream=True)
     assert b"reasoning_content" in through.raw
     assert settled(through) == settled(direct)
+
+
+def test_a_client_with_the_key_of_the_engine_sees_its_model(engine: StartEngine) -> None:
+    locked = engine(ModelSpec(), ctx=512, api_key="sesame")
+    with running_proxy(BackendSetting(url=locked.url)) as proxy:
+        for key, windows in (("wrong", []), ("sesame", [512]), ("wrong", [])):
+            listed = proxy.client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).json()["data"]
+            assert [model["context_length"] for model in listed] == windows

@@ -46,7 +46,7 @@ async def test_requests_carry_headers_and_json() -> None:
     def show() -> Flow[Reply]:
         return (yield Probe("POST", "/api/show", {"model": "ünï"}))
 
-    runner = FlowRunner(server.transport, "http://h:1/root/", headers={"authorization": "Bearer k"})
+    runner = FlowRunner(server.transport, "http://h:1/root/", headers=[(b"authorization", b"Bearer k")])
     await runner.run(show())
     request = server.requests[0]
     assert (request.method, str(request.url)) == ("POST", "http://h:1/root/api/show")

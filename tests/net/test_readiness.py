@@ -12,7 +12,7 @@ from proxy.net.credentials import OwnKeys
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.readiness import BELIEVED, ReadinessProbe
-from proxy.net.upstream import Upstream
+from proxy.net.upstream import MakeProber, Upstream
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +42,10 @@ class Clock:
         return self.now
 
 
+def prober_of(server: Server) -> MakeProber:
+    return lambda _: Prober(FlowRunner(server, "http://127.0.0.1:9"), kind="vllm")
+
+
 def readiness(
     *servers: Server, clock: Callable[[], float] | None = None, patience: float = 5.0
 ) -> ReadinessProbe:
@@ -52,7 +56,7 @@ def readiness(
             authorization=None,
             own_keys=OwnKeys(),
             transport=server,
-            prober=Prober(FlowRunner(server, "http://127.0.0.1:9"), kind="vllm"),
+            prober=prober_of(server),
         )
         for number, server in enumerate(servers, start=1)
     ]

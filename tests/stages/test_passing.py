@@ -12,7 +12,16 @@ import httpx
 import pytest
 
 from proxy.settings import BackendSetting
-from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, OllamaFake, VllmFake, scripted
+from tests.fakes import (
+    FAKES,
+    FakeBackend,
+    FakeModel,
+    LlamaCppFake,
+    LmStudioFake,
+    OllamaFake,
+    VllmFake,
+    scripted,
+)
 from tests.proxying import Proxy, running_proxy, unfilled
 
 USAGE = b'"stream_options":{"include_usage":true},'
@@ -331,14 +340,25 @@ def test_two_backends_share_a_model_name() -> None:
         assert ask("unknown")[0] == "llamacpp"
 
 
-def test_a_key_that_only_clients_have_is_used_to_probe() -> None:
-    with LlamaCppFake(brain=scripted(["hi"] * 2), api_key="theirs") as fake, running_proxy(fake) as proxy:
-        body = {"model": "fake-model", "messages": [{"role": "user", "content": "hi"}]}
-        assert proxy.chat(body).status_code == 401
-        first = proxy.chat(body, authorization="Bearer theirs")
-        assert first.status_code == 200
-        assert "x-spillway-window" not in first.headers
-        assert proxy.chat(body, authorization="Bearer theirs").headers["x-spillway-window"] == "4096"
+@pytest.mark.parametrize("make", [LlamaCppFake, LmStudioFake, VllmFake])
+@pytest.mark.parametrize("header", ["authorization", "x-api-key"])
+def test_a_client_with_the_key_of_a_backend_sees_its_models(make: Any, header: str) -> None:
+    key = {header: "Bearer theirs" if header == "authorization" else "theirs"}
+    with (
+        make([FakeModel("m", 8192)], scripted(["hi"]), api_key="theirs") as fake,
+        running_proxy(fake) as proxy,
+    ):
+
+        def models(**headers: str) -> list[tuple[str, int]]:
+            listed = proxy.client.get("/v1/models", headers=headers).json()["data"]
+            return [(model["id"], model["context_length"]) for model in listed]
+
+        assert models() == models(authorization="Bearer wrong") == []
+        assert models(**key) == [("m", 8192)]
+        assert models() == models(authorization="Bearer wrong") == []
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        assert proxy.chat(body, authorization="Bearer wrong").status_code == 401
+        assert proxy.chat(body, authorization="Bearer theirs").headers["x-spillway-window"] == "8192"
 
 
 @pytest.mark.parametrize("model", [b"null", b"5", b'"any"'])

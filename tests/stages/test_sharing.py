@@ -34,7 +34,7 @@ class Process:
             authorization=None,
             own_keys=OwnKeys(()),
             transport=transport,
-            prober=self.prober,
+            prober=lambda _: self.prober,
             managed=True,
         )
         counting = Counting(meter=Meter(), store=store)
