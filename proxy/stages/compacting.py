@@ -31,6 +31,7 @@ from proxy.stages.room import for_results, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import CheckpointKept, Compacted, Compacting
+from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
@@ -122,9 +123,7 @@ class Compactor:
         if budget is None or not job.prompt.history:
             return False
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
-        reduction, _ = await apart(heavy, reduction_of, job, budget, budget.goal, self._counting.meter)
-        between = sum(reduction.costs[reduction.floor :]) - least_tail(reduction)
-        return not reduction.fits and between >= reduction.limits.worth
+        return await apart(heavy, _is_worth_a_summary, job, budget, self._counting.meter)
 
     async def drop_recalled(self, job: Job) -> bool:
         """Make the room in which something was recalled; False if nothing was."""
@@ -344,6 +343,12 @@ class Compactor:
     def _cool(self, key: tuple[str, bytes, int], now: float) -> None:
         self._cooling = {k: until for k, until in self._cooling.items() if until > now}
         self._cooling[key] = now + COOL_DOWN
+
+
+def _is_worth_a_summary(job: Job, budget: ContextBudget, meter: Meter) -> bool:
+    reduction, _ = reduction_of(job, budget, budget.goal, meter)
+    between = sum(reduction.costs[reduction.floor :]) - least_tail(reduction)
+    return not reduction.fits and between >= reduction.limits.worth
 
 
 def _is_longer(other: Checkpoint, job: Job) -> bool:
