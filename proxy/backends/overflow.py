@@ -2,16 +2,19 @@
 
 No two backends say it alike, and some wrap another's words as a JSON string inside their own error. So the
 text as it came and every string nested in it are searched for fingerprints; statuses and words that
-mean something else (authentication, rate limits, loading) are excluded first.
+mean something else (authentication, rate limits, loading) are excluded first, and so is what the client wrote itself.
+
+An error is believed as far as its request could prove it: `credible` is the rule.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from proxy.backends.quoting import Quote, SentRequest
 from proxy.wire import jsontext
 from proxy.wire.lazy import lazy
 
@@ -25,7 +28,17 @@ _MOST_TOKENS = 10**9
 _NEVER = frozenset({401, 402, 403, 429})
 _OTHER_CAUSE = lazy(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
 _BUSY = lazy(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
-_HINTS = (b"context", b"token", b"exceed", b"too long", b"too_long", b"too_large", b"n_ctx", b"input length")
+_HINTS = (
+    b"context",
+    b"token",
+    b"exceed",
+    b"too long",
+    b"too_long",
+    b"too_large",
+    b"n_ctx",
+    b"input length",
+    b"model length",
+)
 """One of these is in every text that a fingerprint matches."""
 
 N = r"(\d[\d,]{0,14})"
@@ -48,6 +61,7 @@ _FINGERPRINTS = _rules(
     ("Anthropic", rf"prompt is too long: {P} tokens? > {W}"),
     ("gateway", rf"prompt has {P} tokens, but the configured context size is {W}"),
     ("Google", rf"input token count \(?{P}\)? exceeds the maximum number of tokens allowed \(?{W}"),
+    ("vLLM", rf"prompt \(length {P}\) is longer than the maximum model length of {W}"),
     ("xAI", rf"maximum prompt length is {W} but the request contains {P} tokens"),
     ("Together", rf"input \({P} tokens\) is longer than the model's context length \({W} tokens\)"),
     ("gateway", rf"exceeds (?:the )?(?:model's )?maximum context length (?:of )?\(?{W}"),
@@ -69,7 +83,7 @@ _FINGERPRINTS = _rules(
     ("OpenRouter", r"constraint_filtered.{0,2000}context_length|context_length.{0,2000}constraint_filtered"),
     (
         "OpenRouter",
-        r"error_type\"?: ?\"(?:max_tokens_exceeded|token_limit_exceeded|string_too_long|payload_too_large)",
+        r"error_type\"?: ?\"(?:token_limit_exceeded|string_too_long|payload_too_large)",
     ),
     ("context_length_exceeded", r"context[_ ]length[_ ]exceeded|context_?window_?exceeded"),
     ("gateway", r"exceeds the context window|longer than the model's context length|prompt is too long"),
@@ -94,6 +108,19 @@ _PROMPTS = _rules(
 # OpenRouter's total counts the answer that was asked for as well.
 _TOTAL_AND_ANSWER = lazy(rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE)
 
+# "The thinking budget exceeds the limit of 24576 tokens": a limit of something else, unless the match names the context.
+_ABOUT_PROMPT = lazy(r"context|prompt|input|n_ctx|max_model_len|max_total_tokens|messages", re.IGNORECASE)
+_ABOUT_OTHERS = lazy(
+    r"max_?(?:completion_?|output_?|new_?)?tokens|(?:output|completion|reasoning|thinking)\b|budget|image|audio|video|"
+    r"logit_?bias|logprobs|\bstop\b|embedding",
+    re.IGNORECASE,
+)
+
+UNDERRATED = 2
+"""Times as many tokens as the upper bound of its estimate that a prompt may have."""
+SMALLEST_WINDOW = 256
+"""Tokens; a refusal that names a smaller window is not about the window."""
+
 _ECHOES = frozenset({"input", "messages", "prompt", "body", "request"})
 _ECHO = lazy(r"""['"]input['"]: ?[\[{]""")
 
@@ -104,12 +131,14 @@ _Object: TypeAlias = Mapping[str, Any]
 class Overflow:
     """A refused prompt. `window` and `prompt_tokens` are in tokens, None where the text named no number.
 
-    `origin` says whose wording it was. `prompt_tokens` may be the backend's estimate.
+    `origin` says whose wording it was. `prompt_tokens` may be the backend's estimate. `quoted`: the wording stands in the
+    conversation itself, so that it holds for this request at most.
     """
 
     window: int | None
     prompt_tokens: int | None
     origin: str
+    quoted: bool = False
 
     @property
     def shared(self) -> bool:
@@ -122,13 +151,42 @@ POOL_FULL = Overflow(None, None, _SHARED)
 """The memory of all slots together is full."""
 
 
-def recognise(status: int, body: bytes) -> Overflow | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowEvidence:
+    """What is known of a refused request and its backend, in tokens.
+
+    `needed`: prompt and answer at most. `loaded`: window that the loaded instance reports now. `held`: the most that the
+    backend held at once lately, 0 for unknown.
+    """
+
+    needed: int
+    loaded: int | None
+    held: int
+
+
+def credible(overflow: Overflow, evidence: WindowEvidence) -> Overflow | None:
+    """Judge an overflow by what its request could prove.
+
+    None: its request would have fitted the window that it names, or the loaded instance reports a larger one; so something
+    else was refused. One that contradicts what was just answered holds for its own request, as a quoted one does.
+    """
+    window = overflow.window
+    if window is None:
+        return overflow
+    if evidence.needed < window or (evidence.loaded is not None and window < evidence.loaded):
+        return None
+    doubtful = window < max(evidence.held, SMALLEST_WINDOW)
+    return replace(overflow, quoted=True) if doubtful else overflow
+
+
+def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Overflow | None:
     """Tell whether a backend refused a prompt for its length.
 
     Args:
         status: HTTP status of the response; 200 for the data of an SSE frame.
         body: body of the response, or data of the frame. Of a 200 only an error counts, so that an answer
             *about* overflows is not mistaken for one.
+        sent: the refused request, whose own words are no evidence; None: not at hand.
     """
     if status in _NEVER:
         return None
@@ -139,7 +197,7 @@ def recognise(status: int, body: bytes) -> Overflow | None:
     if status < 400 and b'"error' not in lowered and b"window_exceeded" not in lowered:
         return None
     text = error_text(status, head)
-    return None if text is None or _excluded(status, text) else _match(status, text)
+    return None if text is None or _excluded(status, text) else _match(status, text, sent)
 
 
 def error_text(status: int, body: bytes) -> str | None:
@@ -246,22 +304,43 @@ def _excluded(status: int, text: str) -> bool:
     return bool(_OTHER_CAUSE.search(text)) or (status >= 500 and bool(_BUSY.search(text)))
 
 
-def _match(status: int, text: str) -> Overflow | None:
+def _match(status: int, text: str, sent: SentRequest | None) -> Overflow | None:
     for origin, pattern in _FINGERPRINTS:
-        found = pattern.search(text)
-        if found is not None:
+        for found, quote in _unquoted(pattern, text, sent):
+            if _about_others(found, text):
+                continue
             groups = found.groupdict()
-            window = _number(groups.get("window")) or _first(_WINDOWS, text)
-            prompt = _number(groups.get("prompt")) or _first(_PROMPTS, text) or _total_less_answer(text)
-            return Overflow(window, prompt, origin)
+            window = _number(groups.get("window")) or _first(_WINDOWS, text, sent)
+            if quote is Quote.CONVERSATION and window is None:
+                continue
+            prompt = _number(groups.get("prompt")) or _first(_PROMPTS, text, sent) or _total_less_answer(text)
+            return Overflow(window, prompt, origin, quoted=quote is not Quote.NONE)
     return _TOO_LARGE if status == 413 else None
 
 
-def _first(rules: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> int | None:
+def _unquoted(
+    pattern: re.Pattern[str], text: str, sent: SentRequest | None
+) -> Iterator[tuple[re.Match[str], Quote]]:
+    """Matches that are no parameter of the request, repeated."""
+    for found in pattern.finditer(text):
+        quote = Quote.NONE if sent is None else sent.quote_of(found.group())
+        if quote is not Quote.PARAMETER:
+            yield found, quote
+
+
+def _about_others(found: re.Match[str], text: str) -> bool:
+    """Whether the sentence, as far as it goes, names something else than the prompt."""
+    if _ABOUT_PROMPT.search(found.group()):
+        return False
+    begin = max(text.rfind("\n", 0, found.start()), text.rfind(". ", 0, found.start())) + 1
+    return _ABOUT_OTHERS.search(text, begin, found.end()) is not None
+
+
+def _first(rules: tuple[tuple[str, re.Pattern[str]], ...], text: str, sent: SentRequest | None) -> int | None:
     for _, pattern in rules:
-        found = pattern.search(text)
-        if found is not None:
-            return _number(found.group(1))
+        for found, quote in _unquoted(pattern, text, sent):
+            if quote is Quote.NONE:
+                return _number(found.group(1))
     return None
 
 

@@ -7,9 +7,10 @@ call are the client's to mend, and would be no better with the tools in the prom
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxy.backends.overflow import EXAMINED, error_text
+from proxy.backends.quoting import Quote, SentRequest
 
 _HINTS = (b"tool", b"function")
 """One of these is in every text that a fingerprint matches."""
@@ -25,6 +26,8 @@ class ToolRefusal:
     origin: str
     choice_only: bool = False
     """Only this value of `tool_choice` is refused: of the model's tools nothing is to be learnt."""
+    quoted: bool = False
+    """The wording stands in the conversation itself, so that it holds for this request at most."""
 
 
 _FINGERPRINTS: tuple[tuple[ToolRefusal, re.Pattern[str]], ...] = tuple(
@@ -66,12 +69,13 @@ def is_not_ready(status: int, body: bytes) -> bool:
     return status in _NOT_READY or _NOT_LOADED.search(error_text(status, body[:EXAMINED]) or "") is not None
 
 
-def refuses_tools(status: int, body: bytes) -> ToolRefusal | None:
+def refuses_tools(status: int, body: bytes, sent: SentRequest | None = None) -> ToolRefusal | None:
     """Tell whether a backend refused a request because the model, or the server for it, takes no tools.
 
     Args:
         status: HTTP status of the response; 200 for the data of an SSE frame.
         body: body of the response, or data of the frame. Of a 200 only an error counts.
+        sent: the refused request, whose own words are no evidence; None: not at hand.
     """
     head = body[:EXAMINED]
     lowered = head.lower()
@@ -80,4 +84,9 @@ def refuses_tools(status: int, body: bytes) -> ToolRefusal | None:
     text = error_text(status, head)
     if text is None:
         return None
-    return next((refusal for refusal, pattern in _FINGERPRINTS if pattern.search(text)), None)
+    for refusal, pattern in _FINGERPRINTS:
+        for found in pattern.finditer(text):
+            quote = Quote.NONE if sent is None else sent.quote_of(found.group())
+            if quote is not Quote.PARAMETER:
+                return replace(refusal, quoted=quote is Quote.CONVERSATION)
+    return None

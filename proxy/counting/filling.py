@@ -37,17 +37,18 @@ class Filled:
         return self.prompt + self.completion
 
 
-def window_filled(seen: Filled, before: Iterable[Filled] = ()) -> int | None:
-    """The window in tokens, if it can be told from this answer and those `before` it from the same model."""
+def window_filled(seen: Filled, before: Iterable[Filled]) -> int | None:
+    """The window in tokens, if this answer and one `before` it from the same model fill the same, with different prompts.
+
+    One alone tells nothing: a bound on answers ends some of them near a multiple of 1,024 by chance.
+    """
     if seen.total < SMALLEST_WINDOW:
         return None
-    whole = round(seen.total / _UNIT) * _UNIT
-    usual = abs(seen.total - whole) <= _SLACK
-    if usual and not any(seen.completion % unit == 0 for unit in _ROUND):
-        return max(whole, seen.total)
     same = [other.total for other in before if _same_window(seen, other)]
     if not same:
         return None
+    whole = round(seen.total / _UNIT) * _UNIT
+    usual = abs(seen.total - whole) <= _SLACK
     return max(whole if usual else 0, seen.total, *same)
 
 

@@ -90,9 +90,9 @@ class Prober:
         self._list: list[Listed] = []
         self._list_expires = -math.inf
         self._kept: dict[str, _Kept] = {}
-        self._windows = LearnedWindows(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
+        self.windows = LearnedWindows(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._refusals = LearnedRefusals(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
-        self.teaching = Teaching(self._windows, self._refusals)
+        self.teaching = Teaching(self.windows, self._refusals)
         self._merges: dict[str, _Merged] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._named: dict[str, str] = {}
@@ -135,6 +135,12 @@ class Prober:
         kept = await self._once(("load", model), partial(self._load, model, body))
         return self._merged(model, kept.profile)
 
+    async def loaded_window(self, model: str) -> int | None:
+        """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
+        self._expire(model)
+        await self.profile(model)
+        return self._loaded_window(model)
+
     async def count(self, body: dict[str, Any]) -> int | None:
         """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
         backend = await self.backend()
@@ -158,29 +164,21 @@ class Prober:
 
     def learn(self, model: str, window: int, origin: str) -> None:
         """Believe that a window has so many tokens; `origin` says who named it. The model is probed anew."""
-        if window <= 0:
-            return
-        loaded = self._loaded_window(model)
-        self._windows.named(model, window, origin, loaded=loaded)
-        if window != loaded and (kept := self._kept.get(model)) is not None:
-            self._kept[model] = replace(kept, expires=-math.inf)
+        self.windows.named(model, window, origin)
+        self._expire(model)
 
     def learn_cut(self, model: str, seen: CutSeen) -> int | None:
         """Note a prompt that seems to have been cut; the window in tokens if one is believed for it from now on."""
-        window = self._windows.cut(model, seen, loaded=self._loaded_window(model))
-        known = self._windows.told(model)
+        window = self.windows.cut(model, seen, loaded=self._loaded_window(model))
+        known = self.windows.told(model)
         if window is None or (known is not None and known.value <= window):
             return None
         self.learn(model, window, "silent cut")
         return window
 
     def learn_filled(self, model: str, seen: Filled) -> int | None:
-        """Note an unbounded answer that ended for its length; the window in tokens if one is believed for it now.
-
-        Only where nobody tells the window.
-        """
-        window = self._windows.filled(model, seen)
-        if window is not None:
+        """Note an unbounded answer that ended for its length, of an unknown window; the window if it is believed now."""
+        if (window := self.windows.filled(model, seen)) is not None:
             self.learn(model, window, "filled")
         return window
 
@@ -189,7 +187,7 @@ class Prober:
 
         A window of its own that this contradicts is read again before the next request. `ended`: for want of room.
         """
-        disproved = self._windows.answered(model, tokens)
+        disproved = self.windows.answered(model, tokens)
         kept = self._kept.get(model)
         told = kept.profile.window if kept is not None else None
         if kept and told and not kept.doubted and contradicts(told.value, tokens, ended=ended):
@@ -209,9 +207,8 @@ class Prober:
         self._named[model] = name
         if last == name:
             return
-        if (kept := self._kept.get(model)) is not None:
-            self._kept[model] = replace(kept, expires=-math.inf)
-        self._windows.suspect(model)
+        self._expire(model)
+        self.windows.suspect(model)
         self._refusals.forget(model)
 
     def refuse_tools(self, model: str, origin: str) -> None:
@@ -229,7 +226,7 @@ class Prober:
 
     def unlearn(self, model: str, what: str) -> bool:
         """Forget what was learned of a model: its `window`, `tools`, `continuations`, or `all`; whether there was any."""
-        window = what in ("window", "all") and self._windows.unlearn(model)
+        window = what in ("window", "all") and self.windows.unlearn(model)
         return self._refusals.unlearn(model, what) or window
 
     def forget(self, model: str | None = None) -> None:
@@ -238,12 +235,16 @@ class Prober:
         The server behind the address may be another one now, so its kind is detected again as well.
         """
         for name in (model,) if model is not None else tuple(self._kept):
-            if (kept := self._kept.get(name)) is not None:
-                self._kept[name] = replace(kept, expires=-math.inf)
-        self._windows.suspect(model)
+            self._expire(name)
+        self.windows.suspect(model)
         self._refusals.forget(model)
         self._list_expires = -math.inf
         self._settled_until = self._unsettled
+
+    def _expire(self, model: str) -> None:
+        """Have a profile read again before it is next used."""
+        if (kept := self._kept.get(model)) is not None:
+            self._kept[model] = replace(kept, expires=-math.inf)
 
     def _loaded_window(self, model: str) -> int | None:
         window = self.reported_window(model)
@@ -267,9 +268,7 @@ class Prober:
         return {
             "kind": self.known_backend.kind if self.known_backend is not None else None,
             "models": {
-                model: as_json(
-                    profile, self._refusals.seconds_left(model) | self._windows.seconds_left(model)
-                )
+                model: as_json(profile, self._refusals.seconds_left(model) | self.windows.seconds_left(model))
                 for model, profile in known.items()
             },
         }
@@ -303,7 +302,7 @@ class Prober:
             return
         if self._last_kind is not None:
             self._kept.clear()
-            self._windows.clear()
+            self.windows.clear()
             self._refusals.forget()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
@@ -347,7 +346,7 @@ class Prober:
         # A loaded instance may show that what was learned, of its window or its tools, was true of another one.
         tools = profile.tools
         self._refusals.weigh(model, listed=tools.value if tools is not None else None)
-        self._windows.weigh(model, profile.window)
+        self.windows.weigh(model, profile.window)
         seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
         return _Kept(profile, self._clock(), self._clock() + seconds, good=True)
 
@@ -366,7 +365,7 @@ class Prober:
 
     def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
-        fact, refusals = self._windows.told(model), self._refusals.told(model)
+        fact, refusals = self.windows.told(model), self._refusals.told(model)
         told = (*probed, fact, refusals)
         last = self._merges.get(model)
         if last is not None and last.told == told:  # what is the same object is not looked into

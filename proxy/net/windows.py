@@ -1,7 +1,7 @@
 """Windows that were learned: from errors that named them, from prompts that were cut, from answers that filled them.
 
 What an error names is believed at once. What only follows from an estimate has to be seen twice, independently. All of
-it expires, yields to a prompt that proves it wrong, and to a loaded instance that says something new.
+it expires, yields to a prompt that proves it wrong, and to the loaded instance whenever that reports another window.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ WINDOW = "window"
 """What a lesson about a window is called."""
 MOST_SEEN = 8
 """Observations of one model that are remembered until another bears them out."""
+HELD_FOR = 300.0
+"""Seconds for which a window is no smaller than what was just answered, whatever an error says."""
+_NOTHING = 0, 0.0
 _ENDED_FAR = 0.7
 """Share of the window before which no answer ends for want of room; Spillway itself bounds none so early."""
 
@@ -32,23 +35,19 @@ def contradicts(window: int, tokens: int, *, ended: bool) -> bool:
 
 @dataclass(slots=True)
 class _Learned:
-    """A window, and what the loaded instance said of itself when it was learned, `against` (None: nothing).
-
-    `expires` is on the clock. `suspect`: the backend was away in the meantime.
-    """
+    """A window; `expires` is on the clock. `suspect`: the backend was away in the meantime."""
 
     fact: Fact[int]
-    against: int | None
     expires: float
     suspect: bool = False
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one model, newest last; each until a time on the clock, and against what was loaded then."""
+    """Observations of one model, newest last, each until a time on the clock."""
 
-    cuts: list[tuple[float, int | None, CutSeen]] = field(default_factory=list)
-    filled: list[tuple[float, int | None, Filled]] = field(default_factory=list)
+    cuts: list[tuple[float, CutSeen]] = field(default_factory=list)
+    filled: list[tuple[float, Filled]] = field(default_factory=list)
 
 
 class LastLoaded:
@@ -85,70 +84,75 @@ class LearnedWindows:
         self._most = most
         self._learned: dict[str, _Learned] = {}
         self._seen: dict[str, _Seen] = {}
+        self._held: dict[str, tuple[int, float]] = {}
+        """Tokens, and until when on the clock."""
 
     # -- what teaches
 
-    def named(self, model: str, window: int, origin: str, *, loaded: int | None) -> None:
-        """Believe a window; `origin` says in whose words, `loaded` is what the loaded instance says of itself."""
+    def named(self, model: str, window: int, origin: str) -> None:
+        """Believe a window; `origin` says in whose words."""
         fact = Fact(window, origin, Trust.LEARNED)
         self._learned.pop(model, None)
         while len(self._learned) >= self._most:
             del self._learned[next(iter(self._learned))]
-        self._learned[model] = _Learned(fact, loaded, self._clock() + self._ttl)
+        self._learned[model] = _Learned(fact, self._clock() + self._ttl)
 
     def cut(self, model: str, seen: CutSeen, *, loaded: int | None) -> int | None:
         """Note a prompt that seems to have been cut; the window that it brings to light, None for none yet.
 
-        A window that the loaded instance says itself needs no other observation.
+        A window that the loaded instance reports needs no other observation, and none stands against it.
         """
-        before = self._noted(self._of(model).cuts, seen, loaded)
         window = window_behind_cut(seen.reported)
-        if window is None:
-            return None
-        if loaded is not None and window >= loaded:
-            return loaded
+        if loaded is not None:
+            return loaded if window is not None and window >= loaded else None
+        before = self._noted(self._of(model).cuts, seen)
         borne_out = [other for other in before if seen.bears_out(other)]
-        if not borne_out:
+        if window is None or not borne_out:
             return None
         # A cut leaves less than the window: of several figures the largest is nearest to it.
-        most = max(window, *(window_behind_cut(other.reported) or window for other in borne_out))
-        return most if loaded is None else min(most, loaded)
+        return max(window, *(window_behind_cut(other.reported) or window for other in borne_out))
 
     def filled(self, model: str, seen: Filled) -> int | None:
         """Note an unbounded answer that ended for its length; the window that it tells, None for none yet."""
-        return window_filled(seen, self._noted(self._of(model).filled, seen, None))
+        return window_filled(seen, self._noted(self._of(model).filled, seen))
 
     # -- what ends it
 
     def answered(self, model: str, tokens: int) -> int | None:
-        """The backend held so many tokens at once; the window that this disproves, and that is given up."""
+        """Note tokens that the backend held at once; the window that this disproves, and that is given up."""
+        now = self._clock()
+        most, until = self._held.get(model, _NOTHING)
+        if tokens >= most or now >= until:
+            if len(self._held) >= self._most:
+                self._held.clear()
+            self._held[model] = tokens, now + HELD_FOR
         learned = self._learned.get(model)
         if learned is None or tokens <= learned.fact.value:
             return None
         del self._learned[model]
         return learned.fact.value
 
-    def weigh(self, model: str, window: Fact[int] | None) -> None:
-        """The backend was asked again, and tells this window: what does not go with it is given up.
+    def held(self, model: str) -> int:
+        """Most tokens that the backend held at once of late; 0 for unknown."""
+        most, until = self._held.get(model, _NOTHING)
+        return most if self._clock() < until else 0
 
-        That is what was learned of another instance, and what is more than the loaded one says once more that it has.
-        """
+    def weigh(self, model: str, window: Fact[int] | None) -> None:
+        """Give up what was learned of another instance, or what the loaded one contradicts with the window it reports."""
         learned = self._learned.get(model)
         if learned is None:
             return
-        if learned.suspect:
+        contradicted = (
+            window is not None and window.trust is Trust.LOADED and window.value != learned.fact.value
+        )
+        if learned.suspect or contradicted:
             del self._learned[model]
-        elif window is not None and window.trust is Trust.LOADED:
-            same = window.value == (learned.fact.value if learned.against is None else learned.against)
-            if same and learned.fact.value <= window.value:
-                learned.against = window.value
-            else:
-                del self._learned[model]
 
     def suspect(self, model: str | None = None) -> None:
         """The server may be another one now: what is known holds until it says otherwise. `model` None: of all."""
-        for name in {*self._learned, *self._seen} if model is None else {model}:
+        for name in {*self._learned, *self._seen, *self._held} if model is None else {model}:
             self._seen.pop(name, None)
+            self._held.pop(name, None)
             if (learned := self._learned.get(name)) is not None:
                 learned.suspect = True
 
@@ -161,14 +165,15 @@ class LearnedWindows:
         """It is another server."""
         self._learned.clear()
         self._seen.clear()
+        self._held.clear()
 
     # -- what others are told, and tell
 
     def taught(self) -> dict[tuple[str, str], list[Any]]:
-        """What is believed, by model and `window`, as JSON: tokens, origin, what the loaded instance said of itself."""
+        """What is believed, by model and `window`, as JSON: tokens and origin."""
         now = self._clock()
         return {
-            (model, WINDOW): [each.fact.value, each.fact.origin, each.against]
+            (model, WINDOW): [each.fact.value, each.fact.origin]
             for model, each in self._learned.items()
             if now < each.expires
         }
@@ -182,8 +187,8 @@ class LearnedWindows:
         if taught is None:
             self._learned.pop(model, None)
             return
-        window, origin, against = taught
-        self.named(model, int(window), str(origin), loaded=None if against is None else int(against))
+        window, origin = taught
+        self.named(model, int(window), str(origin))
         self._learned[model].expires = self._clock() + seconds
 
     # -- what holds
@@ -210,9 +215,9 @@ class LearnedWindows:
         self._seen[model] = seen
         return seen
 
-    def _noted(self, seen: list[tuple[float, int | None, T]], new: T, loaded: int | None) -> list[T]:
-        """Note an observation; those before it that still count, made of the same loaded instance."""
+    def _noted(self, seen: list[tuple[float, T]], new: T) -> list[T]:
+        """Note an observation; those before it that still count."""
         now = self._clock()
-        live = [entry for entry in seen if now < entry[0] and entry[1] == loaded][-MOST_SEEN + 1 :]
-        seen[:] = [*live, (now + self._ttl, loaded, new)]
-        return [entry[2] for entry in live]
+        live = [entry for entry in seen if now < entry[0]][-MOST_SEEN + 1 :]
+        seen[:] = [*live, (now + self._ttl, new)]
+        return [entry[1] for entry in live]

@@ -12,8 +12,18 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from proxy.backends.overflow import POOL_FULL, Overflow, is_refusal, recognise
+from proxy.backends.overflow import (
+    POOL_FULL,
+    SMALLEST_WINDOW,
+    UNDERRATED,
+    Overflow,
+    WindowEvidence,
+    credible,
+    is_refusal,
+    recognise,
+)
 from proxy.backends.profile import Continuation, Fact, Trust
+from proxy.backends.quoting import SentRequest
 from proxy.backends.refusals import ToolRefusal, is_not_ready, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.dialects.chat import UPSTREAM_PATH
@@ -36,8 +46,6 @@ from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
 from proxy.wire.jsontext import dumps
 
-SMALLEST_WINDOW = 256
-"""Tokens; a refusal that names a smaller window is not about the window."""
 _UNTOLD = 0.85
 """Aim as much lower after a refusal that does not tell how long the prompt is."""
 _FINAL = frozenset({401, 402, 403})
@@ -94,7 +102,7 @@ class Attempts:
                 job.opened = response
                 return response, None
             body = await self._read(job, response)
-            refusal = self._judged(job, response, body)
+            refusal = await self._judged(job, response, body)
             if refusal is None:
                 return response, body
             done = await self.mend(job, refusal)
@@ -149,7 +157,7 @@ class Attempts:
         wire = dumps(body | bound)
         while True:
             try:
-                opened = await self._opened(job, wire, why, how)
+                opened = await self._opened(job, wire, how.value if how else why, estimate)
             except (UpstreamTimeout, UpstreamRefused):
                 raise
             except UpstreamUnavailable as error:
@@ -158,27 +166,25 @@ class Attempts:
                 await asyncio.sleep(seconds)
                 continue
             if isinstance(opened, Refusal):
-                return opened
+                return replace(opened, way=how)
             job.opened = opened
             return Attempted(opened, estimate, ask, min(bound.values(), default=None))
 
-    async def _opened(
-        self, job: Job, wire: bytes, why: str, how: Continuation | None
-    ) -> httpx.Response | Refusal:
+    async def _opened(self, job: Job, wire: bytes, why: str, estimate: Estimate) -> httpx.Response | Refusal:
         """Send a request to continue an answer once: the stream that opens, or a refusal that has a remedy.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, broke off, or is not ready.
             UpstreamRefused: it refuses, and no other request would change that.
         """
-        response = await self._post(job, wire, how.value if how else why, stream=True)
+        response = await self._post(job, wire, why, stream=True)
         plain = readable(response) if is_event_stream(response) else None
         if plain is not None:
             return plain
         status, body = response.status_code, plain_error(response, await self._read(job, response))
-        overflow, not_ready = recognise(status, body), is_not_ready(status, body)
+        overflow, not_ready = await self._overflow(job, status, body, estimate), is_not_ready(status, body)
         if overflow is not None or not (not_ready or status in _FINAL or status >= 500):
-            return self._refusal(job, overflow, None, how=how)
+            return self._refusal(job, overflow, None)
         quoted = body[:QUOTED].decode("utf-8", "replace")
         error = (UpstreamUnavailable if not_ready else UpstreamRefused)(
             f"Backend {job.route.upstream.name} does not continue the answer (status {status}): {quoted}"
@@ -204,10 +210,10 @@ class Attempts:
                 pass
         return todo if done else Remedy.GIVE_UP
 
-    def refused(self, job: Job, overflow: Overflow | None, said: bytes) -> Refusal:
-        """A refusal that came inside a stream, before the model said anything; `said` are its data."""
-        tools = refuses_tools(200, said) if overflow is None and job.may_emulate else None
-        return self._refusal(job, overflow, tools)
+    async def refused(self, job: Job, overflow: Overflow | None, said: bytes) -> Refusal:
+        """A refusal inside a stream, before the model said anything: its data, or an overflow that nothing was said of."""
+        reasons = await self._reasons(job, 200, said) if said else (overflow, None)
+        return self._refusal(job, *reasons)
 
     async def cleared(self, job: Job) -> bool:
         """The slot was cleared in the middle of an answer; False: it is not worth going on."""
@@ -216,34 +222,46 @@ class Attempts:
 
     # -- judging
 
-    def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
+    async def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
         """What a response that is no stream refuses; None: it is an answer, or an error that nothing helps against."""
         status, body = response.status_code, plain_error(response, body)
         if status < 400 and status != 0 and not is_refusal(body):
             return None
-        overflow = recognise(status, body)
-        tools = refuses_tools(status, body) if overflow is None and job.may_emulate else None
+        overflow, tools = await self._reasons(job, status, body)
         return None if overflow is None and tools is None else self._refusal(job, overflow, tools)
 
-    def _refusal(
-        self,
-        job: Job,
-        overflow: Overflow | None,
-        tools: ToolRefusal | None,
-        *,
-        how: Continuation | None = None,
-    ) -> Refusal:
+    async def _reasons(
+        self, job: Job, status: int, body: bytes
+    ) -> tuple[Overflow | None, ToolRefusal | None]:
+        """Too long a prompt, or else its tools."""
+        overflow = await self._overflow(job, status, body, job.prompt.estimate)
+        if overflow is not None or not job.may_emulate:
+            return overflow, None
+        return None, refuses_tools(status, body, SentRequest(job.posted))
+
+    async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
+        """An overflow, as far as it is credible of what was sent last, which was estimated so."""
+        sent, prober, model = SentRequest(job.posted), job.route.upstream.prober, job.route.model
+        found = recognise(status, body, sent)
+        believed = job.profile.window
+        if found is None or found.window is None or (believed and found.window == believed.value):
+            return found
+        needed = UNDERRATED * estimate.upper + sent.answer_bound
+        loaded = await prober.loaded_window(model)
+        return credible(found, WindowEvidence(needed=needed, loaded=loaded, held=prober.windows.held(model)))
+
+    def _refusal(self, job: Job, overflow: Overflow | None, tools: ToolRefusal | None) -> Refusal:
         budget = job.budget
         roomy = budget is not None and job.prompt.estimate.upper < budget.pause_point
-        return Refusal(overflow=overflow, tools=tools, roomy=roomy, way=how)
+        return Refusal(overflow=overflow, tools=tools, roomy=roomy)
 
     # -- mending
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.journal.tell(Refused("overflow", overflow.origin, overflow.window))
-        if overflow.window is not None and overflow.window >= SMALLEST_WINDOW:
-            if "provider" in job.asked.body:  # which the client picked: it holds for no other request
+        if overflow.window is not None:
+            if overflow.quoted or "provider" in job.asked.body:  # it holds for no other request
                 window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
                 job.profile = replace(job.profile, window=window)
             else:
@@ -251,7 +269,7 @@ class Attempts:
                 job.profile = await job.route.profile(job.asked.body)
         elif job.budget is None and job.prompt.estimate.tokens > SMALLEST_WINDOW:
             # Nobody names the window; it is smaller than this prompt.
-            window = Fact(int(job.prompt.estimate.tokens * 0.9), "refused prompt", Trust.LEARNED)
+            window = Fact(int(job.prompt.estimate.tokens * 0.9), "refused prompt", Trust.FALLBACK)
             job.profile = replace(job.profile, window=window)
         budget = job.budget
         if budget is None:
@@ -273,7 +291,7 @@ class Attempts:
     async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
         """Learn from a refusal of tools, and prepare the job anew without them."""
         # A choice, or a provider that the client picked, says nothing of other requests.
-        if not refusal.choice_only and "provider" not in job.prompt.request.body:
+        if not (refusal.choice_only or refusal.quoted) and "provider" not in job.prompt.request.body:
             job.route.upstream.prober.refuse_tools(job.route.model, refusal.origin)
             job.journal.tell(Refused("tools", refusal.origin))
         searched = bool(job.prompt.search)

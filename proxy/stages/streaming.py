@@ -258,7 +258,7 @@ class StreamDriver:
     async def _again(self, run: Run, stopped: Retry) -> httpx.Response | None:
         """Send a prompt that was refused inside the stream, in a way that may be taken."""
         job = run.job
-        refusal = self._attempts.refused(job, stopped.overflow, stopped.refusal)
+        refusal = await self._attempts.refused(job, stopped.overflow, stopped.refusal)
         if await self._attempts.mend(job, refusal) is Remedy.GIVE_UP:
             return None
         response, body = await self._attempts.open(job)

@@ -13,16 +13,15 @@ from proxy.counting.filling import SMALLEST_WINDOW, Filled, window_filled
         (1000, 7192, 8192),
         (1001, 7190, 8192),  # it stopped one token short
         (1001, 7192, 8193),
-        (5, 40_955, 40_960),
-        (1000, 4096, None),  # the server's own bound
-        (96, 4000, None),  # a bound that fits the prompt by chance
-        (4096, 4096, None),
-        (1000, 5555, None),  # neither looks round
+        (1000, 5555, 6555),
         (9, 16, None),
     ],
 )
-def test_one_answer(prompt: int, completion: int, window: int | None) -> None:
-    assert window_filled(Filled(prompt, completion)) == window
+def test_two_answers(prompt: int, completion: int, window: int | None) -> None:
+    seen = Filled(prompt, completion)
+    assert window_filled(seen, []) is None
+    assert window_filled(seen, [seen]) is None, "the same prompt again"
+    assert window_filled(seen, [Filled(prompt + 40, completion - 40)]) == window
 
 
 def test_the_same_total_of_prompts_that_differ_is_a_window() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -233,8 +234,12 @@ async def test_a_model_whose_window_the_user_set_is_not_loaded_first() -> None:
 # -- what errors and users say -------------------------------------------------------------------------
 
 
+def catalogue(window: int) -> dict[str, Any]:
+    return {"/v1/models": {"object": "list", "data": [{"id": MODEL, "context_length": window}]}}
+
+
 async def test_a_learned_window_outlives_many_probes() -> None:
-    bench = Bench(lmstudio(8192))
+    bench = Bench(catalogue(8192))
     await bench.window()
     bench.prober.learn(MODEL, 6000, "LM Studio error")
     for _ in range(3):
@@ -243,21 +248,8 @@ async def test_a_learned_window_outlives_many_probes() -> None:
         bench.clock.now += TTL
 
 
-async def test_a_learned_window_falls_when_the_model_was_loaded_anew() -> None:
-    bench = Bench(lmstudio(8192))
-    await bench.window()
-    bench.prober.learn(MODEL, 6000, "an error")
-    assert await bench.window() == 6000
-    bench.sent(lmstudio(None))
-    bench.clock.now += TTL
-    assert await bench.window() == 6000, "an unloaded model proves nothing"
-    bench.sent(lmstudio(32768))
-    bench.clock.now += TTL
-    assert await bench.window() == 32768
-
-
 async def test_a_learned_window_falls_after_a_reconnect() -> None:
-    bench = Bench(lmstudio(8192))
+    bench = Bench(catalogue(8192))
     await bench.window()
     bench.prober.learn(MODEL, 6000, "an error")
     assert await bench.window() == 6000
@@ -282,24 +274,12 @@ async def test_an_error_that_disagrees_has_the_model_read_again() -> None:
     await bench.window()
     bench.sent(lmstudio(4096))
     bench.prober.learn(MODEL, 4096, "an error")
-    profile = await bench.prober.profile(MODEL)
-    assert profile.window is not None
-    assert (profile.window.value, profile.window.trust) == (4096, Trust.LOADED)
-
-
-async def test_a_window_may_be_learned_of_a_catalogue() -> None:
-    bench = Bench({"/v1/models": {"object": "list", "data": [{"id": MODEL, "context_length": 8192}]}})
-    assert await bench.window() == 8192
-    bench.prober.learn(MODEL, 4096, "an error")
-    bench.clock.now += TTL
-    assert await bench.window() == 4096
-    bench.prober.learn(MODEL, 0, "nonsense")
-    assert await bench.window() == 4096
+    assert await bench.prober.loaded_window(MODEL) == await bench.window() == 4096
 
 
 @pytest.mark.parametrize(("learned", "expected"), [(2000, 2000), (9000, 5000)])
 async def test_the_user_gives_way_only_to_a_smaller_learned_window(learned: int, expected: int) -> None:
-    bench = Bench(lmstudio(8192), overrides=user(window=5000, tools=False))
+    bench = Bench(catalogue(8192), overrides=user(window=5000, tools=False))
     assert await bench.window() == 5000
     bench.prober.learn(MODEL, learned, "an error")
     profile = await bench.prober.profile(MODEL)

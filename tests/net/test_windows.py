@@ -12,7 +12,7 @@ from proxy.counting.truncation import CutSeen
 from proxy.net import prober as module
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
 from proxy.net.teaching import LESSON_TTL
-from proxy.net.windows import MOST_SEEN
+from proxy.net.windows import HELD_FOR, MOST_SEEN
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio
@@ -32,24 +32,13 @@ async def probed(replies: dict[str, Any], **options: Any) -> Bench:
 
 
 async def test_a_window_that_an_error_named_expires() -> None:
-    bench = await probed(lmstudio(8192))
+    bench = await probed(NOTHING)
     bench.prober.learn(MODEL, 6000, "an error")
     bench.clock.now += LESSON_TTL - 1
     assert await bench.window() == 6000
     assert bench.prober.snapshot()["models"][MODEL]["window"]["expires_in"] == 1
     bench.clock.now += 1
-    assert await bench.window() == 8192
-    assert "expires_in" not in bench.prober.snapshot()["models"][MODEL]["window"]
-
-
-async def test_it_falls_with_the_first_larger_prompt_that_is_answered() -> None:
-    bench = await probed(NOTHING)
-    bench.prober.learn(MODEL, 4096, "an error")
-    assert bench.prober.answered(MODEL, 4096) is None
-    assert await bench.window() == 4096
-    assert bench.prober.answered(MODEL, 4097) == 4096
     assert await bench.window() is None
-    assert bench.prober.answered(MODEL, 4097) is None
 
 
 async def test_one_that_was_learned_before_anything_was_loaded_yields_to_what_is_loaded_then() -> None:
@@ -61,31 +50,25 @@ async def test_one_that_was_learned_before_anything_was_loaded_yields_to_what_is
     assert await bench.window() == 32_768
 
 
-async def test_one_that_the_loaded_instance_bears_out_falls_when_it_is_loaded_anew() -> None:
-    bench = await probed(lmstudio(None))
-    bench.prober.learn(MODEL, 6000, "an error")
-    bench.sent(lmstudio(6000))
-    bench.clock.now += TTL
-    assert await bench.window() == 6000
-    bench.sent(lmstudio(32_768))
-    bench.clock.now += TTL
-    assert await bench.window() == 32_768
-
-
-@pytest.mark.parametrize(("named", "believed"), [(6000, 6000), (65_536, 8192)])
-async def test_more_than_the_loaded_instance_says_is_not_believed_once_it_has_said_so_again(
-    named: int, believed: int
-) -> None:
+@pytest.mark.parametrize("named", [6000, 65_536])
+async def test_the_loaded_instance_is_believed_over_any_error(named: int) -> None:
     bench = await probed(lmstudio(8192))
     bench.prober.learn(MODEL, named, "an error")
-    assert await bench.window() == believed
+    assert await bench.window() == 8192
 
 
-async def test_of_a_server_that_was_away_and_tells_no_window_nothing_is_believed() -> None:
+async def test_what_the_backend_held_is_remembered_for_some_minutes() -> None:
     bench = await probed(NOTHING)
-    bench.prober.learn(MODEL, 4096, "an error")
+    assert bench.prober.windows.held(MODEL) == 0
+    for tokens in (3000, 5000, 4000):
+        bench.prober.answered(MODEL, tokens)
+    assert bench.prober.windows.held(MODEL) == 5000
+    bench.clock.now += HELD_FOR
+    assert bench.prober.windows.held(MODEL) == 0
+    bench.prober.answered(MODEL, 4000)
+    assert bench.prober.windows.held(MODEL) == 4000
     bench.prober.forget(MODEL)
-    assert await bench.window() is None
+    assert bench.prober.windows.held(MODEL) == 0
 
 
 # -- what was cut --------------------------------------------------------------------------------------
@@ -114,21 +97,11 @@ async def test_what_the_loaded_instance_says_too_is_believed_at_once_against_the
     assert await bench.window() == 2048
 
 
-async def test_against_the_loaded_instance_it_takes_two() -> None:
+async def test_against_the_loaded_instance_no_cut_is_evidence() -> None:
     bench = await probed(lmstudio(4096), overrides=user(window=16_384))
     assert bench.prober.learn_cut(MODEL, CUT) is None
-    assert await bench.window() == 16_384
-    assert bench.prober.learn_cut(MODEL, LONGER) == 2048
-    assert await bench.window() == 2048
-
-
-async def test_the_second_must_be_of_the_same_instance() -> None:
-    bench = await probed(lmstudio(4096))
-    bench.prober.learn_cut(MODEL, CUT)
-    bench.sent(lmstudio(8192))
-    bench.clock.now += TTL
-    await bench.window()
     assert bench.prober.learn_cut(MODEL, LONGER) is None
+    assert await bench.window() == 16_384
 
 
 async def test_the_second_must_come_in_time() -> None:
@@ -163,9 +136,10 @@ async def test_a_window_behind_no_cut_is_not_invented() -> None:
 # -- what was filled -----------------------------------------------------------------------------------
 
 
-async def test_an_unbounded_answer_that_ends_for_its_length_tells_the_window() -> None:
+async def test_two_unbounded_answers_that_end_for_their_length_tell_the_window() -> None:
     bench = await probed(NOTHING)
-    assert bench.prober.learn_filled(MODEL, Filled(1000, 7192)) == 8192
+    assert bench.prober.learn_filled(MODEL, Filled(1000, 7192)) is None
+    assert bench.prober.learn_filled(MODEL, Filled(1100, 7092)) == 8192
     assert (await bench.prober.profile(MODEL)).window == Fact(8192, "filled", Trust.LEARNED)
 
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typing_extensions import override
 
 from proxy.net import prober as probing
-from proxy.net.prober import FIXED_FACTOR
-from proxy.options import Options
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job
-from proxy.stages.routing import Route
-from proxy.store import open_store
-from proxy.telemetry.events import Cut, Event, WindowDisproved, WindowLearned
-from proxy.tokens.meter import Meter
 from tests.fakes import FAKES, FakeModel, GenericFake, OllamaFake, Question, Reply, VllmFake, qa, summariser
-from tests.net.probing import MODEL, TTL, Bench, lmstudio, vllm
 from tests.proxying import Proxy, running_proxy
 from tests.stages.test_counting import history, told
 
@@ -135,14 +121,16 @@ def test_a_learned_window_is_given_up_with_the_first_prompt_that_proves_it_wrong
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    with GenericFake([FakeModel("m", 16_384)], reporting(5000)) as fake, running_proxy(fake) as proxy:
-        text = "This model's maximum context length is 2048 tokens."
-        fake.fail_next(400, {"error": {"message": text, "code": "context_length_exceeded"}})
-        ask(proxy, "hello")
+    model = FakeModel("m", 2048)
+    with GenericFake([model], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        proxy.chat({"model": "m", "messages": history(31, 150), "max_tokens": 5})
         assert told(proxy)["window"]["value"] == 2048
-        ask(proxy, "REPORT")
+        model.window = model.trained_window = 16_384
+        fake.brain = lambda question: Reply(text="word " * 3000, finish="stop")
+        form = {"type": "json_object"}  # an answer that is not paused
+        proxy.chat({"model": "m", "messages": history(1, 20), "response_format": form})
         assert told(proxy)["window"] is None
-        assert "generic/m held 5002 tokens at once: the learned window of 2048 is given up" in caplog.text
+        assert "the learned window of 2048 is given up" in caplog.text
 
 
 def test_a_report_beyond_the_window_has_the_backend_asked_again() -> None:
@@ -214,143 +202,12 @@ def test_another_window_in_an_error_is_believed_at_once_and_the_backend_asked_ag
         assert told(proxy)["window"]["value"] == 2048
 
 
-# -- counting alone ------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class World:
-    """Counting before a backend that tells of itself what `bench` says; events are kept."""
-
-    bench: Bench
-    counting: Counting
-    events: list[Event] = field(default_factory=list)
-    chats: int = 0
-
-    @classmethod
-    def of(cls, replies: dict[str, Any]) -> World:
-        bench = Bench(replies)
-        store = open_store("memory://", clock=bench.clock, ttl=3600.0, max_bytes=2**20, timeout=5.0)
-        counting = Counting(meter=Meter(), store=store)
-        return cls(bench, counting)
-
-    async def answered(
-        self, words: int, prompt: int, completion: int = 2, *, finish: str = "stop", choices: int = 1
-    ) -> None:
-        """A chat of its own, of which the backend reported so many tokens."""
-        self.chats += 1
-        body = {"messages": [{"role": "user", "content": f"{self.chats} " + "word " * words}]}
-        profile = await self.bench.prober.profile(MODEL)
-        window = profile.window
-        route = Route(cast("Any", SimpleNamespace(name="backend", prober=self.bench.prober)), MODEL)
-        job = SimpleNamespace(
-            route=route,
-            key=route.key,
-            profile=profile,
-            budget=None if window is None else Options().budget(window.value),
-            journal=SimpleNamespace(tell=self.events.append, clock=self.bench.clock),
-            prompt=SimpleNamespace(
-                request=SimpleNamespace(capped=False, choices=choices, body=body),
-                links=(str(self.chats).encode(),),
-            ),
-            scope="s",
-            cut=False,
-        )
-        estimate = await self.counting.measure(route, profile, body)
-        usage = {"prompt_tokens": prompt, "completion_tokens": completion}
-        self.counting.observe(cast("Job", job), estimate, usage, finish=finish)
-
-
-NOTHING: dict[str, Any] = {"/v1/models": {"object": "list", "data": [{"id": MODEL}]}}
-
-
-@pytest.mark.anyio
-async def test_an_answer_that_filled_the_window_tells_it() -> None:
-    world = World.of(NOTHING)
-    await world.answered(20, 30, 8162, finish="length", choices=2)
-    await world.answered(20, 30, 8162, finish="stop")
-    assert await world.bench.window() is None
-    await world.answered(20, 30, 8162, finish="length")
-    assert await world.bench.window() == 8192
-    assert world.events == [WindowLearned(8192, "filled", None)]
-    await world.answered(20, 30, 9000)
-    assert await world.bench.window() is None
-    assert world.events[1:] == [WindowDisproved(8192, 9030)]
-
-
-@pytest.mark.anyio
-async def test_an_answer_that_ends_far_before_the_window_has_it_read_again() -> None:
-    world = World.of(vllm(8192))
-    assert await world.bench.window() == 8192
-    world.bench.sent(vllm(2048))
-    await world.answered(20, 30, 2018, finish="stop")
-    assert await world.bench.window() == 8192
-    await world.answered(20, 30, 2018, finish="length")
-    assert await world.bench.window() == 2048
-
-
-@pytest.mark.anyio
-async def test_where_a_window_shifts_a_long_answer_proves_nothing() -> None:
-    world = World.of(lmstudio(8192))
-    await world.bench.window()
-    world.bench.prober.learn(MODEL, 4096, "an error")
-    await world.answered(20, 30, 9000, finish="length")
-    assert await world.bench.window() == 4096
-    await world.answered(20, 5000)
-    assert await world.bench.window() == 8192
-
-
-TELLING: dict[str, Callable[[int], dict[str, Any]]] = {
-    "lmstudio": lmstudio,
-    "vllm": vllm,
-    "generic": lambda window: NOTHING,
-}
-
-STEPS = st.one_of(
-    st.tuples(st.just("report"), st.integers(1, 400), st.floats(0.01, 1.0)),
-    st.tuples(st.just("filled"), st.integers(1, 400), st.floats(0.01, 0.9)),
-    st.tuples(st.just("bounded"), st.sampled_from([64, 100, 256, 1000, 1024]), st.floats(0.01, 0.9)),
-    st.tuples(st.just("refused"), st.just(0), st.just(0.0)),
-    st.tuples(st.just("away"), st.just(0), st.just(0.0)),
-    st.tuples(st.just("later"), st.integers(1, 5000), st.just(0.0)),
-    st.tuples(st.just("larger"), st.integers(1, 50_000), st.just(0.0)),
-)
-
-
-async def step(world: World, window: int, kind: str, what: tuple[str, int, float]) -> int:
-    """Something true happens; the window as it is after it."""
-    name, number, share = what
-    prompt = max(1, int(window * share))
-    match name:
-        case "report":
-            await world.answered(number * 20, prompt)
-        case "filled" if kind != "lmstudio":
-            await world.answered(number, prompt, window - prompt, finish="length")
-        case "bounded" if prompt + number < window:
-            await world.answered(number, prompt, number, finish="length")
-        case "refused":
-            world.bench.prober.learn(MODEL, window, "an error")
-        case "away":
-            world.bench.prober.forget(MODEL)
-        case "later":
-            world.bench.clock.now += number
-        case "larger" if kind != "generic":
-            window += number
-            world.bench.sent(TELLING[kind](window))
-    return window
-
-
-@given(st.sampled_from(sorted(TELLING)), st.integers(600, 40_000), st.lists(STEPS, max_size=12))
-def test_what_is_true_never_makes_a_window_smaller(
-    kind: str, window: int, steps: list[tuple[str, int, float]]
-) -> None:
-    async def run() -> None:
-        world = World.of(TELLING[kind](window))
-        now = window
-        for what in steps:
-            now = await step(world, now, kind, what)
-        assert kind == "lmstudio" or not any(isinstance(event, Cut) for event in world.events)
-        world.bench.clock.now += TTL * FIXED_FACTOR
-        believed = await world.bench.window()
-        assert believed is None or believed >= now
-
-    asyncio.run(run())
+def test_an_answer_that_ends_far_before_the_window_has_it_read_again() -> None:
+    model = FakeModel("m", 8192)
+    brain = summariser(lambda question: Reply(text="word " * 6000, finish="stop"))
+    with VllmFake([model], brain) as fake, running_proxy(fake) as proxy:
+        ask(proxy, "hello")
+        model.window = model.trained_window = 2048
+        form = {"type": "json_object"}  # an answer that is not gone on with
+        proxy.chat({"model": "m", "messages": history(1, 20), "response_format": form})
+        assert ask(proxy, "hello").headers["x-spillway-window"] == "2048"

@@ -75,10 +75,10 @@ async def test_all_kinds_of_lessons_reach_the_others(clock: HandClock, pair: tup
     await look(clock, one, two, one)
     assert one.lessons == two.lessons
     assert one.lessons == {
-        ("m", "window"): [2048, "error", None],
+        ("m", "window"): [2048, "error"],
         ("m", "tools"): ["refused", None],
         ("m", "trailing_assistant"): ["refused", None],
-        ("ünï|", "window"): [4096, "error", None],
+        ("ünï|", "window"): [4096, "error"],
     }
 
 
@@ -92,10 +92,10 @@ async def test_the_newest_word_counts_whoever_has_it(clock: HandClock, pair: tup
     assert not two.lessons
     one.prober.learn("m", 3500, "error")
     await look(clock, two, one, two)
-    assert two.lessons == {("m", "window"): [3500, "error", None]}
+    assert two.lessons == {("m", "window"): [3500, "error"]}
     two.prober.learn("m", 3400, "error")
     await look(clock, two, one)
-    assert one.lessons == {("m", "window"): [3400, "error", None]}
+    assert one.lessons == {("m", "window"): [3400, "error"]}
 
 
 async def test_what_another_has_written_over_is_written_once_more(
@@ -168,4 +168,4 @@ async def test_what_is_malformed_in_the_store_is_left_out(
     await look(clock, one)
     await put(written[0], state)
     await look(clock, two, one, two)
-    assert two.lessons == one.lessons == {("m", "window"): [2048, "error", None]}
+    assert two.lessons == one.lessons == {("m", "window"): [2048, "error"]}

@@ -47,14 +47,26 @@ def believed(proxy: Proxy) -> int | None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("window", [2048, 3072, 4096])
-def test_the_first_answer_that_fills_the_window_goes_on_and_tells_it(window: int, stream: bool) -> None:
+def test_answers_that_fill_the_window_go_on_and_two_of_them_tell_it(window: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST + window))
     with GenericFake([FakeModel("m", window)], brain) as fake, running_proxy(fake) as proxy:
-        for _ in range(2):
-            text, finish, _ = asked(proxy, stream=stream)
-            assert (text, finish) == (words(1, LAST + window), "stop")
-            assert believed(proxy) == window
+        for text in ("go", "go on then " * 12):
+            said, finish, _ = asked(proxy, stream=stream, text=text)
+            assert (said, finish) == (words(1, LAST + window), "stop")
             assert fake.overflows == 0
+        assert believed(proxy) == window
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_bound_that_ends_an_answer_near_a_usual_window_is_none(stream: bool) -> None:
+    """The bound and the prompt make 2,048 together, by chance."""
+    brain = summariser(walk(last=LAST))
+    with CappedFake([FakeModel("m", 32_768)], brain) as fake, running_proxy(fake) as proxy:
+        fake.cap = 2048 - fake.count({"model": "m", "messages": [{"role": "user", "content": "go"}]})
+        for text in ("go", "go", "go on then, if you please " * 5):
+            said, finish, _ = asked(proxy, stream=stream, text=text)
+            assert (said, finish) == (words(1, LAST), "stop")
+            assert believed(proxy) is None
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -1,0 +1,219 @@
+"""What an error teaches of a model, through HTTP: nothing that the client wrote or the request could not prove."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.backends.test_overflow import CASES, error
+from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, OllamaFake, VllmFake, qa, summariser
+from tests.proxying import Proxy, running_proxy
+from tests.stages.test_counting import history, told
+
+WINDOW = 16_384
+FALSE_WINDOW = "maximum context length is 1000 tokens"
+NO_TOOLS = "m does not support tools"
+NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+SHORT = [{"role": "user", "content": "hello"}]
+LONG = history(21, 150)
+"""More than 3,000 tokens: they would exceed a window of 1,000, not the one that there is."""
+
+
+def of_vllm(text: str) -> tuple[dict[str, Any], int, Any]:
+    """A parameter of the wrong type, as pydantic repeats it in vLLM's error."""
+    found = {
+        "type": "float_parsing",
+        "loc": ("body", "temperature"),
+        "msg": "Input should be a valid number, unable to parse string as a number",
+        "input": text,
+    }
+    message = f"1 validation error:\n  {found}\n\n  POST /v1/chat/completions [{found}]"
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+    return {"temperature": text}, 400, {"error": error}
+
+
+def of_llamacpp(text: str) -> tuple[dict[str, Any], int, Any]:
+    message = f'response_format type must be one of "text" or "json_object", but got: {text}'
+    error = {"code": 400, "message": message, "type": "invalid_request_error"}
+    return {"response_format": {"type": text}}, 400, {"error": error}
+
+
+def of_ollama(text: str) -> tuple[dict[str, Any], int, Any]:
+    message = f'invalid reasoning value: \'{text}\' (must be "high", "medium", "low", "max", or "none")'
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return {"reasoning_effort": text}, 400, {"error": error}
+
+
+def of_lmstudio(text: str) -> tuple[dict[str, Any], int, Any]:
+    return (
+        {"tool_choice": text},
+        400,
+        {"error": f"Invalid tool_choice: '{text}'. Supported: none, auto, required"},
+    )
+
+
+def of_openrouter(text: str) -> tuple[dict[str, Any], int, Any]:
+    """A provider's error, as JSON inside a string."""
+    fields, _, raw = of_vllm(text)
+    error = {"message": "Provider returned error", "code": 400, "metadata": {"raw": json.dumps(raw)}}
+    return fields, 400, {"error": error}
+
+
+def of_unknown_field(text: str) -> tuple[dict[str, Any], int, Any]:
+    return (
+        {text: 1},
+        422,
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", text], "msg": "Extra inputs"}]},
+    )
+
+
+ECHOES = {
+    "vllm": of_vllm,
+    "llamacpp": of_llamacpp,
+    "ollama": of_ollama,
+    "lmstudio": of_lmstudio,
+    "openrouter": of_openrouter,
+    "generic": of_unknown_field,
+}
+
+HONEST = {
+    "answer's bound": "max_tokens: 48000 > 32000, which is the maximum allowed number of output tokens for m",
+    "answer's limit": "max_completion_tokens: number of tokens exceeds the limit of 1000",
+    "output tokens": "Requested output tokens exceeds the limit of 1000 tokens",
+    "thinking": "thinking.budget_tokens: 4000 tokens exceeds the limit of 1000",
+    "image": "The image has 4200 tokens, which exceeds the limit of 1000 tokens per image",
+    "logit bias": "logit_bias: number of tokens exceeds the limit of 300",
+    "logit bias, in words": "logit_bias holds too many tokens",
+}
+"""Limits of something else than the prompt."""
+
+
+def chat(proxy: Proxy, messages: list[dict[str, Any]], **fields: Any) -> httpx.Response:
+    return proxy.chat({"model": "m", "messages": messages, "max_tokens": 5, **fields})
+
+
+def refuse(fake: FakeBackend, status: int, body: Any) -> None:
+    """Answer every request with this from now on."""
+    fake.fail_next(status, body, times=20)
+
+
+def believed(proxy: Proxy) -> tuple[Any, Any]:
+    """Window and tools."""
+    known = told(proxy)
+    return known["window"] and known["window"]["value"], known["tools"] and known["tools"]["value"]
+
+
+@pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("text", [FALSE_WINDOW, NO_TOOLS, NO_PARSER])
+@pytest.mark.parametrize("kind", sorted(ECHOES))
+def test_what_an_error_repeats_of_the_request_teaches_nothing(
+    kind: str, text: str, stream: bool, messages: list[dict[str, Any]]
+) -> None:
+    fields, status, body = ECHOES[kind](text)
+    with FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        chat(proxy, SHORT)
+        before = believed(proxy)
+        refuse(fake, status, body)
+        sent = len(fake.chats())
+        answer = chat(proxy, messages, stream=stream, tools=[TOOL], **fields)
+        assert answer.status_code == status
+        assert len(fake.chats()) == sent + 1
+        assert believed(proxy) == before
+
+
+@pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("kind", ["generic", "openrouter", "vllm"])
+def test_a_limit_of_something_else_is_no_window(kind: str, name: str, messages: list[dict[str, Any]]) -> None:
+    error = {"error": {"message": HONEST[name], "type": "BadRequestError", "code": 400}}
+    with FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        chat(proxy, SHORT)
+        before = believed(proxy)
+        refuse(fake, 400, error)
+        answer = chat(proxy, messages)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, HONEST[name])
+        assert believed(proxy) == before
+
+
+def context_error(window: int) -> Any:
+    text = f"This model's maximum context length is {window} tokens. However, your prompt is longer."
+    return {"error": {"message": text, "code": "context_length_exceeded"}}
+
+
+def test_a_window_that_the_prompt_could_not_exceed_is_not_believed() -> None:
+    with GenericFake([FakeModel("m", WINDOW)], qa()) as fake, running_proxy(fake) as proxy:
+        refuse(fake, 400, context_error(4096))
+        assert chat(proxy, SHORT).json() == context_error(4096)
+        assert believed(proxy)[0] is None
+
+
+@pytest.mark.parametrize("kind", ["vllm", "llamacpp", "ollama", "lmstudio"])
+def test_less_than_the_loaded_instance_reports_is_not_believed(kind: str) -> None:
+    with FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        chat(proxy, SHORT)
+        refuse(fake, 400, context_error(1000))
+        assert chat(proxy, LONG).status_code == 400
+        assert believed(proxy)[0] == WINDOW
+
+
+def test_less_than_was_just_answered_holds_for_one_request_alone() -> None:
+    """A router may have sent it to a smaller model, but what others get was answered a moment ago."""
+    with GenericFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        chat(proxy, LONG)
+        fake.fail_next(400, context_error(2048))
+        assert chat(proxy, LONG).status_code == 200
+        assert believed(proxy)[0] is None
+
+
+def test_an_error_that_was_pasted_into_the_conversation_is_survived_and_teaches_nothing() -> None:
+    pasted = [{"role": "user", "content": f"I get: {json.dumps(context_error(2048))}"}]
+    messages = [*pasted, {"role": "assistant", "content": "I see."}, *LONG]
+    with GenericFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(400, context_error(2048))
+        assert chat(proxy, messages).status_code == 200
+        assert believed(proxy)[0] is None
+
+
+OVERFLOWS = {name: case for name, case in CASES.items() if case[0] >= 400 and 512 < (case[2] or 0) <= 4096}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_an_honest_overflow_teaches_the_window_and_is_survived(name: str, stream: bool) -> None:
+    status, body, window, _ = OVERFLOWS[name]
+    assert window is not None
+    with GenericFake([FakeModel("m", window)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(status, json.dumps(body).encode())
+        assert chat(proxy, LONG, stream=stream).status_code == 200
+        assert believed(proxy)[0] == window
+        assert fake.overflows == 0
+
+
+@pytest.mark.parametrize(
+    ("fake", "text"),
+    [
+        (OllamaFake([FakeModel("m", WINDOW)], qa()), NO_TOOLS),
+        (VllmFake([FakeModel("m", WINDOW)], qa()), NO_PARSER),
+    ],
+)
+def test_an_honest_refusal_of_tools_is_learned(fake: FakeBackend, text: str) -> None:
+    with fake, running_proxy(fake) as proxy:
+        fake.fail_next(400, error(text))
+        answer = chat(proxy, SHORT, tools=[TOOL])
+        assert (answer.status_code, answer.headers["x-spillway-tools"]) == (200, "emulated")
+        assert believed(proxy)[1] is False
+
+
+def test_a_refusal_of_tools_that_was_pasted_into_the_conversation_holds_for_it_alone() -> None:
+    pasted = [{"role": "user", "content": f"It says: {NO_TOOLS}"}]
+    with OllamaFake([FakeModel("m", WINDOW)], qa()) as fake, running_proxy(fake) as proxy:
+        chat(proxy, SHORT)
+        before = believed(proxy)
+        fake.fail_next(400, error(NO_TOOLS))
+        assert chat(proxy, pasted, tools=[TOOL]).headers["x-spillway-tools"] == "emulated"
+        assert believed(proxy) == before
