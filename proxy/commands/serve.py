@@ -6,13 +6,18 @@ import asyncio
 import gc
 import logging
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.routes import Application
 from proxy.app import create_app
 from proxy.commands.running import LISTENING
 from proxy.errors import SettingError
 from proxy.net.discovery import Discovered, discover_all
+from proxy.net.tasks import spawn
 from proxy.net.transport import open_transport
 from proxy.server import Limits, Server, within_files
 from proxy.settings import BackendSetting, Settings
@@ -22,6 +27,13 @@ _NOTHING_FOUND = (
     "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
     "vLLM 8000); start one, or name one with --backend URL or SPILLWAY_BACKENDS"
 )
+
+_DEMO_NOTE = (
+    "No backend answers on the usual ports, so the built-in DEMO model is served (4k window, scripted answers).\n"
+    "For real use start LM Studio, Ollama, llama.cpp or vLLM, which is found within seconds; or give --backend URL."
+)
+DISCOVERY_INTERVAL = 2.0
+"""Seconds between two looks for backends while the demo is served."""
 
 
 def serve(settings: Settings) -> int:
@@ -52,23 +64,47 @@ def uvicorn_run(main: object) -> int:
     return int(uvloop.run(main))  # type: ignore[arg-type]  # a coroutine, see serve
 
 
-async def _serve(settings: Settings) -> int:
+class _Replaceable:
+    """An ASGI application in whose place another may be put; the server starts and stops the first."""
+
+    def __init__(self, first: Application) -> None:
+        self._first = self.current = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._first if scope["type"] == "lifespan" else self.current)(scope, receive, send)
+
+
+async def _replace_demo(app: _Replaceable, settings: Settings) -> None:
+    """Look for backends until one answers, and serve those found in place of the demo, until cancelled."""
+    while not (found := await _discovered(settings)):  # noqa: ASYNC110 - a program that starts sets no event
+        await asyncio.sleep(DISCOVERY_INTERVAL)
+    real = create_app(_with(settings, found))
+    async with real.lifespan(real):
+        app.current = real
+        _say(f"{_found_note(found)} The demo is off.")
+        await asyncio.Event().wait()
+
+
+async def _serve(configured: Settings) -> int:
     async with AsyncExitStack() as stack:
-        settings, note = await with_backends(settings, stack)
+        settings, note = await with_backends(configured, stack)
         if settings.workers > 1:
             from proxy.commands.workers import serve_with_workers  # noqa: PLC0415 - multiprocessing is for these alone
 
             return await serve_with_workers(
                 settings, partial(_ready, settings.host, note=note, watched=False)
             )
+        app = _Replaceable(create_app(settings))
         server = Server(
-            create_app(settings),
+            app,
             host=settings.host,
             port=settings.port,
             limits=within_files(limits_of(settings)),
             graceful=settings.graceful_timeout,
             started=partial(_ready, settings.host, note=note),
         )
+        if note == _DEMO_NOTE:
+            spawn(_replace_demo(app, configured), name="discovery")
         await server.serve()
         return 0 if server.started else 1
 
@@ -81,26 +117,29 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
     """
     if settings.backends:
         return settings, ""
-    async with open_transport(connect_timeout=1.0, read_timeout=5.0) as transport:
-        found = await discover_all(transport, settings.discover)
-    if found:
-        note = "Found " + ", ".join(f"{each.kind} at {each.url}" for each in found) + "."
-        return settings.model_copy(update={"backends": tuple(map(_backend, found))}), note
+    if found := await _discovered(settings):
+        return _with(settings, found), _found_note(found)
     if not settings.demo:
         raise SettingError(_NOTHING_FOUND)
     from proxy.demo import serve_demo  # noqa: PLC0415 - only who has no backend needs it
 
     url = await stack.enter_async_context(serve_demo())
-    note = (
-        "No backend answers on the usual ports, so the built-in DEMO model is served (4k window, scripted answers).\n"
-        "For real use start LM Studio, Ollama, llama.cpp or vLLM, or give --backend URL, and start again."
-    )
     demo = BackendSetting(url=url, name="demo", kind="llamacpp")
-    return settings.model_copy(update={"backends": (demo,)}), note
+    return settings.model_copy(update={"backends": (demo,)}), _DEMO_NOTE
 
 
-def _backend(found: Discovered) -> BackendSetting:
-    return BackendSetting.model_validate({"url": found.url, "name": found.kind, "kind": found.kind})
+async def _discovered(settings: Settings) -> list[Discovered]:
+    async with open_transport(connect_timeout=1.0, read_timeout=5.0) as transport:
+        return await discover_all(transport, settings.discover)
+
+
+def _with(settings: Settings, found: Sequence[Discovered]) -> Settings:
+    backends = [{"url": each.url, "name": each.kind, "kind": each.kind} for each in found]
+    return settings.model_copy(update={"backends": tuple(map(BackendSetting.model_validate, backends))})
+
+
+def _found_note(found: Sequence[Discovered]) -> str:
+    return "Found " + ", ".join(f"{each.kind} at {each.url}" for each in found) + "."
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -20,6 +20,10 @@ from proxy.demo.engine import MODEL, WINDOW, generate, measure
 PACE = 0.004
 """Seconds per token: an answer longer than the window takes half a minute, so that one can watch."""
 DESCRIPTION = f"Spillway's built-in demo: a script with a window of {WINDOW:,} tokens, no language model"
+_OTHER_MODEL = (
+    f"No backend was found yet, and the demo serves {MODEL} only. Start LM Studio, Ollama, llama-server or vLLM, which is "
+    "found within seconds, or start Spillway with --backend URL."
+)
 DONE = b"data: [DONE]\n\n"
 
 
@@ -28,6 +32,8 @@ def create_demo(*, pace: float = PACE) -> Starlette:
 
     async def chat(request: Request) -> Response:
         body = await _body(request)
+        if body.get("model") not in (None, "", MODEL):
+            raise wire.RequestRefused(404, wire.error(404, _OTHER_MODEL, code="model_not_found"))
         answer = generate(body)
         if body.get("stream") is not True:
             return _json(completion(answer))

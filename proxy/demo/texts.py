@@ -12,9 +12,8 @@ _ABOUT = (
     "middle of an answer, Spillway pauses, makes room, and lets the model go on in the same stream."
 )
 _REAL = (
-    "To talk to a real model, start LM Studio, Ollama, llama-server or vLLM on this machine and start Spillway "
-    'again. Or name one: SPILLWAY_BACKENDS=\'[{"url": "http://127.0.0.1:11434"}]\'. As soon as there is one, '
-    "this demo is switched off."
+    "To talk to a real model, start LM Studio, Ollama, llama-server or vLLM on this machine: it is found within "
+    'seconds, and this demo is off. Or name one: SPILLWAY_BACKENDS=\'[{"url": "http://127.0.0.1:11434"}]\'.'
 )
 _WINDOW = (
     "A request that would fill more than 80% of the window is shortened to about half of it before it is sent, "

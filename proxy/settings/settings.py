@@ -218,7 +218,7 @@ class Settings(BaseSettings):
     )
     grace: float = Field(2.0, ge=0, description="Seconds before a waiting stream is opened with a heartbeat.")
     heartbeat: float = Field(10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
-    demo: bool = Field(True, description="Serve the built-in demo model when no backend is found.")
+    demo: bool = Field(True, description="Serve the built-in demo model until a backend is found.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severity logged."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import httpx
 
 from benchmarks.process import Running, running
 from proxy.commands.running import LISTENING
-from tests.fakes import FakeModel, LlamaCppFake
+from tests.fakes import FakeModel, LlamaCppFake, scripted
+from tests.fakes.waiting import wait_until
 
 LATER = {
     "fastapi",
@@ -68,3 +70,32 @@ def test_help_imports_nothing_but_the_parser() -> None:
     assert (
         not {"asyncio", "httpx", "pydantic", "starlette", "uvicorn", "proxy.app", "proxy.settings"} & modules
     )
+
+
+def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path) -> None:
+    host = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.77"  # where nobody else listens
+    options = {"SPILLWAY_DISCOVER": host, "SPILLWAY_STORE": "memory://"}
+    hello = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}
+    with running(
+        [sys.executable, "-m", "proxy", "serve", "--port", "0"], tmp_path / "log", options
+    ) as server:
+        root = server.wait_for(LISTENING).rpartition(LISTENING)[2].strip().removesuffix("/v1")
+        with httpx.Client(base_url=root, timeout=60, trust_env=False) as client:
+
+            def models() -> list[str]:
+                return [model["id"] for model in client.get("/v1/models").json()["data"]]
+
+            assert models() == ["spillway-demo"]
+            for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"):
+                body = {"model": "m", "input": "hello"} if path == "/v1/responses" else hello
+                refused = client.post(path, json=body)
+                assert (refused.status_code, "the demo serves spillway-demo only" in refused.text) == (
+                    404,
+                    True,
+                )
+            assert (
+                client.post("/v1/chat/completions", json=hello).json()["error"]["code"] == "model_not_found"
+            )
+            with LlamaCppFake([FakeModel("m", 4096)], scripted(["real"]), place=(host, 1234)):
+                wait_until(lambda: models() == ["m"])
+                assert "real" in client.post("/v1/chat/completions", json=hello).text

@@ -57,6 +57,8 @@ class HttpFake:
     """Density of the tokenizer: letters per token."""
     keep_alive: float = 75.0
     """Seconds an idle connection is kept open."""
+    place: tuple[str, int] = ("127.0.0.1", 0)
+    """Address and port; 0 picks a free one."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class HttpFake:
         self.routes: dict[str, Handler] = {}
         self.prefix_routes: dict[str, Handler] = {}
         self.add_routes()
-        self.server = BackgroundServer(self._serve, keep_alive=self.keep_alive)
+        self.server = BackgroundServer(self._serve, keep_alive=self.keep_alive, place=self.place)
 
     # What a kind fills in
 

@@ -40,7 +40,9 @@ class BackgroundServer:
     tests start hundreds of servers.
     """
 
-    def __init__(self, app: App, *, keep_alive: float = 75.0) -> None:
+    def __init__(
+        self, app: App, *, keep_alive: float = 75.0, place: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self._config = Config(
             cast("Any", app),
             http=_Protocol,
@@ -52,7 +54,7 @@ class BackgroundServer:
             access_log=False,
             timeout_keep_alive=cast("int", keep_alive),
         )
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._socket = socket.create_server(place, backlog=1024)
         self.port: int = self._socket.getsockname()[1]
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
