@@ -134,12 +134,16 @@ async def _discovered(settings: Settings) -> list[Discovered]:
 
 
 def _with(settings: Settings, found: Sequence[Discovered]) -> Settings:
-    backends = [{"url": each.url, "name": each.kind, "kind": each.kind} for each in found]
+    backends = [{"url": each.url, "name": each.name, "kind": each.kind} for each in found]
     return settings.model_copy(update={"backends": tuple(map(BackendSetting.model_validate, backends))})
 
 
 def _found_note(found: Sequence[Discovered]) -> str:
-    return "Found " + ", ".join(f"{each.kind} at {each.url}" for each in found) + "."
+    return (
+        "Found "
+        + ", ".join(f"{each.name or 'a server that wants a key'} at {each.url}" for each in found)
+        + "."
+    )
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -96,6 +96,7 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
             assert (
                 client.post("/v1/chat/completions", json=hello).json()["error"]["code"] == "model_not_found"
             )
-            with LlamaCppFake([FakeModel("m", 4096)], scripted(["real"]), place=(host, 1234)):
+            with LlamaCppFake([FakeModel("m", 4096)], scripted(["real"]), api_key="key", place=(host, 1234)):
+                client.headers["authorization"] = "Bearer key"
                 wait_until(lambda: models() == ["m"])
                 assert "real" in client.post("/v1/chat/completions", json=hello).text

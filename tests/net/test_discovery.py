@@ -63,6 +63,7 @@ async def test_nothing_is_found_where_nothing_is() -> None:
         {"/v1/models": {"object": "list", "data": "none"}},
         {"*": Reply(503, {"error": {"message": "busy"}})},
         {"*": Reply(500, [])},
+        {"*": Reply(401, {"timestamp": 1, "status": 401, "error": "Unauthorized", "path": "/v1/models"})},
     ],
 )
 async def test_another_program_is_not_taken_for_a_backend(server: dict[str, Any]) -> None:
@@ -80,6 +81,13 @@ async def test_the_kind_is_told_by_shape_and_not_by_port() -> None:
     assert await discover(transport, ports=(10, 9)) == [
         Discovered("llamacpp", "http://127.0.0.1:10"),
         Discovered("vllm", "http://127.0.0.1:9"),
+    ]
+
+
+@pytest.mark.parametrize("error", ["Unauthorized", {"message": "Invalid API Key", "code": 401}])
+async def test_a_server_that_wants_a_key_is_found(error: Any) -> None:
+    assert await discover(machine({8080: {"*": Reply(401, {"error": error})}})) == [
+        Discovered("auto", "http://127.0.0.1:8080")
     ]
 
 

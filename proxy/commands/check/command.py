@@ -128,7 +128,7 @@ def _facts(profile: ModelProfile) -> dict[str, Any]:
 
 async def _found(transport: httpx.AsyncBaseTransport, settings: Settings) -> tuple[BackendSetting, ...]:
     found = await discover_all(transport, settings.discover)
-    return tuple(BackendSetting(url=each.url, name=each.kind) for each in found)
+    return tuple(BackendSetting(url=each.url, name=each.name) for each in found)
 
 
 async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
