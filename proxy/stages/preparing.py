@@ -119,9 +119,14 @@ class Preparer:
             await self._prepare(job, emulate=False)
 
     async def load(self, job: Job) -> None:
-        """Load the model that a job is about to be sent to, if it is not loaded, and prepare the job for its true window."""
-        if job.profile.provisional:
-            before = job.profile.window
+        """Load the model that a job is about to be sent to, and prepare the job for its true window.
+
+        Not where it is loaded, nor where a window is known, leaves room, and is enforced by an error: llama-swap tells
+        clients of the loading.
+        """
+        before, backend = job.profile.window, job.known_backend
+        cuts = backend is not None and backend.shifts_silently
+        if job.profile.provisional and (before is None or cuts or job.is_due):
             job.profile = await job.route.profile(job.asked.body, load=True)
             window = job.profile.window
             if window is not None and (before is None or before.value != window.value):

@@ -214,6 +214,7 @@ def test_a_prompt_that_is_refused_after_the_loading_was_told_of(swap: LlamaSwapF
     """The refusal stands in the open stream without a frame around it; the stream ends in good order, and the next
     one, of a model that is loaded now, is refused in a way that teaches."""
     swap.send_loading_state = True
+    swap.entries["untold"].context = 100_000
     with running_proxy(swap) as proxy:
         history = [{"role": "user", "content": f"Some words on topic {n}. " * 60} for n in range(12)]
         asked = {"model": "untold", "stream": True, "messages": history}
