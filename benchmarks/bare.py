@@ -1,49 +1,64 @@
-"""The least that a pass-through in Python can be: ASGI without a framework, on the HTTP client that Spillway uses.
+"""The least that a pass-through in Python can be: ASGI without a framework, on aiohttp's client.
 
 What Spillway costs above this is the price of watching; uvicorn benchmarks.bare:app  with UPSTREAM=http://127.0.0.1:8080
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import cast
 
-import httpx
+import aiohttp
 from starlette.types import Receive, Scope, Send
 
-from proxy.net.tasks import spawn
-from proxy.net.transport import HttpTransport, build_request, open_transport
-
-UPSTREAM = httpx.URL(os.environ.get("UPSTREAM", "http://127.0.0.1:8080"))  # noqa: TID251 - a program of its own
+UPSTREAM = os.environ.get("UPSTREAM", "http://127.0.0.1:8080")  # noqa: TID251 - a program of its own
 
 
 class Bare:
-    """Hands every request on and every answer back, piece by piece."""
+    """Passes every request on and every answer back, piece by piece."""
 
     def __init__(self) -> None:
-        self._transport: HttpTransport | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            response = await self._sent_on(scope, await _body(receive))
-            await _relay(response, receive, send)
+            await self._relay(scope, await _body(receive), receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with open_transport(connect_timeout=10, read_timeout=900) as self._transport:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1.0)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as self._session:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _sent_on(self, scope: Scope, body: bytes) -> httpx.Response:
-        assert self._transport is not None
-        headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
-        return await self._transport.handle_async_request(
-            build_request(scope["method"], UPSTREAM, headers, body, target=scope["raw_path"])
-        )
+    async def _relay(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        assert self._session is not None
+        headers = [(name.decode(), value.decode()) for name, value in scope["headers"] if name != b"host"]
+        url = UPSTREAM + scope["raw_path"].decode()
+        async with self._session.request(scope["method"], url, headers=headers, data=body) as response:
+
+            async def close_when_gone() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                response.close()
+
+            async with asyncio.TaskGroup() as group:
+                watcher = group.create_task(close_when_gone())
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": response.status,
+                        "headers": response.raw_headers,
+                    }
+                )
+                async for data in response.content.iter_any():
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                watcher.cancel()
 
 
 async def _body(receive: Receive) -> bytes:
@@ -53,26 +68,6 @@ async def _body(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(parts)
-
-
-async def _relay(response: httpx.Response, receive: Receive, send: Send) -> None:
-    async def close_when_gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        await response.aclose()
-
-    watcher = spawn(close_when_gone(), name="client-watch")
-    try:
-        head = {"status": response.status_code, "headers": response.headers.raw}
-        await send({"type": "http.response.start", **head})
-        async for data in cast("httpx.AsyncByteStream", response.stream):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-    except httpx.TransportError:
-        return  # the server closes the connection of an answer that was not ended
-    finally:
-        watcher.cancel()
-        await response.aclose()
 
 
 app = Bare()

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -25,10 +26,9 @@ from proxy.net.credentials import OwnKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header
 from proxy.net.prober import Prober
-from proxy.net.proxied import ProxiedTransport
 from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all, spawn
-from proxy.net.transport import open_transport
+from proxy.net.transport import HttpTransport, TransportByOrigin
 from proxy.net.upstream import Upstream
 from proxy.net.windows import LastLoaded
 from proxy.options import Options
@@ -97,7 +97,6 @@ def create_app(
         settings.backends,
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
-        send_timeout=settings.send_timeout,
     )
     kept = store or open_store(
         settings.store,
@@ -119,35 +118,28 @@ def create_app(
 
 
 def open_wire(
-    backends: Sequence[BackendSetting],
-    *,
-    connect_timeout: float,
-    read_timeout: float,
-    send_timeout: float = 300.0,
+    backends: Sequence[BackendSetting], *, connect_timeout: float, read_timeout: float
 ) -> httpx.AsyncBaseTransport:
-    """The transport towards these backends: the fast one, and through a proxy where the environment names one.
+    """Open the transport towards these backends, through the HTTP proxies that the environment names for them.
 
     Raises:
         SettingError: a proxy that can't be used.
     """
-    direct = open_transport(
-        connect_timeout=connect_timeout, read_timeout=read_timeout, send_timeout=send_timeout
-    )
-    proxied = [(each, proxy) for each in backends if (proxy := proxy_for(each.url)) is not None]
-    if not proxied:
-        return direct
-    proxies = {backend.url: proxy for backend, proxy in proxied}
-    try:
-        wire = ProxiedTransport(direct, proxies, connect_timeout=connect_timeout, read_timeout=read_timeout)
-    except ImportError:
-        raise SettingError("a SOCKS proxy needs the package socksio: pip install 'httpx[socks]'") from None
-    except (ValueError, httpx.InvalidURL) as error:
-        raise SettingError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY can't be used: {error}") from None
-    for backend, proxy in proxied:
-        _log.info(
-            "backend %s is reached through the proxy at %s", backend.name, httpx.URL(proxy).netloc.decode()
-        )
-    return wire
+    open_ = partial(HttpTransport, connect_timeout=connect_timeout, read_timeout=read_timeout)
+    transports = dict[str, HttpTransport]()
+    for backend in backends:
+        proxy, secure = proxy_for(backend.url), backend.url.startswith("https:")
+        if proxy is None and not secure:
+            continue
+        try:
+            transports[backend.url] = open_(proxy=proxy, reuse=secure)
+        except (ValueError, httpx.InvalidURL) as error:
+            raise SettingError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY can't be used: {error}") from None
+        if proxy is not None:
+            place = httpx.URL(proxy).netloc.decode()
+            _log.info("backend %s is reached through the proxy at %s", backend.name, place)
+    default = open_()
+    return TransportByOrigin(default, transports) if transports else default
 
 
 def _lifespan(

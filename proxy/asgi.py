@@ -24,15 +24,6 @@ class Client(Protocol):
         """Send the whole answer, for which ASGI takes two messages."""
         ...
 
-    @property
-    def ready(self) -> bool:
-        """Whether a piece of the answer's body can be pushed: its head is out, and the client reads."""
-        ...
-
-    def push(self, data: bytes) -> None:
-        """Send a piece of the answer's body at once, without a turn of a task; only while it is `ready`."""
-        ...
-
     def when_gone(self, call: Callable[[], None] | None) -> None:
         """Call this when the client leaves before it has its answer; None: nothing any more. The body must be in, or be taken.
 

@@ -337,16 +337,6 @@ class Exchange:
         """Send a piece of the body. No coroutine of its own: this runs for every chunk."""
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    def push(self, data: bytes) -> None:
-        """Send a piece of the body at once; only while it is `ready`."""
-        assert self._client is not None
-        self._client.push(data)
-
-    @property
-    def ready(self) -> bool:
-        """Whether a piece of the body need not wait; never where the server is not Spillway's own."""
-        return self._client is not None and self._client.ready
-
     async def end(self) -> None:
         """End the body."""
         self.ended = True

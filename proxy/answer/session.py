@@ -97,16 +97,6 @@ class StreamSession:
         self.answer.role_said = True
         self._outlet.renaming = True
 
-    def passed(self, data: bytes) -> bytes | None:
-        """Take in one more frame like those before, far from the pause point; what the client gets for it.
-
-        A short cut for `handle(ChunkReceived(data))`, of which it is the most frequent outcome. None: it has to be handled.
-        """
-        text = self._outlet.template.read(data)
-        if text is None or self._inlet.splitter.held or self.state is not State.RELAYING:
-            return None
-        return self._alike.one(data, text)
-
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
 

@@ -18,7 +18,7 @@ from proxy.commands.running import LISTENING
 from proxy.errors import SettingError
 from proxy.net.discovery import Discovered, discover_all
 from proxy.net.tasks import spawn
-from proxy.net.transport import open_transport
+from proxy.net.transport import HttpTransport
 from proxy.server import Limits, Server, within_files
 from proxy.settings import BackendSetting, Settings
 from proxy.telemetry.log import FORMAT, OneLine
@@ -129,7 +129,7 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
 
 
 async def _discovered(settings: Settings) -> list[Discovered]:
-    async with open_transport(connect_timeout=1.0, read_timeout=5.0) as transport:
+    async with HttpTransport(connect_timeout=1.0, read_timeout=5.0) as transport:
         return await discover_all(transport, settings.discover)
 
 

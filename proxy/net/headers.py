@@ -10,7 +10,6 @@ import httpx
 
 from proxy.net.credentials import OwnKeys, is_credential
 from proxy.net.inflate import UNDONE
-from proxy.net.response import raw_headers
 from proxy.wire.headers import Remembered
 from proxy.wire.memo import Memo
 
@@ -162,7 +161,7 @@ def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ())
 
 def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> list[Header]:
     """The headers of a backend's response as the client may see them."""
-    return response_headers(raw_headers(response), drop=drop)
+    return response_headers(response.headers.raw, drop=drop)
 
 
 def _name_downstream(raw: bytes) -> bytes:

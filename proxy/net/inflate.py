@@ -12,7 +12,6 @@ import httpx
 from typing_extensions import override
 
 from proxy.errors import BadRequest, BodyTooLarge
-from proxy.net.response import header_of
 
 UNDONE = frozenset({"gzip", "x-gzip", "deflate"})
 """Encodings that can be undone, each of them alone."""
@@ -114,7 +113,7 @@ def undone(body: bytes, encoding: str, limit: int) -> bytes | None:
 
 def encoding_of(response: httpx.Response) -> str:
     """The content-encoding, in lower case; empty for none."""
-    encoding = header_of(response, "content-encoding").strip().lower()
+    encoding = response.headers.get("content-encoding", "").strip().lower()
     return "" if encoding == "identity" else encoding
 
 

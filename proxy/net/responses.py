@@ -9,7 +9,6 @@ import httpx
 
 from proxy.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
 from proxy.net.inflate import UNDONE, Undecodable, encoding_of, undone
-from proxy.net.response import Divertible, header_of
 from proxy.wire.jsontext import dumps
 
 ERROR_BYTES = 256 * 1024
@@ -24,12 +23,14 @@ _PLAIN = (b"{", b"[")
 
 def is_event_stream(response: httpx.Response) -> bool:
     """Whether the backend streams an answer, rather than telling an error."""
-    return response.status_code == 200 and header_of(response, "content-type").startswith("text/event-stream")
+    return response.status_code == 200 and response.headers.get("content-type", "").startswith(
+        "text/event-stream"
+    )
 
 
 def retry_after(response: httpx.Response) -> int | None:
     """Seconds after which the backend wants to be asked again; None: it names none. A date counts as years away."""
-    value = header_of(response, "retry-after").strip()
+    value = str(response.headers.get("retry-after", "")).strip()
     if not value:
         return None
     return int(value[:9]) if value.isdecimal() else 10**9
@@ -42,18 +43,10 @@ async def body_of(response: httpx.Response, limit: int) -> bytes:
         UpstreamTooLarge: it has more than `limit` bytes.
         UpstreamUnavailable, UpstreamTimeout: it broke off.
     """
-    stream = response.stream
-    if isinstance(stream, Divertible):
-        try:
-            whole = await stream.whole(limit)
-        except httpx.TransportError as error:
-            raise _lost(error) from None
-    else:
-        body = bytearray()
-        whole = bytes(body) if await _take(response, body, limit) else None
-    if whole is None:
+    body = bytearray()
+    if not await _take(response, body, limit):
         raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
-    return whole
+    return bytes(body)
 
 
 async def error_of(response: httpx.Response) -> bytes:

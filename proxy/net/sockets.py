@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
-from functools import partial
 
 _POLLRDHUP = getattr(select, "POLLRDHUP", None)  # Linux
 
@@ -16,18 +14,3 @@ def hung_up(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, _POLLRDHUP)
     return bool(poll.poll(0))
-
-
-if hasattr(select, "poll"):
-
-    def readable(fd: int) -> Callable[[], object]:
-        """Tells, whenever it is called, whether something has arrived, or the other side has closed."""
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return partial(poll.poll, 0)
-
-else:  # Windows, where select takes any socket; elsewhere none above 1023
-
-    def readable(fd: int) -> Callable[[], object]:
-        """Tells, whenever it is called, whether something has arrived, or the other side has closed."""
-        return lambda: select.select([fd], [], [], 0)[0]

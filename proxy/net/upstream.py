@@ -12,12 +12,13 @@ import httpx
 from proxy.backends.base import Backend, Listed
 from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.credentials import OwnKeys, is_credential
-from proxy.net.framing import BODILESS, InvalidResponse
 from proxy.net.headers import Accept, Header, Outgoing, said_otherwise, told_length
 from proxy.net.prober import Prober
-from proxy.net.request import build_request
+from proxy.net.transport import InvalidResponse
 from proxy.wire.headers import Headers
 
+BODILESS = frozenset({204, 304})
+"""Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
 _NOTHING: frozenset[bytes] = frozenset()
 _MOST_CLIENTS = 64
 """Credentials whose knowledge of one backend is remembered."""
@@ -124,7 +125,7 @@ class Upstream:
         Raises:
             UpstreamUnavailable: no connection, or it broke before the response.
             UpstreamInvalid: it is no response of HTTP/1.1.
-            UpstreamTimeout: it said nothing for the read timeout, or took nothing for the send timeout.
+            UpstreamTimeout: it took nothing of the request, or said nothing, for the read timeout.
         """
         if self.ahead and not ahead:
             self._make_way(method)
@@ -133,9 +134,8 @@ class Upstream:
             kept += told_length(headers)
         target = self._prefix + self._own_keys.without(target)
         try:
-            response = await self._transport.handle_async_request(
-                build_request(method, self._root, kept, body, target=target)
-            )
+            request = httpx.Request(method, self._root.copy_with(raw_path=target), headers=kept, content=body)
+            response = await self._transport.handle_async_request(request)
         except httpx.TransportError as error:
             raise self._failed(error) from None
         status = response.status_code
@@ -159,11 +159,6 @@ class Upstream:
 
     def _failed(self, error: httpx.TransportError) -> UpstreamInvalid | UpstreamUnavailable:
         """What a request failed for; unless it only took too long, the server may be another one by now."""
-        if isinstance(error, httpx.WriteTimeout):
-            return UpstreamTimeout(
-                f"Backend {self.name} at {self.url} does not take the request: {error}. If it only works on another one, "
-                "try again later; whoever runs this can raise SPILLWAY_SEND_TIMEOUT. Else restart the backend."
-            )
         if isinstance(error, httpx.TimeoutException):
             return UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.")
         for prober in (self._prober, *self._probers.values()):

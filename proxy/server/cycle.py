@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 from proxy.asgi import AsgiMessage, Receive, Scope, SendMessage
 from proxy.errors import InternalError, SpillwayError
-from proxy.net.framing import BODILESS
 from proxy.net.headers import AS_JSON
 from proxy.server.limits import BODY_BUFFER, JOINED
 from proxy.wire.headers import Headers
 from proxy.wire.jsontext import dumps
 
+BODILESS = frozenset({204, 304})
+"""Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
 _log = logging.getLogger("spillway.server")
 
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -170,16 +171,6 @@ class Cycle:
             call()
         else:
             self._line.resume_reading()  # else nobody sees it leave
-
-    @property
-    def ready(self) -> bool:
-        """Whether a piece of the body can be pushed: the head is out, and the client reads."""
-        return self.started and not self.complete and not self._line.write_paused
-
-    def push(self, data: bytes) -> None:
-        """Send a piece of the body without a turn of a task; only while it is `ready`."""
-        if not self._disconnected:
-            self._line.write(self._framed(data))
 
     def rest(self) -> bytes | None:
         """What is left of the body, if all of it is here and nobody waits to be asked for it; else None."""

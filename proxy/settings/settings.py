@@ -213,9 +213,6 @@ class Settings(BaseSettings):
     read_timeout: float = Field(
         900.0, gt=0, description="Seconds of silence after which a backend is given up."
     )
-    send_timeout: float = Field(
-        300.0, gt=0, description="Seconds after which a backend is given up that takes nothing of a request."
-    )
     grace: float = Field(2.0, ge=0, description="Seconds before a waiting stream is opened with a heartbeat.")
     heartbeat: float = Field(10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
     demo: bool = Field(True, description="Serve the built-in demo model until a backend is found.")

@@ -42,15 +42,6 @@ class Audience(Protocol):
         """Take bytes of the stream."""
         ...
 
-    @property
-    def ready(self) -> bool:
-        """Whether bytes of the stream can be pushed."""
-        ...
-
-    def push(self, data: bytes) -> None:
-        """Take bytes of the stream at once; only while it is `ready`."""
-        ...
-
 
 class Nobody:
     """For answers that are sent whole: nothing is shown while they are made."""
@@ -72,14 +63,6 @@ class Nobody:
 
     async def write(self, data: bytes) -> None:
         """Drop it: the answer itself is kept by the session."""
-
-    @property
-    def ready(self) -> bool:
-        """Nobody waits for anything."""
-        return True
-
-    def push(self, data: bytes) -> None:
-        """Drop it."""
 
 
 class ClientStream:
@@ -171,16 +154,6 @@ class ClientStream:
             return self._after_beat(data)
         return self._write(data)
 
-    @property
-    def ready(self) -> bool:
-        """Whether bytes of the answer can be pushed: the response is open, and the client reads."""
-        return self.exchange.ready
-
-    def push(self, data: bytes) -> None:
-        """Send bytes of the answer at once; only while it is `ready`."""
-        self._last = self._loop.time()
-        self.exchange.push(data)
-
     def _write(self, data: bytes) -> Awaitable[None]:
         return self.exchange.write(data) if self.exchange.started else self._open_with(data)
 
@@ -255,11 +228,6 @@ class KeepingStream(ClientStream):
     """The same for an answer that is kept: it is before the client has its end, and may ask for more."""
 
     keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
-
-    @property
-    @override
-    def ready(self) -> bool:
-        return super().ready and (self.keep is None or self.writer.final is None)
 
     @override
     def write(self, data: bytes) -> Awaitable[None]:

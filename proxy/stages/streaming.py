@@ -33,9 +33,8 @@ from proxy.counting.filling import Filled, room_assumed
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream, LeakedCalls
 from proxy.errors import UpstreamUnavailable
-from proxy.net.framing import InvalidResponse
 from proxy.net.inflate import Undecoded
-from proxy.net.response import Divertible
+from proxy.net.transport import InvalidResponse
 from proxy.neutral.piece import Piece
 from proxy.shortening.continuation import SaidBefore
 from proxy.stages.attempt import Attempted, Attempts
@@ -75,13 +74,6 @@ class Run:
     """Attempts that were learned from."""
     failed: UpstreamUnavailable | None = None
     """Why the backend did not continue the answer, if that ended it."""
-
-    def passed(self, data: bytes) -> bool:
-        """Pass on one more frame like those before, far from the pause point; False: it has to be handled, or to wait."""
-        if not self.to.ready or (sent := self.session.passed(data)) is None:
-            return False
-        self.to.push(sent)
-        return True
 
 
 _AS_BEFORE = 0.98
@@ -301,8 +293,6 @@ class StreamDriver:
         """Read one attempt until it ends or is to be left."""
         session, stream = run.session, response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
-        if isinstance(stream, Divertible):
-            stream.divert(run.passed)
         first = True
         try:
             async for data in stream:

@@ -94,8 +94,7 @@ def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[
     for piece in cut(data, sizes):
         if of.state is not State.RELAYING:
             break
-        passed = of.passed(piece)
-        out += of.handle(ChunkReceived(piece)) if passed is None else [Send(passed)]
+        out += of.handle(ChunkReceived(piece))
     if of.state is State.RELAYING:
         out += of.handle(UpstreamEnded())
     return joined(out)

@@ -802,8 +802,7 @@ def test_frames_that_differ_in_word_and_counts_alone_pass_unread() -> None:
     of.handle(Reopened(30))
     of.handle(ChunkReceived(opening(name="two") + said(" " + "more" * 25, name="two")))
     of.handle(ChunkReceived(counting(" w", 1, "timings")))
-    passed = of.passed(counting(" x", 2, "timings"))
-    assert passed is not None
+    passed = sent(of.handle(ChunkReceived(counting(" x", 2, "timings"))))
     assert read(sent(out)).chunks[-1] == {
         **read(passed).chunks[-1],
         "choices": read(sent(out)).chunks[-1]["choices"],

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from proxy.net.transport import open_transport
+from proxy.net.transport import HttpTransport
 from tests.fakes import FakeModel, summariser, wait_until, walk, words
 from tests.faults.backend import FAULTY, Faulty
 from tests.faults.leftovers import Leftovers
@@ -65,7 +65,7 @@ class Stage:
 @contextmanager
 def on_stage(silence: float = SILENCE, **settings: Any) -> Iterator[Stage]:
     """A fresh proxy and backend; who is silent for `silence` seconds is given up."""
-    transport = open_transport(connect_timeout=2.0, read_timeout=silence)
+    transport = HttpTransport(connect_timeout=2.0, read_timeout=silence)
     fake = FAULTY["llamacpp"]([FakeModel("m", WINDOW)], summariser(counting), tokens_per_chunk=2)
     with fake, running_proxy(fake, transport=transport, read_timeout=silence, **settings) as proxy:
         yield Stage(proxy, fake, Leftovers(proxy, transport, fake))

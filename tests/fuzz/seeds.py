@@ -10,7 +10,6 @@ from tests.answer.support import DONE, ending, frame, opening, said, usage
 from tests.emulation.broken import MALFORMED, REPAIRED
 from tests.emulation.outputs import CLEAN
 from tests.fuzz.targets import CUTS
-from tests.net.test_differential import DECIDED
 
 CORPUS = Path(__file__).parent / "corpus"
 NOWHERE = bytes(CUTS)
@@ -45,7 +44,6 @@ def seeds() -> dict[str, list[bytes]]:
         "events": [c + s for c in cuts for s in STREAMS[:6]],
         "chunks": [frame_of for s in STREAMS for frame_of in s.split(b"\n\n") if frame_of][:24],
         "streams": [c + s for c in cuts for s in STREAMS],
-        "responses": [NOWHERE + data for data, _ in DECIDED.values()],
         "compressed": [NOWHERE + d for d in packed] + [b"\x01" + NOWHERE[1:] + d for d in deflated],
         "calls": [NOWHERE + text for text in texts],
     }

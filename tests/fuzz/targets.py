@@ -6,7 +6,6 @@ takes linear time and bounded memory is seen by whoever runs it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
@@ -23,8 +22,6 @@ from proxy.wire import sse
 from tests.answer.support import joined as joined_commands
 from tests.answer.support import session
 from tests.emulation.outputs import offer
-from tests.net.test_differential import LAXER, Read, by_h11
-from tests.net.test_differential import ours as by_us
 
 Target: TypeAlias = Callable[[bytes], None]
 
@@ -114,29 +111,10 @@ def driven(pieces: Sequence[bytes], end: UpstreamEnded | UpstreamFailed | None =
     for piece in pieces:
         if of.state is not State.RELAYING:
             break
-        passed = of.passed(piece)
-        out += of.handle(ChunkReceived(piece)) if passed is None else [Send(passed)]
+        out += of.handle(ChunkReceived(piece))
     if of.state is State.RELAYING:
         out += of.handle(end or UpstreamEnded())
     return joined_commands(out)
-
-
-# -- HTTP/1.1
-
-
-def responses(data: bytes) -> None:
-    """What a server sends means the same wherever it is cut, and the same to h11, or is an error."""
-    method = "HEAD" if data[:1] == b"\x01" else "GET"
-    data, pieces = cut(data)
-
-    async def both() -> tuple[Read, Read]:
-        return await by_us(pieces, method), await by_us([data] if data else [], method)
-
-    read, whole = asyncio.run(both())
-    assert read[0] == whole[0]
-    other, kept = by_h11(pieces, method)
-    assert read[0] is None or read[0] == other or any(lax.search(data) for lax in LAXER.values())
-    assert not read[1] or kept or other is None
 
 
 # -- compressed bodies
@@ -194,5 +172,5 @@ def leaked(texts: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
 
 
 TARGETS: dict[str, Target] = {
-    target.__name__: target for target in (events, chunks, streams, responses, compressed, calls)
+    target.__name__: target for target in (events, chunks, streams, compressed, calls)
 }

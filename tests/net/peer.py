@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +10,7 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from proxy.net.transport import HttpTransport, build_request, open_transport
+from proxy.net.transport import HttpTransport
 
 DEADLINE = 20.0
 """Seconds after which a wait of a test has failed."""
@@ -37,9 +35,6 @@ class Peer:
         except (asyncio.IncompleteReadError, ConnectionError):
             return b""
 
-    async def exactly(self, size: int) -> bytes:
-        return await self._reader.readexactly(size)
-
     async def request(self) -> tuple[bytes, bytes]:
         """A request with a Content-Length, or none: head and body."""
         head = await self.head()
@@ -58,17 +53,6 @@ class Peer:
         with suppress(ConnectionError):
             while await asyncio.wait_for(self._reader.read(65536), DEADLINE):
                 pass
-
-    async def gone_or_next(self) -> None:
-        """Wait until the client has closed the connection, or sent more."""
-        with suppress(ConnectionError):
-            await asyncio.wait_for(self._reader.read(65536), DEADLINE)
-
-    def shut(self) -> None:
-        """End the connection at once, without a turn of the loop."""
-        sock = socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno()))
-        with sock:
-            sock.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
         self._writer.close()
@@ -124,53 +108,24 @@ async def serving(script: Script, context: ssl.SSLContext | None = None) -> Asyn
         raise served.failures[0]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Give the loop turns until `condition` holds."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens inside the transport
-            await asyncio.sleep(0.001)
-
-
 @asynccontextmanager
 async def opened(**settings: Any) -> AsyncIterator[HttpTransport]:
     defaults: dict[str, Any] = {"connect_timeout": DEADLINE, "read_timeout": DEADLINE}
-    transport = open_transport(**{**defaults, **settings})
+    transport = HttpTransport(**{**defaults, **settings})
     try:
         yield transport
     finally:
         await transport.aclose()
 
 
-def post(served: Served, content: Any = b"hello", *headers: tuple[bytes, bytes]) -> httpx.Request:
-    return build_request("POST", httpx.URL(f"http://127.0.0.1:{served.port}/v1/x?y=1"), headers, content)
+def post(served: Served, content: bytes = b"hello", *headers: tuple[bytes, bytes]) -> httpx.Request:
+    url = f"http://127.0.0.1:{served.port}/v1/x?y=1"
+    return httpx.Request("POST", url, headers=list(headers), content=content)
 
 
-def put(served: Served, content: bytes = b"hello", method: str = "PUT") -> httpx.Request:
-    return build_request(method, httpx.URL(f"http://127.0.0.1:{served.port}/v1/x?y=1"), [], content)
-
-
-def get(served: Served, method: str = "GET") -> httpx.Request:
-    return build_request(method, httpx.URL(f"http://127.0.0.1:{served.port}/"), [])
+def get(served: Served) -> httpx.Request:
+    return httpx.Request("GET", f"http://127.0.0.1:{served.port}/")
 
 
 def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-async def body_of(response: httpx.Response) -> bytes:
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    try:
-        return b"".join([piece async for piece in response.stream])
-    finally:
-        await response.stream.aclose()
-
-
-async def send(transport: HttpTransport, request: httpx.Request) -> bytes:
-    return await body_of(await transport.handle_async_request(request))
-
-
-async def read_until_error(response: httpx.Response, got: list[bytes]) -> None:
-    """Collect the pieces of a body that is expected to fail."""
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    async for piece in response.stream:
-        got.append(piece)  # noqa: PERF401 - what came before the error is wanted

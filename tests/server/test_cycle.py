@@ -239,31 +239,6 @@ async def test_nothing_more_is_sent_while_the_client_does_not_read() -> None:
     assert wire.sent.endswith(b"1\r\na\r\n")
 
 
-async def test_a_piece_can_be_pushed_while_the_client_reads() -> None:
-    wire = Wire()
-    made = cycle(wire)
-    ready = [made.ready]
-    await made.send(start())
-    ready.append(made.ready)
-    made.push(b"a")
-    wire.write_paused = True
-    ready.append(made.ready)
-    wire.write_paused = False
-    await made.send(body())
-    assert [*ready, made.ready] == [False, True, False, False]
-    assert wire.sent.endswith(b"\r\n\r\n1\r\na\r\n0\r\n\r\n")
-
-
-async def test_what_is_pushed_to_one_who_left_goes_nowhere() -> None:
-    wire = Wire()
-    made = cycle(wire)
-    await made.send(start())
-    before = wire.sent
-    made.disconnect()
-    made.push(b"x")
-    assert wire.sent == before
-
-
 async def test_a_body_that_nobody_takes_is_left_with_the_client() -> None:
     wire = Wire()
     made = Cycle(wire, {"method": "POST", "http_version": "1.1"}, keep_alive=True, expects=False)

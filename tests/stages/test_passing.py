@@ -127,7 +127,7 @@ def test_other_paths_pass_streaming_and_whole() -> None:
         for method, path, body in (
             ("POST", "/v1/embeddings", {"model": "fake-model", "input": "x"}),
             ("POST", "/api/embed", {"model": "fake-model", "input": "x"}),
-            ("GET", "/api/tags?x=1&y=%2F", None),
+            ("GET", "/api/tags?x=1&y=%26", None),
             ("GET", "/nothing/here", None),
         ):
             through = proxy.client.request(method, path, json=body)

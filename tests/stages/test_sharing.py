@@ -11,7 +11,7 @@ from proxy.net.credentials import OwnKeys
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.teaching import LESSON_TTL
-from proxy.net.transport import open_transport
+from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.stages.counting import Counting
 from proxy.stages.sharing import Sharing
@@ -26,7 +26,7 @@ class Process:
     """One of those that share a store."""
 
     def __init__(self, store: Any, clock: HandClock) -> None:
-        transport = open_transport(connect_timeout=1.0, read_timeout=1.0)
+        transport = HttpTransport(connect_timeout=1.0, read_timeout=1.0)
         self.prober = Prober(FlowRunner(transport, "http://127.0.0.1:9"), kind="generic", clock=clock.steady)
         upstream = Upstream(
             name="b",

@@ -20,7 +20,7 @@ from proxy.commands.check.judging import judged
 from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
 from proxy.commands.running import listens, url_of
 from proxy.net.discovery import DEFAULT_PORTS, discover_all
-from proxy.net.transport import open_transport
+from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.settings import BackendSetting, Settings
 from proxy.settings.choosing import helpers_of, options_of
@@ -43,7 +43,7 @@ async def check(settings: Settings, *, as_json: bool = False) -> int:
     """Print what was found; 0 if any backend answered, else 1."""
     options = options_of(settings)
     connect_timeout = min(5.0, settings.connect_timeout)
-    async with open_transport(connect_timeout=connect_timeout, read_timeout=10.0) as transport:
+    async with HttpTransport(connect_timeout=connect_timeout, read_timeout=10.0) as transport:
         backends = settings.backends or await _found(transport, settings)
     async with open_wire(backends, connect_timeout=connect_timeout, read_timeout=10.0) as wire:
         found = upstreams(backends, settings, options, wire)
