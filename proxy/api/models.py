@@ -78,8 +78,9 @@ async def one_model(router: Router, options: Options, public: str) -> dict[str, 
 async def profiles(router: Router, options: Options, meter: Any, ledger: CallLedger) -> dict[str, Any]:
     """What is known of every backend and model, with the origin of every field, for `/spillway/models`."""
     backends = []
+    await router.table()
     for upstream in router.upstreams:
-        for listed in await upstream.listed():
+        for listed in await upstream.prober.listed():
             await upstream.prober.profile(listed.id)
         snapshot = upstream.prober.snapshot()
         models = {

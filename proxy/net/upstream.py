@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from proxy.backends.base import Backend, Listed
+from proxy.backends.base import Backend
 from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.credentials import OwnKeys, is_credential
 from proxy.net.headers import Accept, Header, Outgoing, said_otherwise, told_length
@@ -88,11 +88,6 @@ class Upstream:
         """The kind of backend, or None while it does not answer."""
         await self._prober.backend()
         return await self.prober.backend()
-
-    async def listed(self) -> Sequence[Listed]:
-        """The models that it lists to the current client."""
-        await self._prober.listed()
-        return await self.prober.listed()
 
     @property
     def kind(self) -> str:

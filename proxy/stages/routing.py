@@ -187,10 +187,13 @@ class Router:
 
     async def table(self) -> dict[str, Route]:
         """All models by public id: as it is, and as `NAME/id` where two backends have the same."""
-        if len(self.upstreams) == 1:
-            lists = [await self.upstreams[0].listed()]
+        probers = [upstream.prober for upstream in self.upstreams]
+        if len(probers) == 1:
+            lists = [await probers[0].listed()]
         else:
-            lists = list(await asyncio.gather(*(upstream.listed() for upstream in self.upstreams)))
+            lists = list(await asyncio.gather(*(prober.listed() for prober in probers)))
+        if probers != [upstream.prober for upstream in self.upstreams]:
+            return await self.table()  # one has just refused its list without a key: now the client's is sent
         if not all(map(is_, lists, self._lists)):
             self._lists, self._table = lists, self._build(lists)
             self._check_helpers()
