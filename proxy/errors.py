@@ -210,6 +210,9 @@ class OneWorkerOnly(ClientError):
         )
 
 
+FAILED = "Spillway failed on this request; its log says more."
+
+
 class InternalError(ClientError):
     """A mistake in Spillway itself; the log has more."""
 

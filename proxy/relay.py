@@ -25,7 +25,14 @@ from proxy.options import Options
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
-from proxy.stages.client_stream import ClientStream, KeepingStream, Nobody, end_with_error, end_with_nothing
+from proxy.stages.client_stream import (
+    ClientStream,
+    KeepingStream,
+    Nobody,
+    client_error,
+    end_with_error,
+    end_with_nothing,
+)
 from proxy.stages.compacting import Compactor
 from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
@@ -249,19 +256,10 @@ class Relay:
                 await end_with_nothing(client, self._identity(job))
                 return
             await self._relayed(job, client)
-        except ClientError as error:
-            if not job.exchange.started:
-                raise
-            job.journal.failed(error.status, error.code or error.type)
-            await end_with_error(client, error.body())
-        except asyncio.CancelledError:
-            stopped = job.exchange.stopped()
-            if stopped is None:
-                raise
-            if not job.exchange.started:
-                raise stopped from None
-            job.journal.failed(stopped.status, stopped.code or stopped.type)
-            await end_with_error(client, stopped.body())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an open stream has to end, and it is logged
+            failed = client_error(job.exchange, error)
+            job.journal.failed(failed.status, failed.code or failed.type)
+            await end_with_error(client, failed.body())
         finally:
             client.stop()
 

@@ -10,7 +10,7 @@ from typing import Any
 from proxy.api.door import Door
 from proxy.asgi import Receive, Scope, SendMessage
 from proxy.dialects import CHAT
-from proxy.errors import BrokenOff, ClientError, InternalError
+from proxy.errors import FAILED, BrokenOff, ClientError, InternalError
 from proxy.exchange import Exchange
 from proxy.net.upstream import client_headers
 
@@ -72,7 +72,7 @@ class Endpoint:
             _log.exception("request failed: %s", type(error).__name__)
             if exchange.started:
                 raise
-            failed = InternalError("Spillway failed on this request; its log says more.")
+            failed = InternalError(FAILED)
             await exchange.refuse(failed, self._refusal(failed))
         finally:
             exchange.over()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
 from typing_extensions import override
 
+from proxy.errors import FAILED, ClientError, InternalError
 from proxy.exchange import Exchange
 from proxy.net.tasks import spawn
 from proxy.neutral.dialect import Writer
 from proxy.neutral.piece import NOBODY, Identity, Piece
 from proxy.status import FORMS, Form, Notice, carries_chunks
 from proxy.wire.headers import Headers
+
+_log = logging.getLogger("spillway.stream")
 
 PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
 """Seconds until it is told how far a summary has come, and between two times that it is told at most."""
@@ -249,6 +253,22 @@ async def end_with_nothing(client: ClientStream, identity: Identity) -> None:
     await client.close_notice()
     await client.write(client.writer.own(Piece(choice=True), identity) + client.writer.end())
     await client.end()
+
+
+def client_error(exchange: Exchange, error: BaseException) -> ClientError:
+    """Error that ends a stream which is open already, whatever went wrong.
+
+    Raises:
+        ClientError: nothing was sent yet, so that it can have a status.
+        BaseException: the error itself; nobody is there to be told, or the endpoint does it.
+    """
+    failed = exchange.stopped() if isinstance(error, asyncio.CancelledError) else error
+    if failed is None or exchange.ended or not exchange.started:
+        raise (failed or error) from None
+    if isinstance(failed, ClientError):
+        return failed
+    _log.error("answer failed: %s", type(failed).__name__, exc_info=failed)
+    return InternalError(FAILED)
 
 
 async def end_with_error(client: ClientStream, body: dict[str, Any]) -> None:

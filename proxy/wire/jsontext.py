@@ -1,7 +1,10 @@
 """JSON in and out: the fast parser first, the tolerant one of the standard library where it refuses.
 
-orjson refuses lone surrogates (half of an emoji, which backends and models produce by cutting strings) and NaN. A stream
-that was ended for those would break conversations; what clients send has to be text.
+orjson refuses lone surrogates (half of an emoji, which backends and models produce by cutting strings), NaN, and numbers
+beyond a double. A stream that was ended for those would break conversations; what clients send has to be text.
+
+Whatever is read can be counted with, written and walked: a number that no double holds is read as null (RFC 8259,
+section 6, lets a reader set the range), and nesting is limited.
 """
 
 from __future__ import annotations
@@ -16,6 +19,11 @@ import orjson
 JsonObject: TypeAlias = dict[str, Any]
 
 _TOO_DEEP = "nested too deeply"
+_FLAT = 500
+"""Bytes of JSON that can't be nested as deeply as 254 levels, which is what orjson writes (3.11)."""
+_NESTED = 250
+_DIGITS = 19
+"""Of integers that 64 bits may not hold."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """Half of a pair, alone or not; only where one is can a lone one be, since UTF-8 has none."""
 
@@ -27,15 +35,18 @@ class BadText(ValueError):
 def loads(data: bytes | str) -> Any:
     """Parse JSON; bytes are UTF-8, as RFC 8259, section 8.1 has it, with or without a byte order mark.
 
-    Integers of more than 64 bits come out as floats.
+    Integers of more than 64 bits come out as floats, numbers beyond those and NaN as None.
 
     Raises:
-        ValueError: not JSON (also for bytes that are not UTF-8, and nesting too deep to parse).
+        ValueError: not JSON (also for bytes that are not UTF-8, and more than about 250 levels).
     """
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return _tolerant(data if isinstance(data, str) else data.decode("utf-8-sig", "surrogatepass"))
+    if len(data) > _FLAT:
+        _check_depth(value, data if isinstance(data, bytes) else data.encode())
+    return value
 
 
 def loads_text(data: bytes) -> Any:
@@ -48,7 +59,7 @@ def loads_text(data: bytes) -> Any:
         ValueError: not JSON, or nested too deeply.
     """
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         try:
             text = data.decode("utf-8-sig")
@@ -59,7 +70,10 @@ def loads_text(data: bytes) -> Any:
             raise BadText(
                 "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
             ) from None
-        return value
+    else:
+        if len(data) > _FLAT:
+            _check_depth(value, data)
+    return value
 
 
 def check_plain(data: bytes) -> None:
@@ -77,9 +91,43 @@ def check_plain(data: bytes) -> None:
 
 
 def _tolerant(text: str) -> Any:
+    text = text.strip(" \t\r\n")  # which json skips a hundred times as slowly
     try:
-        return json.loads(text.strip(" \t\r\n"))  # which it skips a hundred times as slowly
+        value = json.loads(text, parse_int=_as_integer, parse_float=_as_float, parse_constant=_as_float)
     except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    at_depth = [value]
+    for _ in range(_NESTED):
+        inner = (
+            each.values() if isinstance(each, dict) else each
+            for each in at_depth
+            if isinstance(each, dict | list)
+        )
+        if not (at_depth := [each for values in inner for each in values]):
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+def _as_integer(digits: str) -> int | float | None:
+    return int(digits) if len(digits) < _DIGITS else _as_float(digits)
+
+
+def _as_float(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+def _check_depth(value: Any, data: bytes) -> None:
+    """Refuse what could be read and not be walked.
+
+    Raises:
+        ValueError: nested too deeply.
+    """
+    if data.count(b"[") + data.count(b"{") <= _NESTED:
+        return
+    try:
+        orjson.dumps(value)  # the fastest way to find out
+    except orjson.JSONEncodeError:
         raise ValueError(_TOO_DEEP) from None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -135,31 +133,3 @@ def valid(draw: st.DrawFn) -> dict[str, Json]:
     if draw(st.booleans()):
         body["tools"] = draw(st.lists(tool(), min_size=1, max_size=3))
     return body
-
-
-@st.composite
-def half_valid(draw: st.DrawFn) -> Json:
-    """A request with a few values of the wrong type, left out, or twice."""
-    body: Json = deepcopy(draw(valid()))  # parts of it are shared by all that is drawn
-    for _ in range(draw(st.integers(1, 3))):
-        places = list(_places(body))
-        holder, key = places[draw(st.integers(0, len(places) - 1))]
-        what = draw(st.integers(0, 4))
-        if what == 0:
-            del holder[key]
-        elif what == 1 and isinstance(holder, list):
-            holder.insert(key, holder[key])
-        else:
-            holder[key] = draw(junk)
-        if not list(_places(body)):
-            break
-    return body
-
-
-def _places(value: Json) -> Sequence[tuple[Json, Any]]:
-    """Where something stands that can be replaced."""
-    found: list[tuple[Json, Any]] = []
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            found += [(value, key), *_places(value[key])]
-    return found

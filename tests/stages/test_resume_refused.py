@@ -8,7 +8,16 @@ from proxy.backends.remedy import MOST_RETRIES
 from tests.answer.support import DONE, ending, opening, said
 from tests.dialects.asking import PATHS, Read, question, read
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_stream_corners import GO, MODELS, full, json_response, raw_backend, rest, sse_response
+from tests.stages.test_stream_corners import (
+    BROKEN,
+    GO,
+    MODELS,
+    full,
+    json_response,
+    raw_backend,
+    rest,
+    sse_response,
+)
 
 TEXT = "".join(f" w{n}" for n in range(300))
 
@@ -24,6 +33,7 @@ PASSING = {
     "503 with Retry-After": BUSY,
     "429 without": refusing("429 Too Many Requests", "slow down"),
     "a reset": b"",
+    "an error that breaks off": BROKEN,
     "an unload": refusing("400 Bad Request", "No models loaded. Please load a model in the developer page."),
 }
 LASTING = {

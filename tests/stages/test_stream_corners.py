@@ -133,16 +133,6 @@ def test_an_error_whose_body_breaks_off_is_an_error_of_the_backend() -> None:
         assert answer.json()["error"]["type"] != "server_error" or "Spillway failed" not in answer.text
 
 
-def test_an_error_whose_body_breaks_off_in_a_resume_ends_the_stream_in_good_order() -> None:
-    with (
-        raw_backend([sse_response(full()), BROKEN]) as (setting, _),
-        running_proxy(setting, models=MODELS) as proxy,
-    ):
-        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
-        assert seen.done == 1
-        assert [event["data"]["done"] for event in seen.events][-1] is True
-
-
 def test_a_prompt_refused_inside_the_stream_keeps_one_identity() -> None:
     refusal = frame({"error": {"message": "prompt is too long: 900 tokens > 1024", "code": 400}}) + DONE
     history = [

@@ -37,8 +37,19 @@ def test_half_an_emoji_survives() -> None:
     assert loads(dumps(loads(body))) == loads(body)
 
 
-def test_numbers_that_json_has_not_are_read() -> None:
-    assert math.isnan(loads(b'{"a":NaN}')["a"])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1e999", "9" * 400, "9" * 5000])
+def test_numbers_that_no_double_holds_are_read_as_none(number: str) -> None:
+    assert loads(f'{{"a":[{number}]}}') == loads_text(f'{{"a":[{number}]}}'.encode()) == {"a": [None]}
+
+
+@pytest.mark.parametrize("inner", ["1", "1e999"])
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}")])
+def test_what_is_nested_deeply_is_not_read(inner: str, opened: str, closed: str) -> None:
+    assert dumps([[loads_text((opened * 200 + inner + closed * 200).encode())]])
+    for levels in (300, 1000, 5000):
+        for read in (loads, loads_text):
+            with pytest.raises(ValueError, match="deeply"):
+                read((opened * levels + inner + closed * levels).encode())
 
 
 def test_bytes_are_utf_8() -> None:
@@ -60,7 +71,7 @@ def test_nesting_is_written_or_refused() -> None:
     nested: Any = []
     for _ in range(500):
         nested = [nested]
-    assert loads(dumps(nested)) == nested
+    assert len(dumps(nested)) == 1002
     for _ in range(100_000):
         nested = [nested]
     with pytest.raises(ValueError, match="deeply"):

@@ -114,7 +114,7 @@ def items_up_to(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
     name = head
     while name:
         node = yield Fetch(name)
-        if node is None:
+        if node is None or "input" not in node:  # a conversation has none
             raise _gone(head, name)
         parts.append([*node["input"], *node["output"]])
         name = node["previous"]
