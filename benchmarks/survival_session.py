@@ -227,8 +227,8 @@ class Session:
         said = self._director.said
         if not answer.flaws and said is not None and answer.text.strip() != said.strip():
             answer.flaws.append(f"the text differs: {answer.text[-60:]!r} for {said[-60:]!r}")
-        named = [(call["name"], call["arguments"]) for call in answer.calls]
-        if not answer.flaws and named != [(call.name, call.arguments) for call in step.calls]:
+        named = [(call["name"], orjson.loads(call["arguments"])) for call in answer.calls]
+        if not answer.flaws and named != [(call.name, orjson.loads(call.arguments)) for call in step.calls]:
             answer.flaws.append(f"the calls differ: {named}")
         at = self.watcher.tally.turns + 1
         self.watcher.tally.errors += [f"turn {at}: {flaw}" for flaw in answer.flaws]

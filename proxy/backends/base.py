@@ -51,6 +51,8 @@ class Backend(Protocol):
     """One kind of backend. Instances hold no state."""
 
     kind: str
+    chat_dialect: str
+    """The form in which it takes chats: `chat` for chat completions, `ollama` for `/api/chat`."""
     continuations: tuple[Continuation, ...]
     """Ways to continue a partial answer, best first."""
     ask_running_counts: dict[str, Any]
@@ -134,6 +136,7 @@ _NO_FIELDS: dict[str, Any] = {}
 class Usual:
     """What holds of most servers; a kind says in what it differs."""
 
+    chat_dialect = "chat"
     ask_running_counts = _NO_FIELDS
     shifts_silently = False
     fixed_windows = False

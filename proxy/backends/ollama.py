@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
@@ -24,7 +25,7 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.neutral.thinking import NONE, Thinking
+from proxy.neutral.thinking import Thinking
 from proxy.wire.jsontext import JsonObject
 
 UNREPORTED_WINDOW = 4096
@@ -32,7 +33,6 @@ UNREPORTED_WINDOW = 4096
 
 _TAGS = Probe("GET", "/api/tags")
 _PS = Probe("GET", "/api/ps")
-_TOOLS = re.compile(r"\.Tools\b")
 _RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
 _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2", "olmo3")
 """Renderers, by the beginning of their name, that leave a trailing assistant message open (0.33)."""
@@ -44,6 +44,7 @@ class Ollama(Usual):
     """Ollama's server. Whatever would count a prompt generates, or loads the model."""
 
     kind = "ollama"
+    chat_dialect = "ollama"
     continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
     shifts_silently = True
     drops_functions = True
@@ -98,12 +99,9 @@ class Ollama(Usual):
         ids = openai_models((yield Probe("GET", "/v1/models")).json)
         tags = objects(dig((yield _TAGS).json, "models"))
         loaded = objects(dig((yield _PS).json, "models"))
-        if ids is None:
-            names = [name for tag in tags if (name := _name_of(tag)) is not None]
-            ids = [{"id": name, "object": "model", "owned_by": "library"} for name in names]
         return [
             Listed(entry["id"], entry, _listed(_named(tags, entry["id"]), _named(loaded, entry["id"])))
-            for entry in ids
+            for entry in ids or ()
         ]
 
     def profile(self, model: str) -> Flow[ModelProfile]:
@@ -120,7 +118,7 @@ class Ollama(Usual):
         return ModelProfile(
             window=window,
             trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
-            tools=_capability(shown, "tools") or _template_tools(shown),
+            tools=_capability(shown, "tools"),
             vision=_capability(shown, "vision"),
             thinks=_capability(shown, "thinking"),
             continuation=_continuation(shown, remote=remote),
@@ -130,21 +128,37 @@ class Ollama(Usual):
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
-        """Send a chat without messages, which only loads (docs/api.md, "Load a model")."""
-        del body  # `/v1` drops `options` and `keep_alive`, so none are in force
-        yield Probe("POST", "/api/chat", {"model": model}, loads=True)
+        """Send a chat without messages, which only loads (docs/api.md, "Load a model"), with the options of the request."""
+        options = mapping(body.get("options"))
+        yield Probe(
+            "POST", "/api/chat", {"model": model, **({"options": options} if options else {})}, loads=True
+        )
+
+    @override
+    def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
+        """The model is loaded again with the `num_ctx` of a request (server/sched.go), within what it was trained for.
+
+        A smaller window that the user set stays.
+        """
+        requested, known = tokens(dig(body, "options", "num_ctx")), profile.window
+        if requested is None:
+            return profile
+        by_user = known.value if known is not None and known.trust is Trust.USER else None
+        trained = profile.trained_window.value if profile.trained_window is not None else None
+        window = fact(smallest((requested, by_user, trained)), "num_ctx of the request", Trust.REQUESTED)
+        return replace(profile, window=window, provisional=False)
 
     @override
     def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
-        """What `/v1` takes (openai/openai.go, 2026-08): three efforts, and none at all. Bounds it does not know.
+        """`think` (docs/capabilities/thinking, 2026-08): off, or one of three efforts; it has no bound in tokens.
 
         Models that think do so unasked; of others any effort is refused.
         """
         if wish.on is False:
-            return {"reasoning_effort": NONE}
+            return {"think": False}
         thinks = profile.thinks is not None and profile.thinks.value
         effort = wish.nearest(_EFFORTS) if thinks else ""
-        return {"reasoning_effort": effort} if effort else {}
+        return {"think": effort} if effort else {}
 
     @override
     def is_for_chats(self, model: str) -> Flow[bool | None]:
@@ -160,10 +174,6 @@ def canonical_name(name: str) -> str:
     """A model name as Ollama compares it: with its tag, in lower case."""
     tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     return tagged.casefold()
-
-
-def _name_of(entry: JsonObject) -> str | None:
-    return nonblank(entry.get("model")) or nonblank(entry.get("name"))
 
 
 def _named(entries: list[JsonObject], model: str) -> JsonObject | None:
@@ -217,13 +227,6 @@ def _is_remote(shown: JsonObject) -> bool:
 
 def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:
     return fact(contains(shown.get("capabilities"), name), "Ollama, capabilities", Trust.CONFIGURED)
-
-
-def _template_tools(shown: JsonObject) -> Fact[bool] | None:
-    """Before there was a list of capabilities, Ollama looked for tools in the template, and refused them without."""
-    template = nonblank(shown.get("template"))
-    named = _TOOLS.search(template) is not None if template is not None else None
-    return fact(named, "Ollama, chat template", Trust.CONFIGURED)
 
 
 def _continuation(shown: JsonObject, *, remote: bool) -> Fact[Continuation]:

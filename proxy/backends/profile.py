@@ -28,7 +28,9 @@ class Trust(IntEnum):
     """What the loaded instance says of itself."""
     LEARNED = 5
     """What an error named, the freshest number there is, or what was seen often enough; believed for a time."""
-    USER = 6
+    REQUESTED = 6
+    """What the request itself has the model loaded with."""
+    USER = 7
     """What the user set."""
 
 

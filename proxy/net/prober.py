@@ -94,6 +94,8 @@ class Prober:
         self._refusals = LearnedRefusals(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self.teaching = Teaching(self.windows, self._refusals)
         self._merges: dict[str, _Merged] = {}
+        self._requested: dict[str, int] = {}
+        """Windows in tokens with which requests had models loaded for themselves."""
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._named: dict[str, str] = {}
 
@@ -165,6 +167,12 @@ class Prober:
     def learn(self, model: str, window: int, origin: str) -> None:
         """Believe that a window has so many tokens; `origin` says who named it. The model is probed anew."""
         self.windows.named(model, window, origin)
+        self._expire(model)
+
+    def load_for_one(self, model: str, window: int) -> None:
+        """Note that a request has the model loaded with a window of its own, in tokens."""
+        self._requested[model] = window
+        _bound(self._requested)
         self._expire(model)
 
     def learn_cut(self, model: str, seen: CutSeen) -> int | None:
@@ -316,6 +324,7 @@ class Prober:
         self._list_expires = self._clock() + (self._ttl if complete else COOL_DOWN)
 
     async def _load(self, model: str, body: Mapping[str, Any]) -> _Kept:
+        self._requested.pop(model, None)
         if (backend := await self.backend()) is not None:
             await self.runner.run(backend.load(model, body))
         kept = await self._read_profile(model)  # not shared with a probe from before the load
@@ -328,6 +337,10 @@ class Prober:
             kept = self._stale(model, ModelProfile())
         else:
             outcome = await self.runner.trace(backend.profile(model))
+            window = outcome.value.window
+            if window is not None and window.value == self._requested.get(model):
+                # Loaded as one request wanted it: for any other the model is loaded again.
+                outcome = replace(outcome, value=replace(outcome.value, window=None, provisional=True))
             if self._last_loaded and outcome.complete:
                 outcome = replace(outcome, value=await self._last_loaded.complete(model, outcome.value))
             kept = self._judged(model, outcome, fixed=backend.fixed_windows)

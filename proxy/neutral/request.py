@@ -64,6 +64,10 @@ class Request:
     """The body as it came, where it can go upstream as it is."""
     wire: bytes | None = None
     """The same before any content-encoding was undone."""
+    native: bytes | None = None
+    """The body as a request of Ollama's `/api/chat`, where an Ollama can be sent it as it is."""
+    for_ollama: Mapping[str, Any] | None = None
+    """Fields that only an Ollama is sent: `options` that other backends do not have, `keep_alive`, `think` …; None: there are none."""
     form: Any = None
     """The body as its dialect parsed it, opaque to everyone else."""
     reading: Callable[[], Generator[Fetch | Unseal, Any, Request]] | None = None
@@ -92,7 +96,7 @@ class Request:
         gone = [name for name, value in fields.items() if value is None]
         for name in gone:
             del body[name]
-        return replace(self, body=body, raw=None, wire=None)
+        return replace(self, body=body, raw=None, wire=None, native=None)
 
     def bounded(self, tokens: int) -> Request:
         """The same request with a bound on its answer, which it had not."""

@@ -15,7 +15,6 @@ from typing import Literal
 
 import httpx
 
-from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import reading_only
 from proxy.errors import ClientError
 from proxy.exchange import Exchange
@@ -32,6 +31,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.job import Expected, Job
 from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Route
+from proxy.stages.sending import ChatBody, send_chat
 from proxy.stages.summarising import own_headers
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Journal, Journals
@@ -329,7 +329,7 @@ class AheadCompactor:
         headers = own_headers(job, same=True)
         body = reading_only(job.body(), [*job.prompt.messages, *rest])
         with suppress(ClientError, httpx.TransportError):
-            response = await upstream.send("POST", UPSTREAM_PATH, headers, body, ahead=True)
+            response = await send_chat(upstream, headers, ChatBody(body), ahead=True)
             stream = response.stream
             assert isinstance(stream, httpx.AsyncByteStream)
             try:

@@ -26,10 +26,9 @@ from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.backends.quoting import SentRequest
 from proxy.backends.refusals import ToolRefusal, is_not_ready, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
-from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
 from proxy.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
-from proxy.net.headers import OF_ENCODING, decodable, uncompressed
+from proxy.net.headers import decodable, uncompressed
 from proxy.net.inflate import readable
 from proxy.net.responses import QUOTED, body_of, error_of, is_event_stream, plain_error, retry_after
 from proxy.shortening.continuation import ContinuationRequest
@@ -41,6 +40,7 @@ from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.repeating import Repeating
 from proxy.stages.room import cut_from_newest, too_long
+from proxy.stages.sending import ChatBody, send_chat
 from proxy.telemetry.events import Refused, Sent
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
@@ -154,10 +154,10 @@ class Attempts:
         if (budget := job.budget) is not None:
             end = budget.window if job.cancels else budget.pause_point
             bound = bounded_answer(job, end - estimate.upper, said_tokens)
-        wire = dumps(body | bound)
+        content = ChatBody(dumps(body | bound))
         while True:
             try:
-                opened = await self._opened(job, wire, how.value if how else why, estimate)
+                opened = await self._opened(job, content, how.value if how else why, estimate)
             except (UpstreamTimeout, UpstreamRefused):
                 raise
             except UpstreamUnavailable as error:
@@ -170,14 +170,16 @@ class Attempts:
             job.opened = opened
             return Attempted(opened, estimate, ask, min(bound.values(), default=None))
 
-    async def _opened(self, job: Job, wire: bytes, why: str, estimate: Estimate) -> httpx.Response | Refusal:
+    async def _opened(
+        self, job: Job, content: ChatBody, why: str, estimate: Estimate
+    ) -> httpx.Response | Refusal:
         """Send a request to continue an answer once: the stream that opens, or a refusal that has a remedy.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, broke off, or is not ready.
             UpstreamRefused: it refuses, and no other request would change that.
         """
-        response = await self._post(job, wire, why, stream=True)
+        response = await self._post(job, content, why, stream=True)
         plain = readable(response) if is_event_stream(response) else None
         if plain is not None:
             return plain
@@ -261,7 +263,9 @@ class Attempts:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.journal.tell(Refused("overflow", overflow.origin, overflow.window))
         if overflow.window is not None:
-            if overflow.quoted or "provider" in job.asked.body:  # it holds for no other request
+            if (
+                overflow.quoted or job.loads_window or "provider" in job.asked.body
+            ):  # it holds for no other request
                 window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
                 job.profile = replace(job.profile, window=window)
             else:
@@ -309,22 +313,21 @@ class Attempts:
         messages = None if prompt.untouched else prompt.messages
         body = written(request, messages, job.changed_fields(), ask_usage=job.usage_asked)
         encoded = body is request.raw and request.wire is not request.raw
-        wire = request.wire if encoded and request.wire is not None else body
-        return self._post(job, wire, why, stream=request.stream, encoded=encoded)
+        same = messages is None and not job.changed_fields()
+        forms = ChatBody(body, request.wire if encoded else None, request.native if same else None)
+        return self._post(job, forms, why, stream=request.stream)
 
-    async def _post(
-        self, job: Job, body: bytes, why: str, *, stream: bool, encoded: bool = False
-    ) -> httpx.Response:
+    async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> httpx.Response:
         # A stream is watched as it comes; no local backend compresses one.
         accept = uncompressed if stream else decodable
-        drop = _NONE if encoded else OF_ENCODING
-        job.posted, job.posts = body, job.posts + 1
+        job.posted, job.posts = body.wire or body.content, job.posts + 1
         job.journal.tell(Sent(why, stream))
         headers = job.journal.carried(job.exchange.headers)
+        if job.loads_window and job.profile.window is not None:
+            job.route.upstream.prober.load_for_one(job.route.model, job.profile.window.value)
         try:
-            return await job.route.upstream.send(
-                "POST", _target(job), headers, body, drop=drop, accept=accept
-            )
+            # A client's query (`?api-version=…`) goes with it.
+            return await send_chat(job.route.upstream, headers, body, query=job.exchange.query, accept=accept)
         except UpstreamUnavailable as error:
             job.journal.tell(failure(error))
             raise
@@ -339,16 +342,7 @@ class Attempts:
             raise
 
 
-_NONE: frozenset[bytes] = frozenset()
-
-
 def _reports_usage(job: Job) -> bool:
     """Whether the backend tells the usage of a stream unasked."""
     backend = job.known_backend
     return backend is not None and backend.reports_usage
-
-
-def _target(job: Job) -> bytes:
-    """The path is the upstream dialect's own; what the client put behind it (`?api-version=…`) goes with it."""
-    query = job.exchange.query
-    return UPSTREAM_PATH + b"?" + query if query else UPSTREAM_PATH

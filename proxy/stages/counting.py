@@ -76,7 +76,7 @@ class Counting:
                     return exact
         except TimeoutError:
             pass
-        return (await self.measure(route, await prober.profile(model), named)).tokens
+        return (await self.measure(route, await route.profile(named), named)).tokens
 
     async def refine(self, job: Job, budget: ContextBudget) -> bool:
         """Have the facts in order before a decision to compact: the window as it is now, and the exact count.
@@ -211,13 +211,16 @@ class Counting:
             self._cut[job.scope, job.prompt.links[-1]] = None
             while len(self._cut) > MOST_CUT:
                 del self._cut[next(iter(self._cut))]
+        if job.loads_window:
+            return
         seen = CutSeen(estimate.tokens, reported, conversation)
         self._learned(job, job.route.upstream.prober.learn_cut(job.route.model, seen), "silent cut")
 
     def _believed(self, job: Job, estimate: Estimate, reported: int) -> bool:
         """Whether a report was believed, which has taught something then."""
         prober = job.route.upstream.prober
-        backend, window = prober.known_backend, prober.reported_window(job.route.model)
+        backend = prober.known_backend
+        window = job.profile.window if job.loads_window else prober.reported_window(job.route.model)
         verdict = self.meter.observe(
             estimate,
             reported,
@@ -235,6 +238,8 @@ class Counting:
 
     def _fitted(self, job: Job, prompt: int, completion: int, finish: str | None) -> None:
         """The backend held a prompt and its answer: no window is smaller, and one that was filled no larger."""
+        if job.loads_window:
+            return
         route, request = job.route, job.prompt.request
         prober, model = route.upstream.prober, route.model
         backend = prober.known_backend

@@ -236,6 +236,11 @@ class Job:
         return self.prompt.request.structured or self.background
 
     @property
+    def loads_window(self) -> bool:
+        """Whether the request has the model loaded with a window of its own, which teaches nothing about others."""
+        return self.profile.window is not None and self.profile.window.trust is Trust.REQUESTED
+
+    @property
     def may_emulate(self) -> bool:
         """Whether there is anything to emulate, and it is not done yet."""
         emulates = self.offers_tools and self.options.emulate_tools

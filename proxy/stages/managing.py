@@ -14,11 +14,11 @@ from proxy.neutral.weight import is_heavy
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.edits import edited
 from proxy.shortening.in_words import foreign, in_words
+from proxy.stages.backend_options import with_backend_options
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
 from proxy.stages.sealing import Sealer
-from proxy.stages.thinking import with_thinking
 
 
 def wished_goal(job: Job, budget: ContextBudget) -> int | None:
@@ -81,14 +81,14 @@ class Keeper:
 
         And whether anything of the client's was left out of it.
         """
-        request = await with_thinking(request, route)
+        request = await with_backend_options(request, route)
         lead = leading_system(request.messages)
         system, sent = request.messages[:lead], request.messages[lead:]
         sent = [*await self.restored(tenant, request.kept), *sent]
         body = {**request.body, "messages": [*system, *sent]}
         if not request.edits:
             return body, False
-        profile = await route.upstream.prober.profile(route.model)
+        profile = await route.profile(request.body)
         done, cleared = await self._edited(route, profile, body, request.edits, sent)
         return {**body, "messages": [*system, *done]}, bool(cleared)
 

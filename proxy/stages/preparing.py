@@ -23,6 +23,7 @@ from proxy.shaping.shape import ShapedPart, shaped, steps
 from proxy.shaping.stabilise import stabilised
 from proxy.shaping.tidy import Tidier, tidied
 from proxy.shortening.continuation import asked_to_go_on
+from proxy.stages.backend_options import with_backend_options
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Expected, Job, Prompt
@@ -31,7 +32,6 @@ from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
 from proxy.stages.shaping import limited, limits_from_the_first, tell_shaped
-from proxy.stages.thinking import with_thinking
 from proxy.telemetry.events import Mended, Stabilised
 from proxy.telemetry.journal import Journal
 
@@ -80,8 +80,7 @@ class Preparer:
     ) -> Job:
         """Everything up to the decision what to do; of a request that is `expected`, before a client makes it."""
         options = self._options.for_model(route.model)
-        if asked.thinking is not None:
-            asked = await with_thinking(asked, route)
+        asked = await with_backend_options(asked, route)
         if options.stabilise:
             backend = route.upstream.prober.known_backend
             asked, stripped = stabilised(asked, takes_marks=backend is None or backend.takes_marks)

@@ -13,8 +13,7 @@ from proxy.answer.answer import Answer
 from proxy.backends.profile import ModelKey
 from proxy.backends.remedy import LONGEST_RETRY
 from proxy.dialects import UPSTREAM
-from proxy.dialects.chat import UPSTREAM_PATH
-from proxy.dialects.chat.request import summarising
+from proxy.dialects.chat.request import LOADING, summarising
 from proxy.errors import UpstreamUnavailable
 from proxy.net.apart import apart
 from proxy.net.credentials import is_credential
@@ -28,6 +27,7 @@ from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
+from proxy.stages.sending import ChatBody, send_chat
 from proxy.telemetry.events import BackendFailed, Summarised, Summarising
 from proxy.wire import sse
 
@@ -230,17 +230,25 @@ class Summaries:
 
 
 async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
-    return await route.upstream.send(
-        "POST",
-        UPSTREAM_PATH,
+    body = job.prompt.request.body
+    if route.key != job.route.key:
+        body = {
+            name: value
+            for name, value in body.items()
+            if name not in LOADING and (name != "think" or value is False)
+        }
+    return await send_chat(
+        route.upstream,
         own_headers(job, same=route.upstream is job.route.upstream),
-        summarising(
-            job.prompt.request.body,
-            route.model,
-            [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
-            append=ask.append,
-            max_tokens=ask.max_tokens,
-            ask_usage=job.asked.compaction is not None and job.options.ask_usage,
+        ChatBody(
+            summarising(
+                body,
+                route.model,
+                [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
+                append=ask.append,
+                max_tokens=ask.max_tokens,
+                ask_usage=job.asked.compaction is not None and job.options.ask_usage,
+            )
         ),
         ahead=job.expected is not None,
     )

@@ -128,11 +128,6 @@ def test_models_carry_what_the_lists_tell() -> None:
     assert [one.profile.provisional for one in listed] == [False, True, False]
 
 
-def test_models_without_the_openai_list_are_the_tags() -> None:
-    listed, _ = play(BACKEND.models(), replies(None))
-    assert [one.id for one in listed] == ["llama3.1:latest", "qwen3:8b", "gpt-oss:120b-cloud"]
-
-
 def test_there_is_no_counting() -> None:
     assert play(BACKEND.count({"model": "m", "messages": []}), {}) == (None, [])
 
@@ -147,26 +142,6 @@ def test_there_is_no_counting() -> None:
 )
 def test_names_are_compared_with_their_tag(name: str, full: str) -> None:
     assert canonical_name(name) == full
-
-
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        ({"template": "{{- if or .System .Tools }}<|im_start|>system{{ end }}{{ .Prompt }}"}, True),
-        ({"template": "{{ range $.Tools }}{{ . }}{{ end }}"}, True),
-        ({"template": "{{ .System }} has .Toolsmith {{ .Prompt }}"}, False),
-        ({"template": "{{ .Tools }}", "capabilities": ["completion"]}, False),
-        ({"template": ""}, None),
-        ({}, None),
-    ],
-)
-def test_before_there_were_capabilities_the_template_tells_of_tools(
-    shown: dict[str, Any], expected: object
-) -> None:
-    replies = {"/api/show": {"model_info": {"general.architecture": "x"}, **shown}}
-    tools = play(BACKEND.profile("m"), replies)[0].tools
-    assert (tools.value if tools is not None else None) is expected
-    assert tools is None or tools.trust is Trust.CONFIGURED
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,10 @@ def test_an_answer(kind: str, streamed: bool, sdk: Sdk) -> None:
         assert said.prompt_eval_count
         assert said.eval_count
         (sent,) = fake.chats()
-        assert sent.path.endswith("/chat/completions")
-        assert (sent.json["messages"], sent.json["temperature"]) == (messages, 0.5)
+        options = sent.json["options"] if kind == "ollama" else sent.json
+        assert sent.path.endswith("/api/chat" if kind == "ollama" else "/chat/completions")
+        assert (sent.json["messages"], options["temperature"]) == (messages, 0.5)
+        assert ("num_ctx" in options) is (kind == "ollama")
 
 
 @pytest.mark.parametrize("streamed", [True, False])

@@ -36,6 +36,8 @@ class HttpFake:
     kind: ClassVar[str]
     root: ClassVar[str] = ""
     """Path under which the API lives, without `/v1`."""
+    chat_paths: ClassVar[tuple[str, ...]] = (CHAT,)
+    """Where chats are taken, below `root`."""
 
     api_key: str | None = None
     """Refuse requests without this key, with 401 in the kind's own shape."""
@@ -137,8 +139,9 @@ class HttpFake:
         return [request.response for request in self.requests]
 
     def chats(self) -> list[Recorded]:
-        """Recorded chat completion requests."""
-        return [request for request in self.requests if request.path == self.root + CHAT]
+        """Recorded requests for chats."""
+        paths = {self.root + path for path in self.chat_paths}
+        return [request for request in self.requests if request.path in paths]
 
     def fail_next(
         self,
@@ -229,7 +232,8 @@ class HttpFake:
 
     async def _fail(self, exchange: Exchange) -> bool:
         path = exchange.request.path.removeprefix(self.root)
-        canned = next((entry for entry in self._canned if entry.path in {path, "*"}), None)
+        paths = {path, "*", *((CHAT,) if path in self.chat_paths else ())}
+        canned = next((entry for entry in self._canned if entry.path in paths), None)
         if canned is None:
             return False
         self._canned.remove(canned)

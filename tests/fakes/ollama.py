@@ -9,9 +9,10 @@ import orjson
 from typing_extensions import override
 
 from proxy.neutral.request import text_of
+from tests.fakes.base import CHAT
 from tests.fakes.extras import Extras
 from tests.fakes.generation import Delta, Generation
-from tests.fakes.http import Exchange
+from tests.fakes.http import Exchange, Recorded
 from tests.fakes.intake import last_is_assistant
 from tests.fakes.model import FakeModel, Message, Prompt, Refused
 from tests.fakes.ollama_cut import cut_tokens, drop_oldest, token_limit
@@ -31,6 +32,7 @@ class OllamaFake(OllamaNative, Extras):
     """
 
     kind: ClassVar[str] = "ollama"
+    chat_paths: ClassVar[tuple[str, ...]] = (CHAT, "/api/chat")
     reasoning_field: str = "reasoning"
     whole_calls = True
     late_headers = True
@@ -40,6 +42,10 @@ class OllamaFake(OllamaNative, Extras):
     """Generation goes on when the window is full; a model's `shifts` overrides it."""
     default_prefill: str = "new"
     checks_host: bool = True
+
+    @override
+    def chats(self) -> list[Recorded]:
+        return [chat for chat in super().chats() if "messages" in chat.json]  # others only load
 
     @override
     def add_routes(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +11,11 @@ import orjson
 
 from tests.fakes.chat import CREATED, FakeBackend, joined
 from tests.fakes.extras import vector
-from tests.fakes.generation import Broken, Delta, Dropped, Generation
+from tests.fakes.generation import Broken, Delta, Dropped, Generation, grouped
 from tests.fakes.http import NDJSON, Exchange
 from tests.fakes.model import FakeModel, Prompt, Refused
 from tests.fakes.stream import pace
+from tests.fakes.waiting import HEADERS
 
 VERSION = "0.33.0"
 WHEN = "2026-01-01T00:00:00Z"
@@ -26,6 +28,9 @@ class OllamaNative(FakeBackend):
     """As the older versions do not: there only the template tells."""
     reports_windows: bool = True
     """`/api/ps` has `context_length` (0.10.0 and later)."""
+
+    names_calls: bool = True
+    """Calls have ids, as since 0.12."""
 
     def num_ctx(self, model: FakeModel, body: dict[str, Any]) -> int:
         """The window that holds for a request, in tokens."""
@@ -149,7 +154,7 @@ class OllamaNative(FakeBackend):
             done = {"message": {"role": "assistant", "content": ""}, **self._load_or_unload(model, body)}
             await exchange.answer(200, {"model": model.id, "created_at": WHEN, **done})
             return
-        await self._answer_natively(exchange, self._native_prompt(body), _chat_fields)
+        await self._answer_natively(exchange, self._native_prompt(body), self._chat_fields)
 
     async def generate(self, exchange: Exchange) -> None:
         """`POST /api/generate`: the brain is shown the prompt as a user message."""
@@ -176,8 +181,12 @@ class OllamaNative(FakeBackend):
     def _native_prompt(self, body: dict[str, Any]) -> Prompt:
         self.run(self.find_model(body), body)
         options = body.get("options") or {}
-        own = {**body, "max_tokens": options.get("num_predict"), "stop": options.get("stop")}
-        return self.take_body({**own, "stream": body.get("stream", True)})
+        bound = options.get("num_predict", -1)
+        own = {"max_tokens": bound if bound > 0 else None, "stop": options.get("stop")}
+        think = {True: "high", False: "none"}.get(body["think"], body["think"]) if "think" in body else None
+        messages = [_as_chat(message, index) for index, message in enumerate(body["messages"])]
+        shown = {**body, **own, "messages": messages, "reasoning_effort": think}
+        return self.take_body({**shown, "stream": body.get("stream", True)})
 
     async def _answer_natively(self, exchange: Exchange, prompt: Prompt, fields: Any) -> None:
         head = {"model": prompt.name, "created_at": WHEN}
@@ -186,37 +195,63 @@ class OllamaNative(FakeBackend):
             await exchange.answer(200, {**head, "_debug_info": info})
             return
         generation = self.generation(prompt)
-        if not prompt.stream:
-            deltas = await self.collect(generation)
-            await exchange.answer(200, {**head, **fields(deltas), **_done(prompt, generation)})
-            return
+        lines = _Lines(exchange)
+        if prompt.stream and not self.late_headers:
+            await lines.write(b"")
         try:
-            await self._lines(exchange, head, generation, fields)
+            if generation.reply.raw is not None:
+                for index, piece in enumerate(generation.reply.raw):
+                    await pace(self, generation, index)
+                    await lines.write(piece)
+            elif prompt.stream:
+                await self._lines(lines, head, generation, fields)
+                await lines.write(_line({**head, **fields([]), **_done(prompt, generation)}))
+            else:
+                deltas = await self.collect(generation)
+                await exchange.answer(200, {**head, **fields(deltas), **_done(prompt, generation)})
+                return
         except Dropped:
             await exchange.cut()
             return
         except Broken as broken:
-            await exchange.write(orjson.dumps({"error": str(broken)}) + b"\n")
-        else:
-            await exchange.write(_line({**head, **fields([]), **_done(prompt, generation)}))
-        await exchange.close()
+            if not lines.opened:
+                await exchange.answer(500, {"error": str(broken)})
+                return
+            await lines.write(_line({"error": str(broken)}))
+        await exchange.close(hang_up=self.hangs_up)
 
-    async def _lines(
-        self, exchange: Exchange, head: dict[str, Any], generation: Generation, fields: Any
-    ) -> None:
+    async def _lines(self, lines: _Lines, head: dict[str, Any], generation: Generation, fields: Any) -> None:
         """One line per delta; a call is held back until it is whole."""
-        await pace(self, generation, -1)
-        await exchange.open(200, NDJSON)
+        await pace(self, generation, HEADERS)
         call: list[Delta] = []
-        for index, delta in enumerate(generation):
+        for index, delta in enumerate(grouped(iter(generation), self.tokens_per_chunk)):
             await pace(self, generation, index)
             if delta.kind == "call":
                 call = [delta] if delta.first else [*call, delta]
                 if not delta.last:
                     continue
-            await exchange.write(
+            generation.sent += delta.tokens
+            await lines.write(
                 _line({**head, **fields(call if delta.kind == "call" else [delta]), "done": False})
             )
+
+    def _chat_fields(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": joined(deltas, "content")}
+        if thinking := joined(deltas, "reasoning"):
+            message["thinking"] = thinking
+        texts: dict[int, str] = {}
+        for delta in deltas:
+            if delta.kind == "call":
+                texts[delta.index] = texts.get(delta.index, "") + delta.text
+        calls = []
+        for delta in deltas:
+            if delta.first and delta.call is not None and _is_json(texts[delta.index]):
+                arguments = orjson.loads(texts[delta.index] or "{}")
+                function = {"index": delta.index, "name": delta.call.name, "arguments": arguments}
+                calls.append(
+                    {**({"id": self.call_id(delta)} if self.names_calls else {}), "function": function}
+                )
+        return {"message": {**message, "tool_calls": calls} if calls else message}
 
     # The rest
 
@@ -258,6 +293,66 @@ def capabilities(model: FakeModel) -> list[str]:
     return [name for name, has in able.items() if has]
 
 
+class _Lines:
+    """A stream whose status goes out with its first line (`streamResponse`)."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.opened = False
+
+    async def write(self, line: bytes) -> None:
+        """Send a line."""
+        if not self.opened:
+            self.opened = True
+            await self._exchange.open(200, NDJSON)
+        await self._exchange.write(line)
+
+
+_TYPES: dict[str, type] = {"role": str, "content": str, "thinking": str, "images": list, "tool_calls": list}
+
+
+def _as_chat(message: Any, index: int) -> dict[str, Any]:
+    """A message as the rest of the fake reads it; refused with what is of another type than `api.Message` has it."""
+    for name, kind in _TYPES.items():
+        if not isinstance(message.get(name, kind()), kind):
+            text = f"json: cannot unmarshal value into Go struct field ChatRequest.messages.{name}"
+            raise Refused(400, {"error": text})
+    said = {name: message[name] for name in ("role", "content", "tool_call_id") if name in message}
+    if message.get("thinking"):
+        said["reasoning"] = message["thinking"]
+    if images := message.get("images"):
+        for image in images:
+            _check_base64(image)
+        parts = [{"type": "image_url", "image_url": {"url": image}} for image in images]
+        said["content"] = [{"type": "text", "text": message.get("content", "")}, *parts]
+    if calls := message.get("tool_calls"):
+        said["tool_calls"] = [_call_as_chat(call, f"call_{index}_{at}") for at, call in enumerate(calls)]
+    return said
+
+
+def _call_as_chat(call: dict[str, Any], made: str) -> dict[str, Any]:
+    function = call["function"]
+    if not isinstance(function["arguments"], dict):
+        raise Refused(400, {"error": "json: cannot unmarshal string into Go value of type map"})
+    named = {"name": function["name"], "arguments": orjson.dumps(function["arguments"]).decode()}
+    return {"id": call.get("id", made), "type": "function", "function": named}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _check_base64(image: str) -> None:
+    try:
+        base64.b64decode(image, validate=True)
+    except ValueError:
+        raise Refused(400, {"error": "illegal base64 data at input byte 0"}) from None
+
+
 def _entry(model: FakeModel) -> dict[str, Any]:
     name = model.id if ":" in model.id else f"{model.id}:latest"
     digest = hashlib.sha256(model.id.encode()).hexdigest()
@@ -279,29 +374,17 @@ def _openai_entry(model: FakeModel) -> dict[str, Any]:
     return {"id": _entry(model)["name"], "object": "model", "created": CREATED, "owned_by": "library"}
 
 
-def _chat_fields(deltas: Sequence[Delta]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": joined(deltas, "content")}
-    if thinking := joined(deltas, "reasoning"):
-        message["thinking"] = thinking
-    texts: dict[int, str] = {}
-    for delta in deltas:
-        if delta.kind == "call":
-            texts[delta.index] = texts.get(delta.index, "") + delta.text
-    calls = [
-        {"function": {"name": delta.call.name, "arguments": orjson.loads(texts[delta.index] or "{}")}}
-        for delta in deltas
-        if delta.first and delta.call is not None
-    ]
-    return {"message": {**message, "tool_calls": calls} if calls else message}
-
-
 def _generate_fields(deltas: Sequence[Delta]) -> dict[str, Any]:
     return {"response": joined(deltas, "content")}
 
 
 def _done(prompt: Prompt, generation: Generation) -> dict[str, Any]:
     reason = "stop" if generation.finish == "tool_calls" else generation.finish
-    counts = {"prompt_eval_count": prompt.tokens, "eval_count": generation.tokens}
+    reported = generation.reply.usage or {}
+    counts = {
+        "prompt_eval_count": reported.get("prompt_tokens", prompt.tokens),
+        "eval_count": reported.get("completion_tokens", generation.tokens),
+    }
     times = {"total_duration": 3, "load_duration": 1, "prompt_eval_duration": 1, "eval_duration": 1}
     return {"done": True, "done_reason": reason, **times, **counts}
 

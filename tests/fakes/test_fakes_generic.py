@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.fakes import FakeModel, GenericFake
-from tests.fakes.extras import SPEECH_PIECES, vector
-from tests.fakes.reading import chunks, frames, text, usage
-from tests.fakes.talking import ask, assistant, body, fetch, get, post, user
+from tests.fakes.reading import chunks, text, usage
+from tests.fakes.talking import ask, assistant, body, fetch, get, user
 
 
 @pytest.fixture
@@ -80,40 +78,3 @@ def test_the_list_may_tell_the_window(field: str, told: dict[str, Any]) -> None:
 def test_unknown_paths_and_bad_bodies(fake: GenericFake) -> None:
     assert fetch("GET", fake.url + "/props").status_code == 404
     assert fetch("POST", fake.url + "/v1/chat/completions", content=b"[1").status_code == 400
-
-
-def test_embeddings(fake: GenericFake) -> None:
-    made = post(fake, "/v1/embeddings", {"model": "m", "input": ["a", "b"]})
-    assert [one["embedding"] for one in made["data"]] == [vector("a"), vector("b")]
-
-
-def test_transcription_sees_the_multipart_body(fake: GenericFake) -> None:
-    response = fetch(
-        "POST", fake.url + "/v1/audio/transcriptions", files={"file": ("a.wav", b"\x00\xff" * 99)}
-    )
-    sent = fake.requests[-1].body
-    assert response.json()["text"] == f"{len(sent)} bytes {hashlib.sha256(sent).hexdigest()}"
-    assert fetch("POST", fake.url + "/v1/audio/transcriptions", json={}).status_code == 400
-
-
-def test_speech_is_binary(fake: GenericFake) -> None:
-    response = fetch("POST", fake.url + "/v1/audio/speech", json={"input": "hello"})
-    assert (response.headers["content-type"], len(response.content)) == ("audio/mpeg", SPEECH_PIECES * 1024)
-    assert fake.response_bytes[-1] == response.content
-
-
-def test_images_and_rerank(fake: GenericFake) -> None:
-    assert post(fake, "/v1/images/generations", {"prompt": "a"})["data"][0]["b64_json"]
-    scores = post(fake, "/v1/rerank", {"query": "a", "documents": ["b", "c"]})["results"]
-    assert [one["relevance_score"] for one in scores] == [vector("b")[0], vector("c")[0]]
-
-
-def test_responses_have_named_events(fake: GenericFake) -> None:
-    whole = post(fake, "/v1/responses", {"model": "m", "input": "hello"})
-    said = whole["output"][0]["content"][0]["text"]
-    raw = fetch(
-        "POST", fake.url + "/v1/responses", json={"model": "m", "input": "hello", "stream": True}
-    ).content
-    assert frames(raw)[0].startswith(b"event: response.created\ndata: {")
-    assert chunks(raw)[-1]["response"]["output"][0]["content"][0]["text"] == said
-    assert b"[DONE]" not in raw

@@ -7,8 +7,8 @@ import pytest
 from proxy.backends import backend_of
 from proxy.backends.refusals import ToolRefusal, refuses_tools
 from tests.backends.driver import play
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, OpenRouterFake, Question, Reply, VllmFake
-from tests.fakes.talking import ask, body, fetch, get, post
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, VllmFake
+from tests.fakes.talking import ask, body, get
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 PLAIN = FakeModel("fake-model", tools=False)
@@ -24,13 +24,6 @@ def test_these_kinds_refuse_them(kind: str, status: int, origin: str, *, stream:
         assert refused.status_code == status
         assert refuses_tools(status, refused.content) == ToolRefusal(origin)
         assert ask(fake, stream=stream, tools=[]).status_code == 200
-
-
-def test_ollamas_own_paths_refuse_them_too() -> None:
-    with OllamaFake([PLAIN]) as fake:
-        refused = fetch("POST", fake.url + "/api/chat", json=body(tools=[TOOL]))
-        assert refused.json() == {"error": "fake-model does not support tools"}
-        assert refuses_tools(refused.status_code, refused.content)
 
 
 def test_vllm_refuses_them_without_a_parser() -> None:
@@ -71,17 +64,6 @@ def test_openrouters_providers_may_refuse_a_choice() -> None:
             )
         assert ask(fake, tools=[TOOL], tool_choice="auto").status_code == 200
         assert ask(fake, tools=[TOOL]).status_code == 200
-
-
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("tools", [True, False])
-def test_ollama_tells_of_them_in_its_template_too(*, tools: bool, listed: bool) -> None:
-    with OllamaFake([FakeModel("fake-model", tools=tools)], lists_capabilities=listed) as fake:
-        shown = post(fake, "/api/show", {"model": "fake-model"})
-        told, _ = play(backend_of("ollama").profile("fake-model"), {"/api/show": shown})
-        assert ("capabilities" in shown) is listed
-        assert told.tools is not None
-        assert told.tools.value is tools
 
 
 @pytest.mark.parametrize("tools", [True, False])

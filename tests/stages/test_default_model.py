@@ -55,7 +55,7 @@ def chosen() -> Iterator[tuple[Proxy, FakeBackend]]:
 
 def asked_for(fake: FakeBackend) -> list[Any]:
     """The models that it was asked to answer with."""
-    paths = ("/v1/chat/completions", "/v1/completions")
+    paths = ("/v1/completions", *fake.chat_paths)
     return [each.json.get("model") for each in fake.requests if each.path in paths]
 
 

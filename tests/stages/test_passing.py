@@ -51,7 +51,7 @@ def post(proxy: Proxy, body: bytes, **headers: str) -> httpx.Response:
     )
 
 
-@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "ollama"])  # that takes another form
 @pytest.mark.parametrize("stream", [False, True])
 def test_below_the_trigger_both_bodies_are_identical(kind: str, stream: bool) -> None:
     with (
@@ -67,7 +67,7 @@ def test_below_the_trigger_both_bodies_are_identical(kind: str, stream: bool) ->
         assert answer.headers["x-spillway-action"] == "forwarded"
 
 
-@pytest.mark.parametrize("kind", ["lmstudio", "ollama", "llamacpp", "vllm"])
+@pytest.mark.parametrize("kind", ["lmstudio", "llamacpp", "vllm"])
 def test_usage_is_asked_for_by_a_splice_and_taken_out_again(kind: str) -> None:
     with FAKES[kind](brain=scripted(["one two three"] * 2)) as fake:
         body = body_of(fake, model="fake-model", stream=True)

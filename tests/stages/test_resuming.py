@@ -157,14 +157,14 @@ def test_a_whole_call_after_a_silence_is_no_stall() -> None:
 
     def calls(question: Question) -> Reply:
         del question
-        return Reply(tool_calls=[ToolCall("write_file", '{"text": "a"}')])
+        return Reply(tool_calls=[ToolCall("write_file", '{"text":"a"}')])
 
     with (
         OllamaFake([FakeModel("m", WINDOW)], calls, delay=0.02) as fake,
         running_proxy(fake, grace=0.01, heartbeat=0.01) as proxy,
     ):
         answer = proxy.chat({"model": "m", "stream": True, "messages": GO, "tools": [TOOL]})
-        assert joined_calls(answer.content) == [{"name": "write_file", "arguments": '{"text": "a"}'}]
+        assert joined_calls(answer.content) == [{"name": "write_file", "arguments": '{"text":"a"}'}]
         assert read_stream(answer.content).errors == []
         assert fake.cancelled == 0
 

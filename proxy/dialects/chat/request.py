@@ -23,6 +23,7 @@ _GRAMMARS = frozenset(
     {
         *("grammar", "json_schema"),  # llama.cpp
         *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),  # vLLM
+        "format",  # Ollama
     }
 )
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
@@ -31,16 +32,18 @@ _BEGUN = ("continue_final_message", "add_generation_prompt")
 _SAYS_MORE = frozenset(
     {
         *("stream", "stream_options", "n", "response_format", "prompt_cache_key"),
-        *(*_BOUNDS, _OTHER_BOUND, *_GRAMMARS, _BEGUN[0]),
+        *(*_BOUNDS, _OTHER_BOUND, *_GRAMMARS, _BEGUN[0], "options"),
     }
 )
 """All fields by which more is known of a request than its model and messages."""
 _ROLE = methodcaller("get", "role")
+LOADING = ("options", "shift")
+"""Ollama's, by which it loads a model: another `num_ctx` loads it again."""
 _NOT_FOR_SUMMARIES = {
     *(*_BOUNDS, _OTHER_BOUND, "stream_options", "response_format", "stop", "n"),
-    *("logprobs", "top_logprobs", "parallel_tool_calls", "prediction"),
+    *("logprobs", "top_logprobs", "parallel_tool_calls", "prediction", *_GRAMMARS),
 }
-_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "think", "provider")
+_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "think", "provider", *LOADING)
 
 _ASK_USAGE = b'"stream_options":{"include_usage":true}'
 _OPEN = re.compile(rb"^(?:\xef\xbb\xbf)?\s*\{\s*(\})?")
@@ -72,7 +75,7 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         usage_wish=_usage_wish(body["stream_options"]) if "stream_options" in body else None,
         choices=choices if isinstance(choices, int) else 1,
         structured=_is_structured(body),
-        capped=max_tokens is not None or (_OTHER_BOUND in body and is_count(body[_OTHER_BOUND])),
+        capped=max_tokens is not None or is_count(body.get(_OTHER_BOUND)) or _bounds_ollama(body),
         continues=body.get(_BEGUN[0]) is True,
         conversation=name if isinstance(name := body.get("prompt_cache_key"), str) else "",
         raw=raw,
@@ -93,6 +96,11 @@ def _check(messages: Any) -> None:
                 f"`messages[{index}].role` must be a string such as user, assistant, system or tool.",
                 param=f"messages[{index}].role",
             )
+
+
+def _bounds_ollama(body: Mapping[str, Any]) -> bool:
+    options = body.get("options")
+    return isinstance(options, dict) and is_count(options.get("num_predict"))
 
 
 def _usage_wish(options: Any) -> bool | None:
@@ -167,6 +175,8 @@ def summarising(
             body["tool_choice"] = "none"
     else:
         body = {name: client[name] for name in _TEMPLATE_FIELDS if name in client}
+    if isinstance(options := body.get("options"), dict):
+        body["options"] = {name: value for name, value in options.items() if name not in _NOT_FOR_SUMMARIES}
     own = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": True}
     raw = dumps({**body, **own})
     return _asking_usage(raw) if ask_usage else raw

@@ -5,17 +5,18 @@ Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_ty
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.bodies import given, model_in, named_model_in, object_in, request_of, text_in
+from proxy.dialects.bodies import given, is_count, model_in, named_model_in, object_in, request_of, text_in
 from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking, effort_in
 from proxy.wire.jsontext import dumps
 
-_SAME = (
+SHARED_OPTIONS = (
     "temperature",
     "top_p",
     "top_k",
@@ -26,8 +27,9 @@ _SAME = (
     "frequency_penalty",
     "repeat_penalty",
 )
-"""Options that backends have by the same name. Those that load a model otherwise (`num_ctx`, `num_gpu`) and `keep_alive`
-have none in chat completions: what is loaded is managed."""
+"""Options that other backends have by the same name, as parameters of a chat completion."""
+EXTRAS = ("keep_alive", "think", "truncate", "shift")
+"""Fields that only Ollama has, besides `options`."""
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _PICTURES = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
 """How base64 of each kind of picture begins: Ollama's clients do not say which it is."""
@@ -49,7 +51,7 @@ def read_chat(raw: bytes) -> Request:
     if not messages:
         raise _loading(asked, {"message": {"role": "assistant", "content": ""}})
     body = {"messages": _conversation(messages), **_tools(asked.get("tools"))}
-    return _request(asked, body)
+    return replace(_request(asked, body), native=raw)
 
 
 def read_generate(raw: bytes) -> Request:
@@ -92,13 +94,17 @@ def moment(seconds: int) -> str:
 def _request(asked: Mapping[str, Any], body: dict[str, Any]) -> Request:
     options = asked.get("options")
     options = options if isinstance(options, dict) else {}
-    body = {"model": model_in(asked), **body, **given(options, _SAME)}
+    bound = options.get("num_predict")
+    known = {*SHARED_OPTIONS, "num_predict"} if is_count(bound) else set(SHARED_OPTIONS)
+    rest = {name: value for name, value in options.items() if name not in known}
+    body = {"model": model_in(asked), **body, **given(options, SHARED_OPTIONS)}
     return request_of(
         body,
         stream=asked.get("stream") is not False,
-        bound=options.get("num_predict"),
+        bound=bound,
         structure=_format(asked.get("format")),
         thinking=_thinking(asked),
+        for_ollama={**given(asked, EXTRAS), **({"options": rest} if rest else {})} or None,
     )
 
 
@@ -112,7 +118,7 @@ def _thinking(asked: Mapping[str, Any]) -> Thinking | None:
 
 def _conversation(messages: Sequence[Any]) -> list[Message]:
     made: list[Message] = []
-    waiting = _Waiting()
+    pending: dict[str, str] = {}
     calls = 0
     for index, message in enumerate(messages):
         role = text_in(message, "role") if isinstance(message, dict) else ""
@@ -123,13 +129,13 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             )
         said: Message = {"role": role, "content": text_in(message, "content")}
         if role == "tool":
-            said = {"role": role, "tool_call_id": waiting.answered(message), "content": said["content"]}
+            said = {"role": role, "tool_call_id": _answered(message, pending), "content": said["content"]}
         elif role == "assistant":
             if thought := text_in(message, "thinking"):
                 said["reasoning_content"] = thought
             if listed := _calls(message.get("tool_calls"), calls):
                 said["tool_calls"] = listed
-                waiting.add(listed)
+                pending |= {call["id"]: call["function"]["name"] for call in listed}
                 calls += len(listed)
         made.append(_with_pictures(said, message.get("images")))
     return made
@@ -148,30 +154,16 @@ def _calls(listed: Any, before: int) -> list[dict[str, Any]]:
     return made
 
 
-class _Waiting:
-    """The calls whose results have not come, oldest first: here calls need no ids."""
+def _answered(message: Mapping[str, Any], pending: dict[str, str]) -> str:
+    """The id of the call that a result answers: the one it names, else the next of that tool, else the next.
 
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-        """By id."""
-        self._ids: dict[str, dict[str, None]] = {}
-        """By name, in their order."""
-
-    def add(self, calls: Iterable[Mapping[str, Any]]) -> None:
-        """Calls that were made."""
-        for call in calls:
-            name = call["function"]["name"]
-            self._names[call["id"]] = name
-            self._ids.setdefault(name, {})[call["id"]] = None
-
-    def answered(self, message: Mapping[str, Any]) -> str:
-        """The id of the call that a result answers: the one it names, else the next of that tool, else the next."""
-        named = self._ids.get(text_in(message, "tool_name") or text_in(message, "name"))
-        call_id = text_in(message, "tool_call_id") or next(iter(named or self._names), "")
-        name = self._names.pop(call_id, None)
-        if name is not None:
-            self._ids[name].pop(call_id, None)
-        return call_id
+    `pending` has the names of the tools by the ids of calls without a result; calls need no ids here.
+    """
+    name = text_in(message, "tool_name") or text_in(message, "name")
+    of_tool = [call_id for call_id, tool in pending.items() if tool == name]
+    call_id = text_in(message, "tool_call_id") or next(iter([*of_tool, *pending]), "")
+    pending.pop(call_id, None)
+    return call_id
 
 
 def _with_pictures(message: Message, images: Any) -> Message:

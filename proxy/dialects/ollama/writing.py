@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from proxy.dialects.bodies import error_in
 from proxy.dialects.calls import Numbering
+from proxy.dialects.ollama.reading import DURATIONS
 from proxy.dialects.ollama.request import moment
 from proxy.dialects.translating import Translator
 from proxy.neutral.piece import CallPart, Identity, Piece, arguments_of, whole_number
@@ -20,8 +21,6 @@ from proxy.wire.jsontext import dumps
 
 _WORD = "%"
 """Stands for what is said, in a line that has none of it behind that."""
-_DURATIONS = dict.fromkeys(("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"), 0)
-"""Nanoseconds, which clients want to read; nobody measures them here."""
 
 
 class ChatLines(Translator):
@@ -97,7 +96,7 @@ class ChatLines(Translator):
     def _ending(self) -> dict[str, Any]:
         return {
             "done_reason": "length" if self._finish == "length" else "stop",
-            **_DURATIONS,
+            **{name: whole_number(self._usage.get(name)) for name in DURATIONS},
             "prompt_eval_count": whole_number(self._usage.get("prompt_tokens")),
             "eval_count": whole_number(self._usage.get("completion_tokens")),
             **({"spillway": self._usage["spillway"]} if "spillway" in self._usage else {}),

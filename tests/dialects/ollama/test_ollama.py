@@ -13,7 +13,6 @@ from proxy.dialects.ollama.writing import ChatLines, GenerateLines
 from proxy.errors import BadRequest, ModelNotFound, NotManaged
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.neutral.request import Request
-from proxy.neutral.thinking import Thinking
 from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
 
 WHO = Identity("x", 7, "m")
@@ -26,26 +25,6 @@ def chatting(messages: Any = HELLO, **fields: Any) -> Request:
 
 def generating(**fields: Any) -> Request:
     return read_generate(json.dumps({"model": "m", "prompt": "hello"} | fields).encode())
-
-
-def test_a_plain_request_is_streamed_unless_it_says_otherwise() -> None:
-    options = {"temperature": 0.5, "num_predict": 9, "num_ctx": 99, "stop": ["x"]}
-    request = chatting(options=options, think=False, keep_alive="5m")
-    assert request.body == {
-        "model": "m",
-        "messages": HELLO,
-        "temperature": 0.5,
-        "stop": ["x"],
-        "stream": True,
-        "max_tokens": 9,
-    }
-    assert (request.max_tokens, request.capped, request.usage_wish) == (9, True, True)
-    assert not chatting(stream=False).stream
-    assert chatting(options={"num_predict": -1}).max_tokens is None
-    assert request.thinking == Thinking(on=False)
-    assert chatting(think="high").thinking == Thinking(effort="high")
-    assert chatting(think=True).thinking == Thinking(on=True)
-    assert chatting().thinking is None
 
 
 def test_calls_and_results_find_each_other_without_ids() -> None:
@@ -72,31 +51,6 @@ def test_calls_and_results_find_each_other_without_ids() -> None:
     ]
     ids = [message["tool_call_id"] for message in made if message["role"] == "tool"]
     assert ids == ["call_1", "call_0", "", "own"]
-
-
-def test_pictures_are_shown_as_what_they_are() -> None:
-    (message,) = chatting(
-        [{"role": "user", "content": "", "images": ["/9j/4AAQ", "iVBORw0", "AAAA"]}]
-    ).messages
-    urls = [part["image_url"]["url"] for part in message["content"]]
-    assert urls == [
-        "data:image/jpeg;base64,/9j/4AAQ",
-        "data:image/png;base64,iVBORw0",
-        "data:image/png;base64,AAAA",
-    ]
-
-
-def test_formats_and_tools() -> None:
-    assert chatting(format="json").body["response_format"] == {"type": "json_object"}
-    assert chatting(format={"type": "object"}).structured
-    assert not chatting(format="").structured
-    tool = {"function": {"name": "f"}}
-    assert chatting(tools=[tool]).body["tools"] == [{"type": "function", **tool}]
-    assert "tools" not in chatting(tools=[]).body
-
-
-def test_one_question() -> None:
-    assert generating(system="Be brief.").messages == [{"role": "system", "content": "Be brief."}, *HELLO]
 
 
 @pytest.mark.parametrize(

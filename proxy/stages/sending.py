@@ -1,0 +1,112 @@
+"""Sending chats to backends: in chat completions, or in the form that the backend's kind takes them in.
+
+Everything else knows chat completions only: what another form is spoken in begins and ends here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+from typing_extensions import override
+
+from proxy.dialects.chat import UPSTREAM_PATH
+from proxy.dialects.ollama.reading import LineReader, error_body
+from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
+from proxy.dialects.ollama.upstream import ollama_body
+from proxy.errors import UpstreamInvalid
+from proxy.exchange import unique
+from proxy.net.apart import apart
+from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, headers_of
+from proxy.net.inflate import readable
+from proxy.net.responses import body_of, error_of
+from proxy.net.upstream import Upstream
+from proxy.neutral.weight import HEAVY
+from proxy.stages.backend_options import OLLAMA
+from proxy.wire.headers import Headers
+from proxy.wire.jsontext import dumps, loads
+from proxy.wire.sse import FrameTooLong
+
+_OF_FORM = (b"content-length", b"content-type")
+_LARGEST = 64 * 2**20
+"""Bytes of an answer that is not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatBody:
+    """A body of chat completions, and other forms of the same where the client sent one."""
+
+    content: bytes
+    wire: bytes | None = None
+    """With the client's content-encoding."""
+    native: bytes | None = None
+    """As a request of Ollama's `/api/chat`."""
+
+
+async def send_chat(
+    upstream: Upstream,
+    headers: Headers,
+    body: ChatBody,
+    *,
+    query: bytes = b"",
+    accept: Accept | None = None,
+    ahead: bool = False,
+) -> httpx.Response:
+    """Send a request for a chat, and return a response of chat completions with its body unread: close it when done.
+
+    For what is sent `ahead` of time nobody waits.
+
+    Raises:
+        BadRequest: the backend has no form for what is asked.
+        UpstreamUnavailable, UpstreamInvalid, UpstreamTimeout: see `Upstream.send`.
+    """
+    backend = upstream.prober.known_backend
+    if backend is None or backend.chat_dialect != OLLAMA:
+        drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
+        target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
+        return await upstream.send("POST", target, headers, content, drop=drop, accept=accept, ahead=ahead)
+    content, usage = await apart(len(body.content) > 8 * HEAVY, _translate, body.content)
+    response = await upstream.send(
+        "POST", OLLAMA_PATH, headers, body.native or content, drop=OF_ENCODING, accept=accept, ahead=ahead
+    )
+    plain = readable(response)
+    if plain is None:
+        await response.aclose()
+        raise UpstreamInvalid("The backend's answer is in an encoding that is not known here.")
+    lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, plain.stream
+    if plain.status_code != 200:
+        stream = httpx.ByteStream(error_body(plain.status_code, await error_of(plain)))
+    elif plain.headers.get("content-type", "").startswith("application/x-ndjson"):
+        assert isinstance(stream, httpx.AsyncByteStream)
+        kind, stream = (b"content-type", b"text/event-stream"), _Frames(stream, lines)
+    else:
+        stream = httpx.ByteStream(lines.completion(await body_of(plain, _LARGEST)))
+    return httpx.Response(plain.status_code, headers=[*headers_of(plain, drop=_OF_FORM), kind], stream=stream)
+
+
+class _Frames(httpx.AsyncByteStream):
+    """The lines of a response as frames."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, lines: LineReader) -> None:
+        self._stream, self._lines = stream, lines
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for data in self._stream:
+                yield self._lines.feed(data)
+            yield self._lines.feed(b"\n")  # the last line may lack its end
+        except FrameTooLong as error:
+            raise httpx.ReadError(f"it holds {error}") from None
+
+    @override
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _translate(body: bytes) -> tuple[bytes, bool]:
+    """The body as a request of Ollama's, and whether a stream is to end with usage."""
+    parsed = loads(body)
+    options = parsed.get("stream_options")
+    return dumps(ollama_body(parsed)), isinstance(options, dict) and options.get("include_usage") is True
