@@ -382,7 +382,7 @@ class Relay:
         await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=left_out))
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
-        if cannot_fit(job, budget.window):
+        if job.prompt.estimate.tokens >= budget.window:
             await self.counting.make_sure(job)
         if cannot_fit(job, budget.window):
             raise too_long(job, self.counting.meter, before)

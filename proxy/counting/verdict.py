@@ -12,8 +12,12 @@ SLACK = 32.0
 """Tokens by which any report may be off without being corrupt: templates are not linear."""
 MOST = 0.8
 """Share of the whole estimate from which a report is the count of this prompt, however little it grew."""
-SWAPPED = 4
-"""Rejections in a row after which the next report is believed: the model behind the name changed."""
+HIGHEST = 3.0
+"""Times its prediction that a prompt may take: an unknown script can."""
+HIDDEN = 512
+"""Tokens that a server may add to each prompt (its template, a system prompt of its own) and nobody predicts."""
+APART = 0.05
+"""Share of its estimate by which another prompt has to differ to bear a report out."""
 HALF_WINDOW_SLACK = 4
 CUT_RATIO = 0.6
 CUT_LEAST = 512
@@ -70,7 +74,7 @@ def verdict_on(
         window: in tokens, as the backend itself tells it; None where it tells none.
         may_cut: whether it is a backend that cuts prompts without a word.
     """
-    if reported <= 0:
+    if reported <= 0 or (window is not None and reported > window):
         return Observation.REJECTED
     cut = may_cut and (window is None or expected.lowest > window)
     if believable(expected, reported):
@@ -81,13 +85,14 @@ def verdict_on(
 def believable(expected: Expectation, reported: int) -> bool:
     """Whether a report can be the count of the whole prompt.
 
-    What goes wrong makes reports too low: a cached part left out, a prompt that was cut. So a high one is
-    believed (an unknown script can cost three times what was predicted), a low one within the gate around the
-    predicted increment, or when most of the prompt is in it.
+    A high one is believed within what an unknown script or a hidden system prompt can cost, a low one within the gate
+    around the predicted increment, or when most of the prompt is in it; none that falls where the prompt grew.
     """
     delta, predicted = reported - expected.anchor, expected.predicted
     if delta >= predicted - SLACK:
-        return True
+        return delta <= HIGHEST * max(0.0, predicted + 2.0 * expected.deviation) + HIDDEN
+    if delta < 0 < predicted:
+        return False
     if expected.anchor and reported >= MOST * (expected.anchor + predicted):
         return True
     return delta > 0 and max(0.0, predicted - expected.unsure) / delta < 1.0 + gate(expected)
@@ -95,22 +100,24 @@ def believable(expected: Expectation, reported: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """A report that was too low to be believed, and the estimate it was held against; tokens."""
+    """A report that was not believed, and the estimate it was held against; tokens."""
 
     digest: bytes
     reported: int
     estimated: int
 
     def borne_out(self, reported: int, estimated: int) -> bool:
-        """Whether the report of a longer prefix is too low by the same ratio.
+        """Whether the report of a prompt of another length is off by the same ratio, or is too high by as much.
 
-        Corrupt reports do not grow with the prompt; those of a model that takes a script better than its
-        weights say do.
+        Corrupt reports stay the same, or tell only what was not cached; those of a model that takes a script otherwise, or
+        of a server with a system prompt of its own, grow with the prompt.
         """
         grown, expected = reported - self.reported, estimated - self.estimated
-        if grown <= 0 or expected <= 0 or self.estimated <= 0:
+        if abs(expected) < max(SLACK, APART * self.estimated):
             return False
-        ratio, then = grown / expected, self.reported / self.estimated
+        ratio, then = grown / expected, self.reported / max(1, self.estimated)
+        if then > 1.0 and reported > estimated:
+            return 1.0 / HIGHEST <= ratio <= HIGHEST or abs(ratio - then) <= CONSISTENT * then
         return then >= LEAST_CONSISTENT and abs(ratio - then) <= CONSISTENT * then
 
 

@@ -139,7 +139,7 @@ class Prober:
 
     async def loaded_window(self, model: str) -> int | None:
         """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
-        self._expire(model)
+        self.expire(model)
         await self.profile(model)
         return self._loaded_window(model)
 
@@ -167,13 +167,13 @@ class Prober:
     def learn(self, model: str, window: int, origin: str) -> None:
         """Believe that a window has so many tokens; `origin` says who named it. The model is probed anew."""
         self.windows.named(model, window, origin)
-        self._expire(model)
+        self.expire(model)
 
     def load_for_one(self, model: str, window: int) -> None:
         """Note that a request has the model loaded with a window of its own, in tokens."""
         self._requested[model] = window
         _bound(self._requested)
-        self._expire(model)
+        self.expire(model)
 
     def learn_cut(self, model: str, seen: CutSeen) -> int | None:
         """Note a prompt that seems to have been cut; the window in tokens if one is believed for it from now on."""
@@ -215,7 +215,7 @@ class Prober:
         self._named[model] = name
         if last == name:
             return
-        self._expire(model)
+        self.expire(model)
         self.windows.suspect(model)
         self._refusals.forget(model)
 
@@ -243,13 +243,13 @@ class Prober:
         The server behind the address may be another one now, so its kind is detected again as well.
         """
         for name in (model,) if model is not None else tuple(self._kept):
-            self._expire(name)
+            self.expire(name)
         self.windows.suspect(model)
         self._refusals.forget(model)
         self._list_expires = -math.inf
         self._settled_until = self._unsettled
 
-    def _expire(self, model: str) -> None:
+    def expire(self, model: str) -> None:
         """Have a profile read again before it is next used."""
         if (kept := self._kept.get(model)) is not None:
             self._kept[model] = replace(kept, expires=-math.inf)

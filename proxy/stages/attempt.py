@@ -149,7 +149,7 @@ class Attempts:
         backend = job.known_backend
         counts = backend.ask_running_counts if backend is not None else {}
         body = going_on(job.body(), ask.messages, ask.fields, counts)
-        estimate = await self._meter.measure(job.key, body)
+        estimate = await self._meter.measure(job.key, body, tenant=job.exchange.tenant)
         bound: dict[str, int] = {}
         if (budget := job.budget) is not None:
             end = budget.window if job.cancels else budget.pause_point

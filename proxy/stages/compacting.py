@@ -157,7 +157,9 @@ class Compactor:
         prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, made)
         job.prompt.untouched = False
         before, job.prompt.recalled = of_history(job.prompt), NOTHING
-        job.prompt.estimate = await self._counting.meter.measure(job.key, job.body())
+        job.prompt.estimate = await self._counting.meter.measure(
+            job.key, job.body(), tenant=job.exchange.tenant
+        )
         job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
         job.measured()
         return done

@@ -45,7 +45,13 @@ class Counting:
         self._cut: dict[tuple[str, bytes], None] = {}
 
     async def measure(
-        self, route: Route, profile: ModelProfile, body: Mapping[str, Any], *, short: bool = False
+        self,
+        route: Route,
+        profile: ModelProfile,
+        body: Mapping[str, Any],
+        *,
+        tenant: str = "",
+        short: bool = False,
     ) -> Estimate:
         """Estimate the prompt tokens of a body for a model; `short`: it is known to be, see `Meter.measure`.
 
@@ -64,7 +70,7 @@ class Counting:
             except asyncio.CancelledError:  # the client has left: the next one finds it not loaded yet
                 self._loaded.discard(key)
                 raise
-        return await self.meter.measure(key, body, short=short)
+        return await self.meter.measure(key, body, tenant=tenant, short=short)
 
     async def exactly(self, route: Route, body: Mapping[str, Any]) -> int:
         """Prompt tokens of a body as the backend counts them; an estimate where it does not, or not soon."""
@@ -124,7 +130,7 @@ class Counting:
 
     async def make_sure(self, job: Job) -> None:
         """Have the backend count, for a moment, what is about to be refused by an estimate."""
-        if job.prompt.estimate.source != "backend":
+        if not job.prompt.estimate.counted:
             await self._ask(job, EXACT_TIMEOUT)
 
     async def count_said(self, job: Job, answer: Answer) -> None:
@@ -160,7 +166,7 @@ class Counting:
             return
         if exact is not None:
             self.meter.anchor_exact(estimate, exact)
-            job.prompt.estimate = await self.meter.measure(job.key, job.body())
+            job.prompt.estimate = await self.meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
             job.measured()
 
     def observe(
@@ -229,6 +235,8 @@ class Counting:
         )
         if verdict is Observation.CUT:
             self._was_cut(job, estimate, reported)
+        if window is not None and reported > window.value:
+            prober.expire(job.route.model)
         if verdict is not Observation.ACCEPTED:
             return False
         key, now = job.key, job.journal.clock()

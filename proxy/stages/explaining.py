@@ -67,7 +67,7 @@ async def _rehearsed(
         return {"action": "refused", "note": str(refused)}
     job.prompt.history, job.prompt.checkpoint = done.messages, compactor.checkpoint(job, done)
     job.prompt.recalled = NOTHING
-    job.prompt.estimate = await counting.meter.measure(job.key, job.body())
+    job.prompt.estimate = await counting.meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
     await recaller.recall(job, keep=False)
     return {
         "action": done.kind,

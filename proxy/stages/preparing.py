@@ -168,7 +168,9 @@ class Preparer:
             history=history,
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
-            estimate=await self._counting.measure(job.route, job.profile, body, short=short),
+            estimate=await self._counting.measure(
+                job.route, job.profile, body, tenant=job.exchange.tenant, short=short
+            ),
             untouched=untouched,
             fields=fields,
         )

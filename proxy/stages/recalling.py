@@ -264,7 +264,7 @@ class Recaller:
         """Have this in the prompt, and count it."""
         if recalled.blocks or job.prompt.recalled.blocks:
             job.prompt.recalled = recalled
-            job.prompt.estimate = await self._meter.measure(job.key, job.body())
+            job.prompt.estimate = await self._meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
             job.measured()
         job.prompt.recalled = recalled
 

@@ -140,7 +140,9 @@ class Resumer:
     async def _added(self, job: Job, answer: Answer, request: ContinuationRequest) -> float:
         """Tokens that a request to go on has beyond the prompt, by the upper bound; by more if more came than was estimated."""
         cost, prompt = self._cost(job), job.prompt
-        whole = await self._counting.meter.measure(job.key, {**job.body(), "messages": request.messages})
+        whole = await self._counting.meter.measure(
+            job.key, {**job.body(), "messages": request.messages}, tenant=job.exchange.tenant
+        )
         said = sum(cost([{"role": "assistant", "content": answer.unplaced + answer.reasoning}]))
         added = sum(cost(request.messages)) - sum(cost(prompt.messages))
         more = max(1.0, answer.said_tokens / max(1.0, said))

@@ -24,13 +24,15 @@ _ESTIMATED = 0.97
 
 
 def cannot_fit(job: Job, window: int) -> bool:
-    """Whether sending is pointless: the backend would refuse, or cut in silence where it is one that does.
+    """Whether a prompt is too long by the backend's own count; an honest backend decides all other cases itself.
 
-    An honest backend decides doubtful cases itself; its refusal teaches the window and is answered.
+    One that cuts in silence does not: a prompt that is too long by the lowest reading is not sent there.
     """
-    backend = job.known_backend
-    doubt = 1.0 if backend is not None and backend.shifts_silently else 1.1
-    return job.prompt.estimate.tokens >= window * doubt
+    estimate, backend = job.prompt.estimate, job.known_backend
+    if estimate.counted:
+        return estimate.tokens >= window
+    shifts = backend is not None and backend.shifts_silently
+    return shifts and 2 * estimate.tokens - estimate.upper >= window
 
 
 def surely_below(bound: int, job: Job) -> int:

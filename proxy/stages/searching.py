@@ -59,7 +59,7 @@ class Searcher:
         made = round_of(answer.unplaced, calls, results, [call.id or make_id() for call in calls])
         job.prompt.searched += made if job.prompt.offer is None else calls_as_text(made)
         job.prompt.untouched = False
-        job.prompt.estimate = await self._meter.measure(job.key, job.body())
+        job.prompt.estimate = await self._meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
         job.measured()
         answer.placed = len(answer.text)
         return await self._opened(job, answer)

@@ -69,6 +69,11 @@ class Estimate:
         lesson = self.ticket.lesson
         return Expectation(self.tokens, 0.0, 0.0, 0.0, trusted=True) if lesson is None else lesson.expected
 
+    @property
+    def counted(self) -> bool:
+        """Whether the backend counted this very prompt on request, rather than reported it beside an answer."""
+        return self.source == "backend" and self.upper == self.tokens
+
     def confirmed_by(self, reported: int) -> bool:
         """Whether a report says of this very prompt what the backend has said of it before."""
         return reported == self.tokens and self.source == "backend"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.backends.profile import ModelKey
-from proxy.counting.anchors import Anchor, Anchors
+from proxy.counting.anchors import Anchor, Anchors, scope_digest
 from proxy.counting.features import EMPTY, Vector, add
 from proxy.counting.margin import ROOM
 from proxy.counting.model import ModelCounter
@@ -65,8 +65,12 @@ class Meter:
         """
         await self._models.warm(key)
 
-    async def measure(self, key: ModelKey, body: Mapping[str, Any], *, short: bool = False) -> Estimate:
+    async def measure(
+        self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "", short: bool = False
+    ) -> Estimate:
         """Estimate the prompt tokens of a chat completion body; `short`: the caller knows it to be, see `is_long`.
+
+        Reports for other tenants are no anchors.
 
         Raises:
             BadRequest: `messages` is no list, or something is nested too deeply to be counted.
@@ -77,7 +81,7 @@ class Meter:
         model = self._models.get(key)
         vectorizer = model.vectorizer or await self._models.vectorizer(model)
         if (none := model.extras.without(body)) is not None and (short or not is_long(messages)):
-            return self._estimate(model, vectorizer, none, short_history(vectorizer, messages))
+            return self._estimate(model, vectorizer, none, short_history(vectorizer, messages), tenant)
         draft = self._histories.draft(vectorizer, messages)
         extras_draft = model.extras.draft(vectorizer, body)
         if extras_draft.size > INLINE or is_heavy(draft.new, INLINE):
@@ -86,7 +90,7 @@ class Meter:
             extras, history = _read(model, vectorizer, draft, extras_draft)
         model.extras.keep(vectorizer, extras_draft, extras)
         self._histories.keep(draft)
-        return self._estimate(model, vectorizer, extras, history)
+        return self._estimate(model, vectorizer, extras, history, tenant)
 
     def costs(self, key: ModelKey, messages: Sequence[Any]) -> list[float]:
         """Predicted tokens of each message, for planning what to cut.
@@ -172,10 +176,16 @@ class Meter:
         return self._models.describe(key)
 
     def _estimate(
-        self, model: Model, vectorizer: Vectorizer, extras: Extras, history: History | ShortHistory
+        self,
+        model: Model,
+        vectorizer: Vectorizer,
+        extras: Extras,
+        history: History | ShortHistory,
+        tenant: str,
     ) -> Estimate:
+        scope = scope_digest(extras.scope, tenant) if tenant else extras.scope
         system, digests, lesson = history.system_total, history.digests, None
-        anchor = self._anchors.longest(extras.scope, history.system_digest, digests)
+        anchor = self._anchors.longest(scope, history.system_digest, digests)
         source: EstimateSource
         if anchor is not None and anchor.covered == len(digests) and anchor.system == system:
             tokens, source = anchor.tokens, "backend"
@@ -186,7 +196,7 @@ class Meter:
             tokens, upper, expected = _predicted(model.counter, anchor, x, coarse=coarse)
             learnable = expected.predicted > 0 and not coarse
             lesson = Lesson(vectorizer.id, x, expected, learnable)
-        ticket = Ticket(model.key, extras.scope, history.system_digest, digests, system, lesson)
+        ticket = Ticket(model.key, scope, history.system_digest, digests, system, lesson)
         return Estimate(tokens, upper, source, min(tokens, _fixed(model, extras, history)), ticket)
 
     def _accept(self, model: Model, estimate: Estimate, tokens: int, *, given: bool) -> None:

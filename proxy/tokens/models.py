@@ -12,7 +12,7 @@ from proxy.backends.profile import ModelKey
 from proxy.counting.anchors import scope_digest
 from proxy.counting.images import image_rule
 from proxy.counting.model import ModelCounter
-from proxy.counting.verdict import SWAPPED, Dispute, Observation, verdict_on
+from proxy.counting.verdict import Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate, Lesson
 from proxy.tokens.extras import ExtrasCache
@@ -37,8 +37,6 @@ class Model:
     override: str | None = None
     vectorizer: Vectorizer | None = None
     """None until the vocabulary is loaded."""
-    rejected: int = 0
-    """Reports rejected in a row."""
     rejections: int = 0
     dispute: Dispute | None = None
     """The last report that was rejected."""
@@ -97,14 +95,15 @@ class Model:
     def judge(self, estimate: Estimate, reported: int, window: int | None, *, may_cut: bool) -> Observation:
         """Tell what a report is, in the light of those before it."""
         verdict = verdict_on(estimate.expected, reported, window, may_cut=may_cut)
-        if verdict is Observation.REJECTED and reported > 0 and self._insists(estimate, reported):
+        possible = reported > 0 and (window is None or reported <= window)
+        if verdict is Observation.REJECTED and possible and self._borne_out(estimate, reported):
             verdict = Observation.ACCEPTED
         if verdict is Observation.CUT:
             self.cuts += 1
         elif verdict is Observation.REJECTED:
-            self.rejected += 1
             self.rejections += 1
-            self.dispute = Dispute(estimate.ticket.digest, reported, estimate.tokens)
+            if possible:
+                self.dispute = Dispute(estimate.ticket.digest, reported, estimate.tokens)
         else:
             self._believed(estimate)
         return verdict
@@ -115,25 +114,20 @@ class Model:
         self.counter.confirm()
 
     def _believed(self, estimate: Estimate) -> None:
-        self.rejected = 0
-        if self.dispute is not None and self._dispute_over(estimate) is not None:
+        """A report that fits ends the dispute over its conversation."""
+        if self.dispute is not None and self.dispute.digest in estimate.ticket.digests:
             self.dispute = None
 
-    def _insists(self, estimate: Estimate, reported: int) -> bool:
-        """Whether what was rejected came too often, or fits the last one, for it to be a mistake."""
-        if self.rejected >= SWAPPED:
-            if not self.counter.exact:
-                self.counter.calibration.widen()
-            elif self.resolution.origin != "user":
-                self._give_up()
-            return True
-        dispute = self._dispute_over(estimate)
-        return dispute is not None and dispute.borne_out(reported, estimate.tokens)
-
-    def _dispute_over(self, estimate: Estimate) -> Dispute | None:
-        """The last report that was rejected, if it was of the same conversation: others say nothing of it."""
+    def _borne_out(self, estimate: Estimate, reported: int) -> bool:
+        """Whether the last rejected report, of another prompt, is off in the same way: then the weights are wrong."""
         dispute = self.dispute
-        return dispute if dispute is not None and dispute.digest in estimate.ticket.digests else None
+        if dispute is None or not dispute.borne_out(reported, estimate.tokens):
+            return False
+        if not self.counter.exact:
+            self.counter.calibration.widen()
+        elif self.resolution.origin != "user":
+            self._give_up()
+        return True
 
     def learn(self, lesson: Lesson, tokens: int) -> None:
         """Learn from an accepted report of a prompt; a vocabulary that reports contradict is given up."""

@@ -23,7 +23,7 @@ def expect(anchor: int, predicted: float, *, deviation: float = 0, unsure: float
         (expect(0, 1000, deviation=200), 600, ACCEPTED),
         (expect(0, 40), 12, ACCEPTED),  # too small to tell
         (expect(9000, 400), 9800, ACCEPTED),
-        (expect(9000, 400), 8500, ACCEPTED),  # the template dropped old reasoning
+        (expect(9000, 400), 8500, REJECTED),  # it falls where the prompt grew
         (expect(9000, 400), 400, REJECTED),  # the cached part was left out
         (expect(9000, 400), 0, REJECTED),
         (expect(9000, 400), -5, REJECTED),
@@ -86,19 +86,6 @@ def test_a_backend_that_refuses_what_is_too_long_never_cuts(
 def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
     unknown = Expectation(0, 9000, 100, 0, trusted=False)
     assert verdict_on(unknown, 3000, None) is REJECTED
-
-
-@given(
-    st.integers(0, 10**6), st.floats(0, 10**6), st.floats(0, 10**5), st.floats(0, 10**6),
-    st.integers(-5, 10**7), st.none() | st.integers(256, 10**6),
-)  # fmt: skip
-def test_every_report_gets_a_verdict(
-    anchor: int, predicted: float, deviation: float, unsure: float, reported: int, window: int | None
-) -> None:
-    expected = expect(anchor, predicted, deviation=deviation, unsure=unsure)
-    verdict = verdict_on(expected, reported, window)
-    if reported >= anchor + predicted and reported > 0:
-        assert verdict is ACCEPTED
 
 
 def test_a_second_report_that_is_low_by_the_same_ratio_bears_the_first_out() -> None:

@@ -46,6 +46,7 @@ class Stand:
             tokens_before=0, tokens_after=0, kind="compacted", created=0.0,
         )  # fmt: skip
         self.meter, self.key, self.scope, self.options = meter, ("b", "m"), scope, Options()
+        self.exchange = SimpleNamespace(tenant="")
         self.budget, self.undisturbed, self.hands_over = self.options.budget(WINDOW), False, False
         self.journal = Journals(clock=lambda: 0.0).silent()
         history = [summary, *messages[covered:]]
