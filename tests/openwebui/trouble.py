@@ -11,7 +11,7 @@ from tests.openwebui.guide import QUESTION, plan
 from tests.openwebui.scenes import shown
 from tests.openwebui.stage import MODEL, Stage, check
 
-SOON = 2.0
+SOON = 10.0
 """Seconds within which the backend must be left after Stop."""
 OUT_OF_MEMORY = "CUDA error: out of memory"
 
