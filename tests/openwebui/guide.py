@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
+from itertools import accumulate, count
 
 import orjson
 
@@ -50,6 +50,7 @@ _SIGHTS = (
     "a bakery with cakes of almonds and figs",
 )
 _NOTED = re.compile(r"Day (\d+)\. From (\w+) towards (\w+): (\d+) km\. On the way: (.+?)\.")
+_MOST_WORDS = re.compile(r"at most (\d+) words")
 _SUMMARY = (
     "## Goal and constraints\nThe user plans a bicycle ride from Lisbon to the Algarve in spring, at most 70 km a day, "
     "without motorways.\n\n## Decisions and reasons\nThey start in Lisbon, because the train takes bicycles there.\n\n"
@@ -116,12 +117,17 @@ class Guide:
 
 
 def _summary(question: Question) -> str:
-    """A summary with what the notes in the prompt say, in fewer words."""
+    """A summary of the notes in the prompt in as many words as it asks for: towns and sights, then day by day."""
     noted = _NOTED.findall("\n".join(map(text_of, question.messages)).replace("**", ""))
-    lines = [
-        f"- day {number}: {here} to {there}, {km} km, {sight}" for number, here, there, km, sight in noted
-    ]
-    return _SUMMARY.format(noted="\n".join(dict.fromkeys(lines)))
+    towns = dict.fromkeys(town for _, here, there, *_ in noted for town in (here, there))
+    sights = dict.fromkeys(sight for *_, sight in noted)
+    lines = [f"Towns: {', '.join(towns)}.", f"On the way: {', '.join(sights)}."]
+    lines += dict.fromkeys(f"Day {number}: {km} km, to {there}." for number, _, there, km, _ in noted)
+    asked = _MOST_WORDS.search(question.last_user)
+    left = (int(asked[1]) if asked else 300) - len(_SUMMARY.split())
+    spent = accumulate(len(line.split()) for line in lines)
+    shown = [line for line, words in zip(lines, spent, strict=True) if words <= left]
+    return _SUMMARY.format(noted="\n".join(shown))
 
 
 def _rest(text: str, prefix: str) -> str:
