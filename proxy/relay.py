@@ -378,7 +378,7 @@ class Relay:
             self.counting.compacted(job)
             await audience.tell(Notice(done=False))  # ignored where it was told before
         after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
-        left_out = await self.attempts.tell_left_out(job)
+        left_out = await self.attempts.tell_left_out(job) or job.journal.outcome.cut_earlier[0]
         await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=left_out))
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.history.blocks import Span, program_blocks
 from proxy.history.client_compaction import brought_from
 from proxy.history.marks import INSTRUCTION
 from proxy.neutral.request import Message, text_of
@@ -42,8 +43,6 @@ _WRITTEN = re.compile(
 )
 _NO_WORDS = re.compile(rf"\s*(?:{_WRITTEN.pattern}\s*)*")
 _VALUE = json.JSONDecoder().raw_decode
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,8 @@ def own_words(message: Message) -> str:
     """What in a user message is surely the user's own: nothing from the first mark of a result to the last of its kind.
 
     A result that holds a closing mark would else put its rest into the user's mouth, and one that is cut off all of it.
-    Neither is what the system says there, nor what Spillway wrote, nor the summary with which a client goes on.
+    Neither is what the system says there, nor what Spillway wrote, nor the summary with which a client goes on, nor what a
+    program puts around the user's words.
     """
     text = text_of(message)
     if text.startswith(INSTRUCTION):
@@ -154,7 +154,8 @@ def own_words(message: Message) -> str:
             end = last[_kind(mark)]
             start = after if _closes(mark) else mark.start()
             spans.append((start, end.end() if _closes(end) else len(text)))
-    return without(text, spans)
+    text = without(text, spans)
+    return without(text, program_blocks(text))
 
 
 def without(text: str, spans: Iterable[Span], *, left: str = "") -> str:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from proxy.history.blocks import Span
 from proxy.history.marks import defanged, forges_block
-from proxy.history.tooltext import Span, without
+from proxy.history.tooltext import without
 from proxy.neutral.request import THOUGHT_FIELDS, Message, is_text_part
 from proxy.status.base import status_spans, strip_status
 

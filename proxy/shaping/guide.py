@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from proxy.history.blocks import program_blocks
 from proxy.history.rule_words import is_rule
 from proxy.neutral.request import SYSTEM_ROLES, Message, is_text_part
-from proxy.shortening.ladder.cap import water_level
+from proxy.shortening.middles import water_level
 from proxy.shortening.policy import BYTES_PER_TOKEN
 
-_REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
 _CODEX = "# AGENTS.md instructions for "
 _FORMS: tuple[tuple[re.Pattern[str], re.Pattern[str], bool], ...] = (
     (
@@ -100,7 +100,7 @@ def guided(messages: Sequence[Message], tokens: int | None, own: str | None) -> 
     if tokens is None and own is None:
         return messages
     texts = list(_places(messages))
-    guides = [text[guide.begins : guide.ends] for _, _, text in texts for guide in _guides(text)]
+    guides = [text[guide.begins : guide.ends] for _, _, text, found in texts for guide in found]
     if not guides:
         return messages
     if own is not None:
@@ -108,43 +108,40 @@ def guided(messages: Sequence[Message], tokens: int | None, own: str | None) -> 
     else:
         level = water_level([_size(guide) for guide in guides], (tokens or 0) * BYTES_PER_TOKEN)
         room = max(_LEAST, int(level))
-        paths = [guide.path for _, _, text in texts for guide in _guides(text)]
+        paths = [guide.path for _, _, _, found in texts for guide in found]
         instead = [_within(guide, room, path) for guide, path in zip(guides, paths, strict=True)]
     if instead == guides:
         return messages
     changed, left = list(messages), iter(instead)
-    for index, part, text in texts:
-        changed[index] = _with_text(changed[index], part, _replaced(text, left))
+    for index, part, text, found in texts:
+        changed[index] = _with_text(changed[index], part, _replaced(text, found, left))
     return changed
 
 
-def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int | None, str]]:
-    """Texts with guides in them, before the first answer: their message, their part of it, and themselves."""
+def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int | None, str, Sequence[Guide]]]:
+    """Texts with guides in them, before the first answer: their message, their part of it, themselves, and the guides."""
     for index, message in enumerate(messages):
         if message.get("role") not in {*SYSTEM_ROLES, "user"}:
             return
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"text": content}]
         for at, part in enumerate(parts):
-            if is_text_part(part) and (_is_harness(message, part["text"])) and _guides(part["text"]):
-                yield index, at if isinstance(content, list) else None, part["text"]
+            if is_text_part(part) and (guides := _guides(part["text"], users=message["role"] == "user")):
+                yield index, at if isinstance(content, list) else None, part["text"], guides
 
 
-def _is_harness(message: Message, text: str) -> bool:
-    return message.get("role") in SYSTEM_ROLES or text.lstrip().startswith((_REMINDER, _CODEX))
+def _guides(text: str, *, users: bool) -> Sequence[Guide]:
+    """Those that may be touched: in a user's message those that stand in a program's block."""
+    guides = guides_in(text)
+    if not users or not guides:
+        return guides
+    blocks = program_blocks(text)
+    return [g for g in guides if any(start <= g.start and g.over <= end for start, end in blocks)]
 
 
-def _guides(text: str) -> Sequence[Guide]:
-    """Those that may be touched: of a text that begins with the client's block, those in it."""
-    if not text.lstrip().startswith(_REMINDER):
-        return guides_in(text)
-    end = text.find(_REMINDER_END)
-    return guides_in(text[: end + len(_REMINDER_END)]) if end >= 0 else ()
-
-
-def _replaced(text: str, instead: Iterator[str]) -> str:
+def _replaced(text: str, guides: Sequence[Guide], instead: Iterator[str]) -> str:
     pieces, after = [], 0
-    for guide in _guides(text):
+    for guide in guides:
         pieces += [text[after : guide.begins], next(instead)]
         after = guide.ends
     return "".join((*pieces, text[after:]))

@@ -8,9 +8,12 @@ from itertools import islice
 from typing import TypeVar
 
 from proxy.history.marks import is_summary
+from proxy.history.tooltext import own_words
+from proxy.history.turns import is_user
 from proxy.neutral.request import Message
 from proxy.shortening import summary
 from proxy.shortening.ladder import Cost, Reduction
+from proxy.shortening.middles import cut_text
 from proxy.shortening.source import NOTHING, Source
 from proxy.shortening.transcript import transcripts
 
@@ -22,6 +25,8 @@ _MOST_PIECES = 16
 _SHORTER = 0.6
 """Share of its room that a transcript takes when it is read for the second time."""
 _SMALLEST_PIECE = 200
+_TASK = 1_000
+"""Characters of a message that stays in the prompt, with which a transcript of what came after it begins."""
 _MOST_PER_TOKEN = 8
 """Characters of nearly any text that a token holds at most."""
 
@@ -96,7 +101,7 @@ def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> 
     shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x", wish=by.wish)]))
     room = (by.window * 0.98 - shell - by.tokens) * by.trust * share
     best: list[str] = []
-    for text in transcripts(reduction.messages[reduction.floor : start]):
+    for text in transcripts([*_task(reduction), *reduction.messages[reduction.floor : start]]):
         pieces = list(islice(_pieces(text, max(64.0, room), reduction.cost), 2))
         if len(pieces) > 1:
             # Each is read with the summary of those before it.
@@ -107,6 +112,13 @@ def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> 
         if len(best) == 1:
             break
     return best if len(best) <= _MOST_PIECES else []
+
+
+def _task(reduction: Reduction) -> Iterator[Message]:
+    """The user's words in front of the floor, which stay as they are: the steps to be summarised make no sense without them."""
+    for message in reduction.messages[: reduction.floor]:
+        if is_user(message) and not is_summary(message) and message.get("content") != summary.BRIDGE:
+            yield {"role": "user", "content": cut_text(own_words(message), _TASK)}
 
 
 def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator[SummaryAsk, str, str]:

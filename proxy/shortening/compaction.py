@@ -10,11 +10,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from proxy.history.turns import cut_points
+from proxy.history.marks import is_summary
+from proxy.history.turns import cut_points, is_user, newest_user
 from proxy.neutral.request import Message
 from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.ladder.results import cleaned
+from proxy.shortening.middles import characters_cut, own_part
 from proxy.shortening.pruning import at_any_price, trim
 from proxy.shortening.strategies import AUTO, Kind, Strategy
 
@@ -41,6 +43,8 @@ class Compaction:
     """Who told what was taken out: a model (`written`), code (`extract`), or nobody."""
     cleaned: int = 0
     """Tool results that no longer stand there as they did: capped, masked, told of in a summary, or left out."""
+    cut: tuple[float, float] = (0.0, 0.0)
+    """Tokens of users' own words, before the newest message, in whose middle something was left out: these, and of how many."""
 
 
 CompactionFlow: TypeAlias = Generator[SummaryAsk, str, Compaction]
@@ -105,4 +109,20 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...
         rungs=rungs,
         summary=next((_TOLD[rung] for rung in rungs if rung in _TOLD), ""),
         cleaned=cleaned(before[:covered], after[:replaced]),
+        cut=_words_cut(old, new),
     )
+
+
+def _words_cut(old: Reduction, new: Reduction) -> tuple[float, float]:
+    """Tokens of users' words that were cut out of messages before the newest one, and of all words in these."""
+    before, newest = {id(message) for message in old.messages}, newest_user(new.messages)
+    gone = whole = 0.0
+    for message in new.messages[:newest]:
+        if id(message) in before or not is_user(message) or is_summary(message):
+            continue
+        own = own_part(message)
+        if (characters := characters_cut(own)) > 0:
+            tokens = sum(new.cost([own]))
+            missing = tokens * characters / max(1, len(own["content"]))
+            gone, whole = gone + missing, whole + tokens + missing
+    return gone, whole

@@ -1,45 +1,89 @@
-"""Cutting the middle out of a message: its beginning and end stay, and a mark says how much is missing."""
+"""Cutting the middle out of a message: its beginning and end stay, and a mark says how much is missing.
+
+Text that programs put around a user's words is cut first, the user's own words last.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from proxy.history.tooltext import Span, calls_in, results_in, texts_of
-from proxy.history.turns import newest_user
+from proxy.history.blocks import blocks_in
+from proxy.history.tooltext import calls_in, results_in, texts_of
+from proxy.history.turns import is_system, newest_user
 from proxy.neutral.request import Message
 
 _MARK = "\n[… {} characters left out here to fit the context window …]\n"
 _MARKED = re.compile(re.escape(_MARK).replace(r"\{\}", r"(\d{1,12})"))
+_MARK_ROOM = 72
+"""Characters of a mark, at most."""
 _LEAST = 400
 """Characters that are left of a text at least."""
 _TRIES = 3
 LEAST_LEFT = 1 / 10
-"""Share of the newest user message below which what is left of it is no message any more."""
+"""Share of the user's words in the newest message below which what is left of them is no message any more."""
+
+_Kind = Literal["block", "data", "words"]
+_ORDER: tuple[tuple[frozenset[_Kind], int], ...] = (
+    (frozenset({"block", "data"}), _LEAST),
+    (frozenset({"block"}), 0),
+    (frozenset({"words"}), _LEAST),
+)
+"""What is cut, one after the other, and to how many characters each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a message's text that is cut on its own: in a program's block, the user's words, or data of others."""
+
+    part: int | None
+    start: int
+    end: int
+    kind: _Kind
 
 
 def cut_middle(
-    message: Message, cost: float, excess: float, count: Callable[[Sequence[Message]], list[float]]
+    message: Message,
+    cost: float,
+    excess: float,
+    count: Callable[[Sequence[Message]], list[float]],
+    *,
+    words: bool = True,
 ) -> tuple[Message, float]:
-    """The message with so many tokens less, or as few as may be; as it is if that would gain nothing."""
+    """The message with so many tokens less, or as few as may be; as it is if that would gain nothing.
+
+    Args:
+        message: whose texts are cut; calls and the marks of results stay.
+        cost: its tokens.
+        excess: tokens that it is to lose.
+        count: counts messages.
+        words: whether the user's own words may be cut, once all else is.
+    """
     best, best_cost = message, cost
-    longest = max(map(len, _texts(message)), default=0)
-    if longest <= _LEAST:
+    pieces = list(_pieces(message))
+    characters = sum(piece.end - piece.start for piece in pieces)
+    if cost <= 0 or max((piece.end - piece.start for piece in pieces), default=0) <= _MARK_ROOM:
         return best, best_cost
     # Tokens are not spread evenly over the characters, so the first guess may miss.
-    share = 1 - (excess + 1) / cost if cost > 0 else 0.0
+    lose = characters * (excess + 1) / cost
     for _ in range(_TRIES):
-        keep = max(_LEAST, int(longest * share))
-        shorter = _with_texts(message, partial(_middle_cut, keep=keep))
+        shorter, deepest = _without(message, pieces, lose, words=words)
         shorter_cost = sum(count([shorter]))
         if shorter_cost < best_cost:
             best, best_cost = shorter, shorter_cost
-        if best_cost <= cost - excess or keep == _LEAST:
+        if best_cost <= cost - excess or deepest:
             break
-        share *= 0.9 * max(0.0, cost - excess) / shorter_cost
+        lose *= 1.01 + 1.2 * (best_cost - cost + excess) / max(1.0, cost - best_cost)
     return best, best_cost
+
+
+def cut_text(text: str, most: int) -> str:
+    """What a user said, in about so many characters: without programs' blocks, and if that is not enough, its middle."""
+    message: Message = {"role": "user", "content": text}
+    pieces = list(_pieces(message))
+    return str(_without(message, pieces, len(text) - most, words=True)[0]["content"])
 
 
 def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Message, Message] | None:
@@ -48,15 +92,22 @@ def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Mes
     if newest is None or placed is None:
         return None
     whole, left = sent[newest], history[placed]
-    return (whole, left) if left is not whole and _cut_out(left) > _cut_out(whole) else None
+    return (whole, left) if left is not whole and characters_cut(left) > characters_cut(whole) else None
 
 
-def _cut_out(message: Message) -> int:
+def own_part(message: Message) -> Message:
+    """A user message with nothing but the user's words, to be counted."""
+    texts = dict(texts_of(message))
+    said = (texts[each.part][each.start : each.end] for each in _pieces(message) if each.kind == "words")
+    return {"role": "user", "content": "\n".join(said)}
+
+
+def characters_cut(message: Message) -> int:
     """Characters that marks in a message say are left out of it."""
     return sum(int(mark.group(1)) for _, text in texts_of(message) for mark in _MARKED.finditer(text))
 
 
-def _middle_cut(text: str, *, keep: int) -> str:
+def _middle_cut(text: str, keep: int) -> str:
     head, tail = text[: keep // 2], text[len(text) - (keep - keep // 2) :]
     # What an earlier cut took out is gone as well.
     earlier = list(_MARKED.finditer(text, len(head), max(len(head), len(text) - len(tail))))
@@ -65,44 +116,82 @@ def _middle_cut(text: str, *, keep: int) -> str:
     return text if len(text) <= keep + len(mark) else f"{head}{mark}{tail}"
 
 
-def _pieces(role: Any, text: str) -> list[Span]:
-    """Where a text may be cut, each for itself: around calls and inside of results that are text."""
-    edges: list[int] = [0]
-    if role == "assistant":
-        for call in calls_in(text):
-            edges += call.span
-    elif role == "user":
-        for result in results_in(text):
-            edges += (result.span[0], *result.inside, result.span[1])
-    edges.append(len(text))
-    return list(zip(edges[::2], edges[1::2], strict=True))
+def _without(message: Message, pieces: Sequence[_Piece], lose: float, *, words: bool) -> tuple[Message, bool]:
+    """The message without so many characters, of its longest pieces first; and whether no more can be cut."""
+    lengths = {piece: piece.end - piece.start for piece in pieces}
+    for kinds, least in _ORDER:
+        cuttable = [piece for piece in pieces if piece.kind in kinds and lengths[piece] > least + _MARK_ROOM]
+        if not cuttable or lose <= 0 or (not words and "words" in kinds):
+            continue
+        sizes = [lengths[piece] for piece in cuttable]
+        level = max(least, int(water_level(sizes, max(0.0, sum(sizes) - lose))))
+        lose -= sum(max(0, size - level) for size in sizes)
+        lengths |= {piece: min(lengths[piece], level) for piece in cuttable}
+    return _with_lengths(message, lengths), lose > 0
 
 
-def _texts(message: Message) -> list[str]:
+def _with_lengths(message: Message, lengths: dict[_Piece, int]) -> Message:
+    """The message with each piece cut to its length."""
+    changed: dict[int | None, str] = {}
+    of_part: dict[int | None, list[_Piece]] = {}
+    for piece in lengths:
+        of_part.setdefault(piece.part, []).append(piece)
+    for part, text in texts_of(message):
+        done: list[str] = []
+        after = 0
+        for piece in of_part.get(part, ()):
+            said, length = text[piece.start : piece.end], lengths[piece]
+            done += (text[after : piece.start], _middle_cut(said, length) if length < len(said) else said)
+            after = piece.end
+        changed[part] = "".join((*done, text[after:]))
+    if None in changed:
+        return {**message, "content": changed[None]}
+    content: Any = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [{**part, "text": changed[at]} if at in changed else part for at, part in enumerate(content)]
+    return {**message, "content": parts}
+
+
+def _pieces(message: Message) -> Iterator[_Piece]:
+    """Where a message may be cut: around calls, inside of results that are text and of blocks, and between all these."""
     role = message.get("role")
-    return [text[start:end] for _, text in texts_of(message) for start, end in _pieces(role, text)]
+    users = role == "user" and not is_system(message)
+    for part, text in texts_of(message):
+        edges: list[tuple[int, int, int, int, _Kind]] = []
+        if role == "assistant":
+            edges = [
+                (start, start, end, end, "data") for start, end in (call.span for call in calls_in(text))
+            ]
+        elif users:
+            edges = [(r.span[0], *r.inside, r.span[1], "data") for r in results_in(text)]
+            edges += [
+                (b.span[0], *b.inside, b.span[1], "block" if b.author == "program" else "words")
+                for b in blocks_in(text)
+            ]
+        outside: _Kind = "words" if users else "data"
+        after = 0
+        for start, begins, ends, over, kind in sorted(edges, key=lambda edge: edge[0]):
+            if start < after:
+                continue  # inside of the one before, or a result once more
+            yield from _piece(part, after, start, outside)
+            if role != "assistant":
+                yield from _piece(part, begins, ends, kind)
+            after = over
+        yield from _piece(part, after, len(text), outside)
 
 
-def _with_texts(message: Message, change: Callable[[str], str]) -> Message:
-    """The message with other texts: its content, or those of the parts of its content."""
-    content, role = message.get("content"), message.get("role")
-    if isinstance(content, str):
-        return {**message, "content": _changed(role, content, change)}
-    if isinstance(content, list):
-        return {**message, "content": [_with_text(role, part, change) for part in content]}
-    return message
+def _piece(part: int | None, start: int, end: int, kind: _Kind) -> Iterator[_Piece]:
+    if start < end:
+        yield _Piece(part, start, end, kind)
 
 
-def _with_text(role: Any, part: Any, change: Callable[[str], str]) -> Any:
-    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-        return part
-    return {**part, "text": _changed(role, part["text"], change)}
-
-
-def _changed(role: Any, text: str, change: Callable[[str], str]) -> str:
-    done: list[str] = []
-    after = 0
-    for start, end in _pieces(role, text):
-        done += (text[after:start], change(text[start:end]))
-        after = end
-    return "".join(done)
+def water_level(sizes: Sequence[float], room: float) -> float:
+    """The size to which the larger of these have to come down, so that together they take no more than `room`."""
+    left = room
+    for at, size in enumerate(ordered := sorted(sizes)):
+        level = left / (len(ordered) - at)
+        if size > level:
+            return max(0.0, level)
+        left -= size
+    return max(ordered, default=0.0)

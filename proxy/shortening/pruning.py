@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from proxy.history.turns import cut_points, newest_user
 from proxy.shortening.condensing import head_end
@@ -31,7 +32,7 @@ def prune(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:
 
 
 def _cut_oversize(reduction: Reduction) -> Reduction:
-    return cut_oversize(reduction, reduction.limits.message)
+    return cut_oversize(reduction, reduction.limits.message, words=False)
 
 
 def _mask_all(reduction: Reduction) -> Reduction:
@@ -39,13 +40,18 @@ def _mask_all(reduction: Reduction) -> Reduction:
 
 
 def give_up(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:
-    """What is shortened when all else was not enough: what the model has not read yet, and what opened the session."""
+    """What is shortened when all else was not enough: programs' blocks, what the model has not read yet, the user's words."""
     used: list[str] = []
-    for name, shorten in (("unread", cap_unread), ("oversize", _cut_deep)):
+    steps = (
+        ("oversize", partial(_cut_deep, words=False)),
+        ("unread", cap_unread),
+        ("oversize", partial(_cut_deep, words=True)),
+    )
+    for name, shorten in steps:
         shorter = reduction if reduction.suffices else shorten(reduction)
         if shorter.total < reduction.total:
             reduction, used = shorter, [*used, name]
-    return reduction, tuple(used)
+    return reduction, tuple(dict.fromkeys(used))
 
 
 def at_any_price(reduction: Reduction, limit: float) -> Reduction:
@@ -57,9 +63,9 @@ def at_any_price(reduction: Reduction, limit: float) -> Reduction:
     return replace(shorter, budget=reduction.budget, enough=reduction.enough, limits=reduction.limits)
 
 
-def _cut_deep(reduction: Reduction) -> Reduction:
+def _cut_deep(reduction: Reduction, *, words: bool) -> Reduction:
     enough = max(reduction.budget, reduction.enough)
-    cut = cut_oversize(replace(reduction, budget=enough), reduction.limits.message / 4)
+    cut = cut_oversize(replace(reduction, budget=enough), reduction.limits.message / 4, words=words)
     return replace(cut, budget=reduction.budget)
 
 

@@ -9,6 +9,7 @@ from proxy.history.marks import is_instruction, is_summary
 from proxy.history.tooltext import calls_in, results_in, spoken, texts_of
 from proxy.history.turns import calls_of, is_result, is_user
 from proxy.neutral.request import Message, text_of
+from proxy.shortening.middles import cut_text
 
 _ENTRIES = (4_000, 1_500, 500)
 """Characters that transcripts keep of a message."""
@@ -27,7 +28,7 @@ def transcripts(messages: Sequence[Message]) -> Iterator[str]:
     length = 0
     for entry in _ENTRIES:
         text = "\n\n".join(
-            f"{speaker}: {unlabelled(_entry(said, most or entry))}" for speaker, said, most in told
+            f"{speaker}: {unlabelled(_entry(said, most, entry))}" for speaker, said, most in told
         )
         if not length or len(text) < 0.9 * length:
             length = len(text)
@@ -57,7 +58,9 @@ def _most(message: Message) -> int | None:
     return _ENTRIES[0] if is_user(message) else None
 
 
-def _entry(text: str, most: int) -> str:
+def _entry(text: str, users: int | None, most: int) -> str:
+    if users is not None:
+        return cut_text(text, users)
     return text if len(text) <= most else f"{text[: most // 2]}\n[…]\n{text[-most // 2 :]}"
 
 

@@ -145,6 +145,7 @@ class Compactor:
                 done.rungs,
                 messages=(len(job.prompt.history), len(done.messages)),
                 cleaned=done.cleaned,
+                cut=(math.ceil(done.cut[0]), math.ceil(done.cut[1])),
             )
         )
         if made is None:

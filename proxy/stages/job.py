@@ -330,8 +330,9 @@ class Job:
             told["tool_calls"] = outcome.told_of_calls()
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
-        if outcome.left_out:
-            told["left_out"] = {"tokens": outcome.left_out, "of": outcome.left_out_of}
+        if outcome.left_out or outcome.cut_earlier[0]:
+            earlier, of = outcome.cut_earlier
+            told["left_out"] = {"tokens": outcome.left_out + earlier, "of": outcome.left_out_of + of}
         if outcome.repeated is not None:
             # How much of it was used again stands in the usage beside it.
             told["repeated_tokens"] = outcome.repeated
@@ -357,8 +358,8 @@ class Job:
         if outcome.shaped:
             told = ", ".join([f"{kind}={tokens}" for kind, tokens in outcome.shaped.items()])
             headers.append((b"x-spillway-shaped", told.encode()))
-        if outcome.left_out:
-            headers.append((b"x-spillway-left-out", str(outcome.left_out).encode()))
+        if left_out := outcome.left_out + outcome.cut_earlier[0]:
+            headers.append((b"x-spillway-left-out", str(left_out).encode()))
         if cache := _told_of_cache(outcome):
             headers.append((b"x-spillway-cache", ", ".join(cache).encode()))
         if (budget := self.budget) is not None:

@@ -10,7 +10,7 @@ from proxy.net.apart import apart
 from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.shortening.budget import ContextBudget
-from proxy.shortening.middles import LEAST_LEFT, newest_cut
+from proxy.shortening.middles import LEAST_LEFT, newest_cut, own_part
 from proxy.stages.job import Job
 from proxy.telemetry.events import MessageCut
 from proxy.tokens.meter import Meter
@@ -54,13 +54,15 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     """What of the newest user message, as the client sent it, is not in this history; None: nothing was cut out of it.
 
     Raises:
-        ContextOverflow: less than a tenth of it is left.
+        ContextOverflow: less than a tenth of the user's own words in it is left.
     """
     both = None if history is job.prompt.sent else newest_cut(job.prompt.sent, history)
     if both is None:
         return None
     whole, left = await apart(is_heavy(both), meter.costs, job.key, both)
-    if left >= LEAST_LEFT * whole:
+    own = list(map(own_part, both))
+    said, rest = meter.costs(job.key, own) if own[0]["content"] else (whole, left)
+    if rest >= LEAST_LEFT * said:
         return MessageCut(max(1, round(whole - left)), round(whole))
     window = 0 if job.budget is None else job.budget.window
     raise ContextOverflow(

@@ -119,7 +119,8 @@ class Compacted:
 
     `summary`: what stands for what was taken out: `written` by a model, an `extract` made by code, or empty for neither.
     `rungs`: of the ladder, those that took something out. `messages`: how many the history had before, and has after.
-    `cleaned`: tool results that no longer stand in it as they did.
+    `cleaned`: tool results that no longer stand in it as they did. `cut`: tokens of the user's earlier words that are left out of
+    the middle of messages which stay, and of how many.
     """
 
     kind: str
@@ -130,6 +131,7 @@ class Compacted:
     rungs: tuple[str, ...] = ()
     messages: tuple[int, int] = (0, 0)
     cleaned: int = 0
+    cut: tuple[int, int] = (0, 0)
 
     @property
     def gained(self) -> bool:

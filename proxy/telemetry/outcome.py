@@ -123,6 +123,8 @@ class Outcome:
     left_out = 0
     """Tokens from the middle of the newest user message that were not sent, and those of all of it; 0: none had to be."""
     left_out_of = 0
+    cut_earlier: tuple[int, int] = (0, 0)
+    """The same of earlier user messages, as far as this request's compactions cut them."""
     repeated: int | None = None
     """Tokens that the prompt before it in the conversation began with, by the best estimate; None: nothing was sent."""
     reused: int | None = None
@@ -226,6 +228,7 @@ def _compacted(outcome: Outcome, event: e.Compacted, _: float) -> None:
         outcome.kind, outcome.summary = event.kind, event.summary or outcome.summary
         outcome.extracts += event.summary == "extract"
         outcome.compactions += 1
+        outcome.cut_earlier = event.cut if event.cut[0] else outcome.cut_earlier
         outcome.reduced = (*outcome.reduced, Reduced.of(event))[-MOST_TOLD:]
         outcome.rungs = tuple(dict.fromkeys((*outcome.rungs, *event.rungs)))
     outcome.action, outcome.doing = outcome.kind or FORWARDED, "waiting"

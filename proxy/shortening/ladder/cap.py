@@ -10,6 +10,7 @@ from proxy.history.turns import is_result, newest_user
 from proxy.neutral.request import Message
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.ladder.results import Result, by_message, results_of, unread_from, with_texts
+from proxy.shortening.middles import water_level
 from proxy.shortening.policy import BYTES_PER_TOKEN, ResultLimits
 
 _LEAST = 400
@@ -110,17 +111,6 @@ def _limited(result: Result, limits: ResultLimits) -> str:
             break
         text = short
     return text
-
-
-def water_level(sizes: Sequence[float], room: float) -> float:
-    """The size to which the larger of these have to come down, so that together they take no more than `room`."""
-    left = room
-    for at, size in enumerate(ordered := sorted(sizes)):
-        level = left / (len(ordered) - at)
-        if size > level:
-            return max(0.0, level)
-        left -= size
-    return max(ordered, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

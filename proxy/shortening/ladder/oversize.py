@@ -1,4 +1,4 @@
-"""Cut the middle out of long messages that are not the newest: what opened a session, demonstrations, stale system blocks."""
+"""Cut the middle out of long messages that are not the newest: programs' blocks and stale system messages, then users' words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _STALE = 1 / 4
 """What is left of a system message behind which another stands, as a share of what is left of others."""
 
 
-def cut_oversize(reduction: Reduction, most: float) -> Reduction:
-    """Cut what users and systems said before the newest turn until the budget is kept, the largest first.
+def cut_oversize(reduction: Reduction, most: float, *, words: bool) -> Reduction:
+    """Cut what stands in users' and system messages before the newest turn until the budget is kept, the largest first.
 
     None of them to less than `most` tokens; system messages that a later one replaces to a quarter of that. Beginning
-    and end stay, a mark says what is missing.
+    and end stay, a mark says what is missing. The users' own `words` only where that is asked for.
     """
     messages, costs = list(reduction.messages), list(reduction.costs)
     excess = reduction.total - reduction.budget
@@ -27,7 +27,7 @@ def cut_oversize(reduction: Reduction, most: float) -> Reduction:
             continue
         before = costs[index]
         messages[index], costs[index] = cut_middle(
-            messages[index], before, min(excess, before - least), reduction.cost
+            messages[index], before, min(excess, before - least), reduction.cost, words=words
         )
         excess -= before - costs[index]
     cut = replace(reduction, messages=messages, costs=costs)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.neutral.request import Message
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.ladder.cap import Cap, cap_unread, water_level
+from proxy.shortening.ladder.cap import Cap, cap_unread
+from proxy.shortening.middles import water_level
 from proxy.shortening.policy import LOCAL, ResultLimits, limits_for
 from tests.histories import assistant, call, cost, reduction_of, tool, user
 

@@ -28,7 +28,7 @@ def session(*opening: Message) -> list[Message]:
 
 def cut(messages: Sequence[Message], share: float, most: float) -> Reduction:
     before = reduction_of(messages, sum(cost(messages)) * share)
-    done = cut_oversize(before, most)
+    done = cut_oversize(before, most, words=True)
     assert flaws(done.messages) == flaws(messages)
     return done
 
@@ -42,7 +42,7 @@ def test_a_long_opening_loses_its_middle_as_far_as_needed() -> None:
     assert "characters left out here to fit the context window" in opening
     assert [a is b for a, b in zip(messages, done.messages, strict=True)] == [False] + [True] * 5
     assert done.budget * 0.8 < done.total <= done.budget
-    assert cut_oversize(done, 200) is done
+    assert cut_oversize(done, 200, words=True) is done
     least = cut(messages, 0.01, 200)
     assert 150 < least.costs[0] <= 200
 
@@ -50,7 +50,7 @@ def test_a_long_opening_loses_its_middle_as_far_as_needed() -> None:
 def test_a_second_cut_says_what_is_missing_of_all() -> None:
     messages = session(user(LONG))
     once = cut(messages, 0.7, 100)
-    twice = cut_oversize(replace(once, budget=once.total * 0.5), 100)
+    twice = cut_oversize(replace(once, budget=once.total * 0.5), 100, words=True)
     shown, mark = twice.messages[0]["content"].split("\n[… ")
     number, rest = mark.split(" characters left out here to fit the context window …]\n")
     assert len(shown) + int(number) + len(rest) == len(LONG)
@@ -86,4 +86,6 @@ def test_a_cut_keeps_the_invariants(messages: list[Message], share: float, most:
     ):
         assert old is new or (index != newest and after < before)
         assert {**old, "content": 0} == {**new, "content": 0}
-    assert list(cut_oversize(done, most).messages) == list(done.messages) or done.total > done.budget
+    assert (
+        list(cut_oversize(done, most, words=True).messages) == list(done.messages) or done.total > done.budget
+    )
