@@ -106,16 +106,9 @@ def _timings(said: int) -> dict[str, float]:
     }
 
 
-def _text_frame(text: str, finish: str | None = None) -> bytes:
-    choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
-    return _chunked(b"data: %b\n\n" % _encoded({"choices": [choice], **_CHUNK, "object": "text_completion"}))
-
-
 FIRST = _frame({"role": "assistant", "content": ""})
 FRAMES = tuple(_frame({"content": word}) for word in WORDS)
 LAST = _frame({}, "stop")
-TEXT_FRAMES, TEXT_LAST = tuple(map(_text_frame, WORDS)), _text_frame("", "stop")
-"""The same of a text that is gone on with (`/v1/completions`)."""
 LATER_LAST = _frame({}, "stop", id=LATER_ID)
 DONE = _chunked(b"data: [DONE]\n\n") + _END
 

@@ -41,11 +41,6 @@ ASKS: dict[str, tuple[str, Callable[[str], dict[str, Any]], Callable[[_Event], s
         lambda order: {"messages": _turns(order)},
         lambda event: event["message"]["content"],
     ),
-    "completions": (
-        "/v1/completions",
-        lambda order: {"prompt": order},
-        lambda event: "".join(choice["text"] for choice in event["choices"]),
-    ),
 }
 """Where each is asked, how, and what an event of it says."""
 

@@ -140,7 +140,7 @@ SCENARIOS = (
             Metric("chat completions: CPU us per chunk", "cpu_us", digits=2),
             *(
                 Metric(f"{name}: times that of chat completions", f"{name}_times", digits=2, aim=Aim(2))
-                for name in ("messages", "responses", "ollama", "completions")
+                for name in ("messages", "responses", "ollama")
             ),
             Metric("dialects: bad streams", "bad", digits=0, of_proxy=False, largest=True, aim=Aim(0)),
         ),

@@ -25,7 +25,7 @@ START_AFTER = 0.5
 """Seconds between the last attempt's first chunk and the second ones."""
 ENDLESS = 30_000
 """Chunks after which even an answer that was to be paused ends."""
-_ORDER = re.compile(rb'"(?:content|prompt)": ?"bench:(\d+):(\d+)(?::(hold|resume)(?::(\d+):\d+)?)?"')
+_ORDER = re.compile(rb'"content": ?"bench:(\d+):(\d+)(?::(hold|resume)(?::(\d+):\d+)?)?"')
 _USAGE = re.compile(rb'"include_usage": ?true')
 _CONTINUED = re.compile(rb'"continue_final_message": ?true')
 _LAST = re.compile(rb' (word\d+)"')
@@ -114,20 +114,12 @@ class Server(asyncio.Protocol):
         path = target.partition(b"?")[0]
         if method == b"GET":
             self._write(canned.GET.get(path, canned.NOT_FOUND))
-        elif path == b"/v1/completions" and (order := _ORDER.search(body)):
-            self._text(order)
         elif path != b"/v1/chat/completions":
             self._write(canned.NOT_FOUND)
         elif order := _ORDER.search(body):
             self._stream(body, order)
         else:
             self._write(canned.completion(body))
-
-    def _text(self, order: re.Match[bytes]) -> None:
-        self._write(canned.EVENT_STREAM)
-        self._next(
-            Plan(canned.TEXT_FRAMES, int(order[1]), int(order[2]) / 1e6, canned.TEXT_LAST + canned.DONE)
-        )
 
     def _stream(self, body: bytes, order: re.Match[bytes]) -> None:
         chunks, pause, kind = int(order[1]), int(order[2]) / 1e6, order[3]

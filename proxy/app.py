@@ -39,7 +39,6 @@ from proxy.settings.settings import LOOPBACK
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
-from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
@@ -268,7 +267,6 @@ def _relay(
             attempts=attempts, resumer=resumer, counting=counting, ledger=CallLedger(), searcher=searcher
         ),
         journals=journals,
-        completer=Completer(counting=counting, router=router, options=options),
         fixed_part=FixedPart(),
         memory=Memory(documents, sealer, store, options.max_body),
         clock=clock,

@@ -39,8 +39,8 @@ class SpillwayError(Exception):
 class NotManaged(SpillwayError):
     """A request that no dialect can say otherwise, and that is handed to the backend as it came."""
 
-    def __init__(self, otherwise: Callable[[int], dict[str, Any]] | None = None) -> None:
-        """`otherwise` makes the answer of a backend that has no such requests, at so many seconds since the epoch; None: it has its own."""
+    def __init__(self, otherwise: Callable[[int], dict[str, Any]]) -> None:
+        """`otherwise` makes the answer of a backend that has no such requests, at so many seconds since the epoch."""
         super().__init__()
         self.otherwise = otherwise
 

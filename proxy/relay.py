@@ -34,7 +34,6 @@ from proxy.stages.client_stream import (
     end_with_nothing,
 )
 from proxy.stages.compacting import Compactor
-from proxy.stages.completing import Completer
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
 from proxy.stages.fixed import FixedPart
@@ -50,7 +49,6 @@ from proxy.stages.remembering import Memory
 from proxy.stages.room import cannot_fit, too_long
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
-from proxy.stages.vectors import embed
 from proxy.stages.whole import Whole, answer_whole, as_stream
 from proxy.status import FORMS, Notice
 from proxy.telemetry.events import LeftOut, Named, Received, Routed, Taken
@@ -79,7 +77,6 @@ class Relay:
     driver: StreamDriver
     journals: Journals
     memory: Memory
-    completer: Completer
     fixed_part: FixedPart
     clock: Callable[[], float]
     """Seconds since the epoch."""
@@ -96,14 +93,6 @@ class Relay:
             ClientError: it can't be served; nothing was sent yet.
         """
         return self._recorded(exchange, dialect.name, partial(self._answer, exchange, dialect))
-
-    async def complete(self, exchange: Exchange) -> None:
-        """Answer a request to go on with a text.
-
-        Raises:
-            ClientError: it can't be served; nothing was sent yet.
-        """
-        await self._recorded(exchange, "completions", partial(self.completer.answer, exchange))
 
     async def explain(self, exchange: Exchange) -> None:
         """Tell what would happen to a request for chat completions, without asking a model.
@@ -156,16 +145,6 @@ class Relay:
             exchange, "", lambda journal: pass_by_model(exchange, journal, self.router, self.options.max_body)
         )
 
-    async def embed(self, exchange: Exchange) -> None:
-        """Give an Ollama's client vectors.
-
-        Raises:
-            ClientError: the request is malformed, or no backend gives any.
-        """
-        await self._recorded(
-            exchange, "", lambda journal: embed(exchange, journal, self.router, self.options)
-        )
-
     def turned_away(self, exchange: Exchange, error: ClientError) -> None:
         """Write down a request that was not let in."""
         journal = self.journals.open(exchange.id)
@@ -184,8 +163,14 @@ class Relay:
                 job = await self._read(exchange, journal, dialect, wire)
             except NotManaged as left:
                 told = left.otherwise
-                otherwise = None if told is None else lambda: dumps(told(int(self.clock())))
-                await pass_on(exchange, journal, self.router, wire, self.options.max_body, otherwise)
+                await pass_on(
+                    exchange,
+                    journal,
+                    self.router,
+                    wire,
+                    self.options.max_body,
+                    lambda: dumps(told(int(self.clock()))),
+                )
                 return
             try:
                 await (self._stream(job) if job.prompt.request.stream else self._whole(job))

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.api.endpoint import Endpoint
 from proxy.api.paths import SPELLED, canonical
 from proxy.api.surface import SURFACE, Surface
-from proxy.dialects import DIALECTS, EMBEDDING
-from proxy.dialects.completions import PATH
+from proxy.dialects import DIALECTS
 
 Lifespan = Callable[["Application"], AbstractAsyncContextManager[None]]
 
@@ -105,7 +104,4 @@ def _managed(surface: Surface) -> Mapping[str, ASGIApp]:
         for dialect in set(DIALECTS.values())
         for path in dialect.counts
     }
-    refusal = DIALECTS["/api/chat"].refusal
-    managed |= {path: Endpoint(relay.embed, door, refusal=refusal) for path in EMBEDDING}
-    managed[PATH] = Endpoint(relay.complete, door, turned_away=relay.turned_away)
     return managed

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from proxy.dialects.chat import Chat, ChatReader
 from proxy.dialects.messages import Messages
-from proxy.dialects.ollama import OLLAMA
-from proxy.dialects.ollama.embedding import OLD_PATH, PATH
+from proxy.dialects.ollama import OllamaChat
 from proxy.dialects.responses import CompactedResponses, Responses
 from proxy.neutral.dialect import Dialect, Reader
 
 CHAT = Chat()
-_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), CompactedResponses(), *OLLAMA)
+_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), CompactedResponses(), OllamaChat())
 DIALECTS: dict[str, Dialect] = {path: dialect for dialect in _ALL for path in dialect.paths}
 """By the paths that they own."""
-EMBEDDING = (PATH, OLD_PATH)
-"""The paths of Ollama's requests for vectors."""
 UPSTREAM: Reader = ChatReader()
 """Reads what backends send: all of them are spoken to in chat completions."""
 
-__all__ = ["CHAT", "DIALECTS", "EMBEDDING", "UPSTREAM"]
+__all__ = ["CHAT", "DIALECTS", "UPSTREAM"]

@@ -130,7 +130,7 @@ async def pass_on(
     router: Router,
     wire: bytes,
     limit: int,
-    otherwise: Callable[[], bytes] | None = None,
+    otherwise: Callable[[], bytes],
 ) -> None:
     """The same for a request whose body was read; `otherwise` is the answer of a backend that has no such path.
 
@@ -139,7 +139,7 @@ async def pass_on(
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
     to = await address_read(exchange, router, wire, limit, asks=True)
-    if otherwise is not None and not await has_path(to.route.upstream, exchange.path):
+    if not await has_path(to.route.upstream, exchange.path):
         journal.tell(Routed(to.route.upstream.name, to.route.model))
         await exchange.reply(200, [AS_JSON], otherwise())
         return

@@ -134,7 +134,7 @@ class Tracing:
     # -- a request
 
     def _received(self, outcome: Outcome, event: e.Received) -> None:
-        operation = {"": "", "completions": "text_completion"}.get(event.dialect, "chat")
+        operation = "chat" if event.dialect else ""
         attributes: dict[str, AttributeValue] = {"spillway.request.id": outcome.id}
         if operation:
             attributes |= {"gen_ai.operation.name": operation, "spillway.dialect": event.dialect}

@@ -14,9 +14,7 @@ from proxy.wire import sse
 from tests.dialects.streams import called, chunk
 from tests.dialects.test_streams import text_in
 
-OTHERS = [
-    dialect for path, dialect in DIALECTS.items() if path not in ("/v1/chat/completions", "/api/generate")
-]
+OTHERS = [dialect for path, dialect in DIALECTS.items() if path != "/v1/chat/completions"]
 every = pytest.mark.parametrize("dialect", OTHERS, ids=lambda dialect: dialect.name)
 
 

@@ -45,7 +45,7 @@ def whole_answer(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
 
 @every
 def test_a_question_is_read_alike(dialect: Dialect) -> None:
-    body = json.dumps({**ASKED, "prompt": "hello"} if dialect.paths == ("/api/generate",) else ASKED).encode()
+    body = json.dumps(ASKED).encode()
     for request in (dialect.read(body, body), dialect.read_to_count(body)):
         assert (request.model, request.messages) == ("m", HELLO)
     assert list(dialect.counted(7, None).values())[-1] == 7
@@ -55,7 +55,7 @@ def test_a_question_is_read_alike(dialect: Dialect) -> None:
 @every
 def test_a_whole_answer_says_all_that_it_says(dialect: Dialect) -> None:
     told = json.dumps(whole_answer(dialect, BODY))
-    for said in ("Well.", *(() if dialect.paths == ("/api/generate",) else ("Hm.", '"f"')), "12", "3"):
+    for said in ("Well.", "Hm.", '"f"', "12", "3"):
         assert said in told
 
 

@@ -1,4 +1,4 @@
-"""Ollama's own package for Python, in front of every kind of backend: chat and generate, streamed, tools, past the window."""
+"""Ollama's own package for Python, in front of every kind of backend: chats, streamed, tools, past the window."""
 
 from __future__ import annotations
 
@@ -129,27 +129,6 @@ def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool,
             assert (first["content"], second["content"]) == ("sun", "rain")
 
 
-def test_one_question(sdk: Sdk) -> None:
-    models = [FakeModel(MODEL, vision=True)]
-    with LlamaCppFake(models, brain=scripted(["A pixel."] * 2)) as fake, running_proxy(fake) as proxy:
-        client = sdk(proxy)
-        whole = client.generate(MODEL, "What is it?", system="Be brief.", images=[PIXEL])
-        assert whole.response == "A pixel."
-        assert (
-            "".join(line.response or "" for line in client.generate(MODEL, "And this?", stream=True))
-            == "A pixel."
-        )
-        system, question = fake.chats()[0].json["messages"]
-        assert system["content"] == "Be brief."
-        assert question["content"][1]["image_url"]["url"] == f"data:image/png;base64,{PIXEL}"
-
-
-def test_what_only_ollama_can_do_is_left_to_it() -> None:
-    with OllamaFake(brain=scripted(["Well."])) as fake, running_proxy(fake) as proxy:
-        assert proxy.client.post("/api/generate", json={"model": MODEL, "keep_alive": 0}).status_code != 400
-        assert fake.requests[-1].path == "/api/generate"
-
-
 def test_errors_and_formats(sdk: Sdk) -> None:
     with LlamaCppFake(brain=scripted(['{"a": 1}']), window=1024) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
@@ -221,11 +200,10 @@ def test_a_model_is_loaded_and_let_go_of_where_nobody_has_a_word_for_it(streamed
             ("0", "unload"),
         ):
             asked: Any = {"model": MODEL, "keep_alive": keep_alive, "stream": streamed}
-            said: list[Any] = [client.generate(**asked), client.chat(**asked)]
-            for each in said:
-                (last,) = each if streamed else [each]
-                assert (last.done, last.done_reason, last.model) == (True, reason, MODEL)
-                assert last.created_at
+            said: Any = client.chat(**asked)
+            (last,) = said if streamed else [said]
+            assert (last.done, last.done_reason, last.model) == (True, reason, MODEL)
+            assert last.created_at
         assert fake.chats() == []
 
 
@@ -278,19 +256,3 @@ def test_options_formats_and_thinking_are_told_in_the_backends_words(sdk: Sdk) -
         client.chat(MODEL, messages, think=True)
         assert "reasoning_effort" not in fake.chats()[-1].json
         assert fake.chats()[-1].json["chat_template_kwargs"] == {"enable_thinking": True}
-
-
-@pytest.mark.parametrize("kind", ["llamacpp", "lmstudio", "openrouter", "generic", "ollama"])
-def test_vectors(kind: str, sdk: Sdk) -> None:
-    with FAKES[kind]([FakeModel(MODEL, embedding=True)]) as fake, running_proxy(fake) as proxy:
-        client = sdk(proxy)
-        several = client.embed(MODEL, ["one", "two"])
-        assert len(several.embeddings) == 2
-        assert several.embeddings[0] != several.embeddings[1]
-        assert client.embed(MODEL, "one").embeddings == several.embeddings[:1]
-        assert client.embeddings(MODEL, "one").embedding == several.embeddings[0]
-        if kind != "ollama":
-            paths = {request.path for request in fake.requests if "embed" in request.path}
-            assert {path.removeprefix("/api") for path in paths} == {"/v1/embeddings"}
-            with pytest.raises(ollama.ResponseError, match="must be a text"):
-                client._request(ollama.EmbedResponse, "POST", "/api/embed", json={"model": MODEL})

@@ -20,7 +20,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/messages": {"max_tokens": 50, "messages": HELLO},
     "/v1/responses": {"input": HELLO},
     "/api/chat": {"messages": HELLO, "stream": False},
-    "/api/generate": {"prompt": "hello", "stream": False},
 }
 KEY = "sk-of-the-backend"
 

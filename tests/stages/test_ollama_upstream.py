@@ -20,7 +20,7 @@ LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 RARE = {"num_ctx": 3000, "repeat_penalty": 1.2, "num_gpu": 1}
 SAMPLING = {"temperature": 0.3, "top_p": 0.4, "top_k": 5, "min_p": 0.1, "seed": 7, "stop": ["x"]}
-CHAT, GENERATE = "/v1/chat/completions", "/api/generate"
+CHAT = "/v1/chat/completions"
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at":"a"}'}}
 CALLED = {"id": "c1", "function": {"name": "look", "arguments": {"at": "a"}}}
 
@@ -103,11 +103,6 @@ ARRIVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "format": SCHEMA,
         },
         {"options": {**SAMPLING, **RARE}, "think": "high", "keep_alive": 0, "format": SCHEMA},
-    ),
-    "ollama: generate": (
-        GENERATE,
-        {"prompt": "hi", "stream": False, "options": {**RARE, "num_predict": -1}, "keep_alive": "9m"},
-        {"options": {**RARE, "num_predict": -1}, "keep_alive": "9m", "messages": HI},
     ),
 }
 

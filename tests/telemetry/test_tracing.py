@@ -109,17 +109,15 @@ def test_the_clients_trace_is_continued_and_goes_on_to_the_backend() -> None:
         assert [name for name, _ in chat.headers].count("traceparent") == 1
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/responses", "/v1/messages", "/api/chat", "/v1/completions", "/v1/other"]
-)
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/api/chat", "/v1/other"])
 def test_every_dialect_is_traced(path: str) -> None:
     fake = LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"]))
-    said = {"/v1/responses": {"input": "hi"}, "/v1/completions": {"prompt": "hi"}}
+    said = {"/v1/responses": {"input": "hi"}}
     body = {"model": "m", "stream": False, **said.get(path, {"messages": ONE["messages"], "max_tokens": 9})}
     with traced(fake) as (proxy, kept):
         proxy.client.post(path, json=body, headers={"traceparent": PARENT})
         (root,), (attempt,) = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
-        operation = {"/v1/completions": "text_completion", "/v1/other": None}.get(path, "chat")
+        operation = {"/v1/other": None}.get(path, "chat")
         assert told(root).get("gen_ai.operation.name") == operation
         assert root.name == f"{operation or 'pass on'} m"
         assert parent_of(attempt) == id_of(root)

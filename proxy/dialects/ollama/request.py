@@ -33,8 +33,6 @@ EXTRAS = ("keep_alive", "think", "truncate", "shift")
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _PICTURES = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
 """How base64 of each kind of picture begins: Ollama's clients do not say which it is."""
-_ONLY_OLLAMA = ("raw", "template", "suffix", "context")
-"""What `/api/generate` can be given that chat completions has no word for."""
 
 
 def read_chat(raw: bytes) -> Request:
@@ -49,37 +47,20 @@ def read_chat(raw: bytes) -> Request:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     if not messages:
-        raise _loading(asked, {"message": {"role": "assistant", "content": ""}})
+        raise _loading(asked)
     body = {"messages": _conversation(messages), **_tools(asked.get("tools"))}
     return replace(_request(asked, body), native=raw)
 
 
-def read_generate(raw: bytes) -> Request:
-    """Read a body of `/api/generate`: one question.
-
-    Raises:
-        BadRequest: it is malformed.
-        NotManaged: it only loads or unloads a model, or asks for what chat completions cannot do.
-    """
-    asked = object_in(raw)
-    if any(map(asked.get, _ONLY_OLLAMA)):
-        raise NotManaged
-    if not text_in(asked, "prompt"):
-        raise _loading(asked, {"response": ""})
-    lead = [{"role": "system", "content": asked["system"]}] if text_in(asked, "system") else []
-    question = _with_pictures({"role": "user", "content": asked["prompt"]}, asked.get("images"))
-    return _request(asked, {"messages": [*lead, question]})
-
-
-def _loading(asked: Mapping[str, Any], said: Mapping[str, Any]) -> NotManaged:
-    """A request that says nothing has the model loaded, or let go of: a backend that does that by itself does all that it can."""
+def _loading(asked: Mapping[str, Any]) -> NotManaged:
+    """Answer a request without messages as done, for a backend that loads models by itself."""
     kept, model = asked.get("keep_alive"), named_model_in(asked)
     reason = "unload" if kept in (0, "0", "0s", "0m") and kept is not False else "load"
     return NotManaged(
         lambda created: {
             "model": model,
             "created_at": moment(created),
-            **said,
+            "message": {"role": "assistant", "content": ""},
             "done": True,
             "done_reason": reason,
         }
@@ -159,9 +140,11 @@ def _answered(message: Mapping[str, Any], pending: dict[str, str]) -> str:
 
     `pending` has the names of the tools by the ids of calls without a result; calls need no ids here.
     """
-    name = text_in(message, "tool_name") or text_in(message, "name")
-    of_tool = [call_id for call_id, tool in pending.items() if tool == name]
-    call_id = text_in(message, "tool_call_id") or next(iter([*of_tool, *pending]), "")
+    call_id = text_in(message, "tool_call_id")
+    if not call_id:
+        name = text_in(message, "tool_name") or text_in(message, "name")
+        of_tool = (call_id for call_id, tool in pending.items() if tool == name)
+        call_id = next(of_tool, next(iter(pending), ""))
     pending.pop(call_id, None)
     return call_id
 

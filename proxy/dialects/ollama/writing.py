@@ -109,15 +109,6 @@ class ChatLines(Translator):
         return {"model": self._model, "created_at": moment(self._created), **fields}
 
 
-class GenerateLines(ChatLines):
-    """Writes the lines of an answer to `/api/generate`."""
-
-    @override
-    def _saying(self, text: str, thought: str, calls: Sequence[CallPart] = ()) -> dict[str, Any]:
-        del calls
-        return {"response": text, "thinking": thought} if thought else {"response": text}
-
-
 def refused(body: bytes) -> bytes:
     """A backend's error as Ollama tells it; what is no JSON stays as it came."""
     error = error_in(body)

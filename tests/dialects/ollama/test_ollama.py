@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.ollama import OLLAMA
-from proxy.dialects.ollama.request import read_chat, read_generate
-from proxy.dialects.ollama.writing import ChatLines, GenerateLines
+from proxy.dialects.ollama import OllamaChat
+from proxy.dialects.ollama.request import read_chat
+from proxy.dialects.ollama.writing import ChatLines
 from proxy.errors import BadRequest, ModelNotFound, NotManaged
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.neutral.request import Request
@@ -21,10 +21,6 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def chatting(messages: Any = HELLO, **fields: Any) -> Request:
     return read_chat(json.dumps({"model": "m", "messages": messages} | fields).encode())
-
-
-def generating(**fields: Any) -> Request:
-    return read_generate(json.dumps({"model": "m", "prompt": "hello"} | fields).encode())
 
 
 def test_calls_and_results_find_each_other_without_ids() -> None:
@@ -51,14 +47,6 @@ def test_calls_and_results_find_each_other_without_ids() -> None:
     ]
     ids = [message["tool_call_id"] for message in made if message["role"] == "tool"]
     assert ids == ["call_1", "call_0", "", "own"]
-
-
-@pytest.mark.parametrize(
-    "fields", [{"prompt": ""}, {"raw": True}, {"template": "x"}, {"suffix": "x"}, {"context": [1]}]
-)
-def test_what_only_ollama_can_do_is_left_to_it(fields: dict[str, Any]) -> None:
-    with pytest.raises(NotManaged):
-        generating(**fields)
 
 
 def test_what_is_malformed_is_refused() -> None:
@@ -99,7 +87,7 @@ def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], 
 
 
 def test_what_spillway_says_itself_are_lines_too() -> None:
-    to = GenerateLines("m")
+    to = ChatLines("m")
     said = [
         to.own(Piece(comment="spillway"), WHO),
         to.part(chunk({"content": "two", "reasoning_content": "Hm."}, "length"), WHO, role_said=True),
@@ -108,9 +96,9 @@ def test_what_spillway_says_itself_are_lines_too() -> None:
         to.end(),
     ]
     heartbeat, text, *_, last = lines(b"".join(said))
-    assert (heartbeat["response"], heartbeat["done"]) == ("", False)
-    assert (text["response"], text["thinking"]) == ("two", "Hm.")
-    assert (last["response"], last["done"], last["spillway"]) == ("", True, {"a": 1})
+    assert (heartbeat["message"]["content"], heartbeat["done"]) == ("", False)
+    assert (text["message"]["content"], text["message"]["thinking"]) == ("two", "Hm.")
+    assert (last["message"]["content"], last["done"], last["spillway"]) == ("", True, {"a": 1})
 
 
 def test_nothing_comes_after_an_error() -> None:
@@ -120,9 +108,8 @@ def test_nothing_comes_after_an_error() -> None:
 
 
 def test_errors_are_told_in_a_word() -> None:
-    for dialect in OLLAMA:
-        assert dialect.refusal(ModelNotFound("No such model.")) == {"error": "No such model."}
-        assert json.loads(dialect.refused(b'{"error": {"message": "no"}}')) == {"error": "no"}
-        assert dialect.refused(b"plain") == b"plain"
-        assert dialect.counted(4, None) == {"prompt_eval_count": 4}
-    assert [dialect.name for dialect in OLLAMA] == ["ollama-chat", "ollama-generate"]
+    dialect = OllamaChat()
+    assert dialect.refusal(ModelNotFound("No such model.")) == {"error": "No such model."}
+    assert json.loads(dialect.refused(b'{"error": {"message": "no"}}')) == {"error": "no"}
+    assert dialect.refused(b"plain") == b"plain"
+    assert dialect.counted(4, None) == {"prompt_eval_count": 4}
