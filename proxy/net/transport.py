@@ -97,7 +97,7 @@ class HttpTransport(AiohttpTransport):
                     response = await super().handle_async_request(request)
         except TimeoutError:
             raise httpx.ReadTimeout(f"no response within {seconds:g} s") from None
-        response.stream = Download(response.stream, self.open)
+        response.stream = Download(response.stream, timeout["read"], self.open)
         return response
 
     @override
@@ -170,19 +170,31 @@ async def _cut(body: bytes) -> AsyncIterator[bytes]:
 
 
 class Download(httpx.AsyncByteStream):
-    """The body of a response, in pieces as they arrive. Closing it before its end closes the connection."""
+    """The body of a response, in pieces as they arrive. Closing it before its end closes the connection.
 
-    def __init__(self, stream: object, registry: set[Download]) -> None:
+    Silence is timed here: where chunks are broken, aiohttp 3.14 closes the connection and never wakes the reader.
+    """
+
+    def __init__(self, stream: object, seconds: float | None, registry: set[Download]) -> None:
         assert isinstance(stream, httpx.AsyncByteStream)
         self._stream = stream
+        self._seconds = seconds
         self._registry = registry
         registry.add(self)
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with httpx_errors():
-            async for piece in self._stream:
-                yield piece
+        pieces = aiter(self._stream)
+        while True:
+            try:
+                with httpx_errors():
+                    async with asyncio.timeout(self._seconds):
+                        piece = await anext(pieces)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise httpx.ReadTimeout(f"no more of the response within {self._seconds:g} s") from None
+            yield piece
 
     @override
     async def aclose(self) -> None:

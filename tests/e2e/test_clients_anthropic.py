@@ -54,7 +54,7 @@ def test_a_whole_and_a_streamed_answer(kind: str) -> None:
             final = stream.get_final_message()
         assert final.stop_reason == "end_turn"
         assert final.usage.output_tokens > 0
-        assert {chat.path.rsplit("/", 2)[-2] for chat in fake.chats()} == {"chat"}
+        assert all(chat.path.endswith(fake.chat_paths) for chat in fake.chats())
 
 
 @pytest.mark.parametrize("streamed", [True, False])

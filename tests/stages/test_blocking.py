@@ -143,7 +143,6 @@ ABSURD: dict[str, Callable[[], bytes]] = {
     "500,000 parts in one message": lambda: between(assistant("b"), user("") | {"content": texts(500_000)}),
     "25,000 parts in one result": lambda: between(tool(1, "") | {"content": texts(25_000)}),
     "100,000 messages": lambda: chat([user(f"m{n}") for n in range(100_000)]),
-    "5,000 tools": lambda: chat([user("a")], tools=[offered(n) for n in range(5000)]),
     "a million keys": lambda: chat([user("a")], x={str(n): n for n in range(MB)}),
     "lists in lists": lambda: chat([user("a")], x=[[[] for _ in range(100)] for _ in range(5000)]),
     "nesting without end": lambda: b'{"messages":' + b"[" * MB + b"]" * MB + b"}",

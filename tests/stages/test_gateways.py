@@ -170,7 +170,7 @@ def test_two_models_in_turns(swap: LlamaSwapFake) -> None:
 
 
 def test_another_model_behind_the_same_name(swap: LlamaSwapFake) -> None:
-    """A profile sends the name to a smaller model: one refusal, then it is known; and back again nothing is lost."""
+    """A smaller model refuses for some minutes what the larger has just answered: each request is shortened for itself."""
     swap.pins["team"] = "large"
     with running_proxy(swap) as proxy:
         history: list[dict[str, Any]] = []
@@ -180,11 +180,11 @@ def test_another_model_behind_the_same_name(swap: LlamaSwapFake) -> None:
         swap.pins["team"] = "small"
         for _ in range(4):
             said(proxy, history, "team")
-        assert refused(proxy) == 1
+        assert refused(proxy) == 4
         swap.pins["team"] = "large"
         for _ in range(2):
             said(proxy, history, "team")
-        assert refused(proxy) == 1
+        assert refused(proxy) == 4
         assert len(swap.entries["large"].server.chats()) >= 12
 
 

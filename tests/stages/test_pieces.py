@@ -44,7 +44,7 @@ def chat(tokens: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("window", "small", "most"), [(8192, 4096, 3), (8192, 2048, 8), (32_768, 4096, 16), (8192, 8192, 2)]
+    ("window", "small", "most"), [(8192, 4096, 4), (8192, 2048, 8), (32_768, 4096, 16), (8192, 8192, 2)]
 )
 def test_the_first_request_of_a_chat_is_read_in_few_pieces(window: int, small: int, most: int) -> None:
     with (
