@@ -11,7 +11,7 @@ INSTRUCT := tests/engine/instruct.txt
 PURE := wire neutral history shaping recall shortening answer status emulation counting backends dialects
 PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tests/test_options.py tests/test_environment.py
 # What says so little that only its answers tell whether it is right: these go through the whole stack.
-WHOLE_TESTS := tests/settings tests/stages/test_completing.py tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
+WHOLE_TESTS := tests/settings tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.

@@ -1,6 +1,6 @@
-"""How many at once: paced streams, idle connections and the memory of each, with one worker, two, and two replicas.
+"""How many at once: paced streams, idle connections and the memory of each, with one process and with two replicas.
 
-`python -m benchmarks.scale [--streams 1000] [--idle 5000] [--layouts "1 worker,2 workers"]`. Each layout stands in front of the same
+`python -m benchmarks.scale [--streams 1000] [--idle 5000] [--layouts "bare,1 process"]`. Each layout stands in front of the same
 upstream, one after the other. First as many idle connections are opened as are asked for, and each has one request answered. While all of them
 stay open the streams run, each a conversation of its own; every one is read to its end and checked word by word. Then 200 streams
 run with nobody else there, for CPU per chunk. Whatever is refused, broken off or wrong is an error.
@@ -91,8 +91,8 @@ class Figures:
 
 
 @contextmanager
-def _spillway(upstream: int, folder: Path, store: str, workers: int = 1, name: str = "") -> Iterator[Layout]:
-    command = python("-m", "proxy", "serve", "--port", "0", "--workers", str(workers))
+def _spillway(upstream: int, folder: Path, store: str, name: str = "") -> Iterator[Layout]:
+    command = python("-m", "proxy", "serve", "--port", "0")
     command += ["--backend", f"http://127.0.0.1:{upstream}"]
     environment = {
         "SPILLWAY_STORE": store,
@@ -100,9 +100,9 @@ def _spillway(upstream: int, folder: Path, store: str, workers: int = 1, name: s
         "SPILLWAY_KEEP_ALIVE": "600",
         "SPILLWAY_LOG_LEVEL": "warning",
     }
-    with running(command, folder / f"spillway-{workers}{name}.log", environment) as process:
+    with running(command, folder / f"spillway{name}.log", environment) as process:
         line = process.wait_for("Spillway listening on ")
-        _wait_until_quiet(process)  # the first worker listens before the others start
+        _wait_until_quiet(process)
         yield Layout(int(line.rsplit(":", 1)[1].split("/", 1)[0]), [process])
 
 
@@ -113,10 +113,8 @@ def _wait_until_quiet(process: Running) -> None:
         time.sleep(1.0)
 
 
-def _workers(number: int) -> Callable[[int, Path], AbstractContextManager[Layout]]:
-    return lambda upstream, folder: _spillway(
-        upstream, folder, f"sqlite:///{folder}/{number}.sqlite3", workers=number
-    )
+def _single(upstream: int, folder: Path) -> AbstractContextManager[Layout]:
+    return _spillway(upstream, folder, f"sqlite:///{folder}/store.sqlite3")
 
 
 @contextmanager
@@ -155,8 +153,7 @@ def _replicas(upstream: int, folder: Path) -> Iterator[Layout]:
 
 LAYOUTS: dict[str, Callable[[int, Path], AbstractContextManager[Layout]]] = {
     "bare": _bare,
-    "1 worker": _workers(1),
-    "2 workers": _workers(2),
+    "1 process": _single,
     "2 replicas": _replicas,
 }
 

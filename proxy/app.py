@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -27,7 +27,7 @@ from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header
 from proxy.net.prober import Prober
 from proxy.net.readiness import ReadinessProbe
-from proxy.net.tasks import cancel_all, spawn
+from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport, TransportByOrigin
 from proxy.net.upstream import Upstream
 from proxy.net.windows import LastLoaded
@@ -54,14 +54,12 @@ from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
 from proxy.stages.sealing import Sealer
 from proxy.stages.searching import Searcher
-from proxy.stages.sharing import Sharing
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
 from proxy.store.documents import Documents
 from proxy.telemetry.journal import Journals
 from proxy.telemetry.log import RequestLog
 from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.summed import WorkerPlace
 from proxy.tokens.meter import Meter
 
 if TYPE_CHECKING:  # an extra
@@ -77,7 +75,6 @@ def create_app(
     store: CheckpointStore | None = None,
     spans: TracerProvider | None = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
-    place: WorkerPlace | None = None,
 ) -> Application:
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
 
@@ -87,7 +84,6 @@ def create_app(
         store: of checkpoints; default: the one `settings.store` names.
         spans: OpenTelemetry's, who gets the spans of requests; default: nobody, or where the environment sends them.
         clock: seconds since the epoch.
-        place: of this worker, where several processes serve.
 
     Raises:
         SettingError: the store cannot be opened, or a system prompt file cannot be read.
@@ -103,17 +99,13 @@ def create_app(
         ttl=settings.store_ttl,
         max_bytes=settings.store_bytes,
         timeout=settings.store_timeout,
-        shared=place is not None,
     )
     counting = Counting(meter=Meter(), store=kept)
     journals, spans = Journals(clock=time.monotonic), spans or _spans()
-    surface = _surface(settings, wire, kept, counting, clock, journals, place)
+    surface = _surface(settings, wire, kept, counting, clock, journals)
     if spans is not None:
         _trace(journals, spans, surface.relay.router.upstreams)
-    alongside = [] if place is None else [surface.metrics.keep_written]
-    if place is not None or settings.store.startswith("redis"):
-        alongside.append(Sharing(kept, surface.relay.router.upstreams, counting, clock).run)
-    return Application(surface, _lifespan(wire, kept, counting, surface.relay.ahead, spans, alongside))
+    return Application(surface, _lifespan(wire, kept, counting, surface.relay.ahead, spans))
 
 
 def open_wire(
@@ -147,9 +139,8 @@ def _lifespan(
     counting: Counting,
     ahead: AheadCompactor,
     spans: TracerProvider | None,
-    alongside: Sequence[Callable[[], Coroutine[Any, Any, None]]],
 ) -> Lifespan:
-    """Start what goes on alongside; at the end, cancel what runs, keep what was learned, and let go."""
+    """At the end, cancel what runs, save what was learned, and close."""
 
     @asynccontextmanager
     async def lifespan(app: Application) -> AsyncIterator[None]:
@@ -162,8 +153,6 @@ def _lifespan(
             stack.push_async_callback(counting.save)
             stack.push_async_callback(cancel_all)
             stack.callback(ahead.close)
-            for each in alongside:
-                spawn(each(), name="alongside")
             yield
 
     return lifespan
@@ -176,17 +165,15 @@ def _surface(
     counting: Counting,
     clock: Callable[[], float],
     journals: Journals,
-    place: WorkerPlace | None,
 ) -> Surface:
     """Put the stages together."""
     options = options_of(settings)
     router = _router(settings, options, transport, store)
     meter = counting.meter
-    metrics = _metrics(store, place, keyed=bool(settings.api_keys))
+    metrics = _metrics(store, keyed=bool(settings.api_keys))
     for listener in (metrics, RequestLog()):
         journals.hear(listener.heard)
-    # What one worker keeps the others could not show.
-    book = Book(limit=settings.live_bytes if place is None else 0, clock=clock, journals=journals)
+    book = Book(limit=settings.live_bytes, clock=clock, journals=journals)
     metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
     relay = _relay(options, router, store, counting, journals, clock, _near(settings.backends))
@@ -217,7 +204,6 @@ def _surface(
             journals=journals,
         ),
         store=store,
-        alone=place is None,
     )
 
 
@@ -311,8 +297,8 @@ def _trace(journals: Journals, spans: TracerProvider, upstreams: Sequence[Upstre
     journals.carrier = tracing.carried
 
 
-def _metrics(store: StoreAdmin, place: WorkerPlace | None, *, keyed: bool) -> Metrics:
-    metrics = Metrics(place, keyed=keyed)
+def _metrics(store: StoreAdmin, *, keyed: bool) -> Metrics:
+    metrics = Metrics(keyed=keyed)
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
     metrics.watch(
         "store_skipped_records",

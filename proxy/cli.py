@@ -122,7 +122,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
     given = getattr(args, "backend", None) or None
     backends = None if given is None else tuple(_backend(url) for url in given)
-    given_here = {name: getattr(args, name, None) for name in ("host", "port", "workers")}
+    given_here = {name: getattr(args, name, None) for name in ("host", "port")}
     return load_settings(args.config, backends=backends, **given_here)
 
 
@@ -194,7 +194,6 @@ def _serving_parser(commands: Any) -> argparse.ArgumentParser:
     )
     serving.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serving.add_argument("--port", type=int, help="port to listen on (default 8484; 0: any free one)")
-    serving.add_argument("--workers", type=int, metavar="N", help="processes that serve it (default 1)")
     return cast("argparse.ArgumentParser", serving)
 
 

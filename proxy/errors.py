@@ -197,19 +197,6 @@ class NotImplementedHere(ClientError):
     code = "not_implemented"
 
 
-class OneWorkerOnly(ClientError):
-    """What is asked for is in the memory of one process, and there are several."""
-
-    status = 501
-    code = "one_worker_only"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Requests are looked at in the memory of one process, and SPILLWAY_WORKERS has several serve here. "
-            "Start Spillway with one worker to watch it; /metrics and the log tell of all of them."
-        )
-
-
 FAILED = "Spillway failed on this request; its log says more."
 
 

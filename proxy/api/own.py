@@ -44,7 +44,6 @@ from proxy.api.surface import SURFACE, Surface
 from proxy.asgi import AsgiMessage
 from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.bodies import object_in, text_in
-from proxy.errors import OneWorkerOnly
 from proxy.exchange import Exchange
 from proxy.relay import Relay
 
@@ -315,8 +314,7 @@ def _page() -> list[Route]:
             await _pass_on(scope, receive, send)
             return
         on: Surface = scope[SURFACE]
-        # Where there are other workers it would have to tell of their requests.
-        await Endpoint(files.index if on.alone else _not_shown, on.door, keyless=True)(scope, receive, send)
+        await Endpoint(files.index, on.door, keyless=True)(scope, receive, send)
 
     async def one(scope: Scope, receive: Receive, send: Send) -> None:
         await Endpoint(PageFiles().answer, scope[SURFACE].door, keyless=True)(scope, receive, send)
@@ -325,11 +323,6 @@ def _page() -> list[Route]:
         Route("/", _Plain(root), methods=["GET"], include_in_schema=False),
         Route(PREFIX + "{path:path}", _Plain(one), methods=["GET"], include_in_schema=False),
     ]
-
-
-async def _not_shown(exchange: Exchange) -> None:
-    del exchange
-    raise OneWorkerOnly
 
 
 async def _pass_on(scope: Scope, receive: Receive, send: Send) -> None:

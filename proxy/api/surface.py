@@ -37,5 +37,3 @@ class Surface:
     looker: Looker
     amender: Amender
     store: StoreAdmin
-    alone: bool
-    """Whether this is the only process that serves: what is kept in its memory is all there is."""

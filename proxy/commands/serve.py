@@ -42,11 +42,11 @@ def serve(settings: Settings) -> int:
     Raises:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
-    log_to_stderr(settings)
-    return uvicorn_run(_serve(settings))
+    _log_to_stderr(settings)
+    return _run(_serve(settings))
 
 
-def log_to_stderr(settings: Settings) -> None:
+def _log_to_stderr(settings: Settings) -> None:
     """Have the log of this process written, as it was set."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
@@ -55,7 +55,7 @@ def log_to_stderr(settings: Settings) -> None:
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-def uvicorn_run(main: object) -> int:
+def _run(main: object) -> int:
     """Run a coroutine on uvloop where it exists (not on Windows)."""
     try:
         import uvloop  # noqa: PLC0415 - not installable on Windows
@@ -88,12 +88,6 @@ async def _replace_demo(app: _Replaceable, settings: Settings) -> None:
 async def _serve(configured: Settings) -> int:
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
-        if settings.workers > 1:
-            from proxy.commands.workers import serve_with_workers  # noqa: PLC0415 - multiprocessing is for these alone
-
-            return await serve_with_workers(
-                settings, partial(_ready, settings.host, note=note, watched=False)
-            )
         app = _Replaceable(create_app(settings))
         server = Server(
             app,
@@ -158,27 +152,17 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def _ready(host: str, port: int, *, note: str, watched: bool = True) -> None:
-    """Say where it listens, and what to type next; `watched`: in a browser too."""
-    collect()
-    _greet(host, port, note=note, watched=watched)
-
-
-def collect() -> None:
-    """Have the collector look for what becomes free from here on: it need not look through what was made at the start."""
+def _ready(host: str, port: int, *, note: str) -> None:
+    """Print where it listens and what to type next, and have the collector skip what was made at the start."""
     gc.freeze()
     gc.enable()
-
-
-def _greet(host: str, port: int, *, note: str, watched: bool) -> None:
     host = f"[{host}]" if ":" in host else host
     root = f"http://{host}:{port}"
     base = f"{root}/v1"
     _say(f"{LISTENING}{base}")
     if note:
         _say(note)
-    if watched:
-        _say(f"Watch it work in a browser: {root}/")
+    _say(f"Watch it work in a browser: {root}/")
     _say(
         f"Point any OpenAI client at {base}, or try:\n"
         f"  curl {base}/models\n"

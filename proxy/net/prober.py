@@ -19,8 +19,7 @@ from proxy.net.flows import FlowRunner, Traced
 from proxy.net.refusals import LearnedRefusals
 from proxy.net.snapshot import as_json
 from proxy.net.tasks import spawn
-from proxy.net.teaching import LESSON_TTL, Teaching
-from proxy.net.windows import LastLoaded, LearnedWindows, contradicts
+from proxy.net.windows import LESSON_TTL, LastLoaded, LearnedWindows, contradicts
 
 T = TypeVar("T")
 COOL_DOWN = 1.0
@@ -92,7 +91,6 @@ class Prober:
         self._kept: dict[str, _Kept] = {}
         self.windows = LearnedWindows(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._refusals = LearnedRefusals(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
-        self.teaching = Teaching(self.windows, self._refusals)
         self._merges: dict[str, _Merged] = {}
         self._requested: dict[str, int] = {}
         """Windows in tokens with which requests had models loaded for themselves."""

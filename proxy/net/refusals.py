@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-
-_TOOLS = "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +89,6 @@ class LearnedRefusals:
         ]
         self._keep(model, left)
         return len(left) < len(known)
-
-    def taught(self) -> dict[tuple[str, str], list[Any]]:
-        """What holds, by model and `tools` or a way to continue, as JSON: origin, what the backend said of the tools."""
-        now = self._clock()
-        return {
-            (model, _TOOLS if each.how is None else each.how.value): [each.origin, each.listed]
-            for model, refusals in self._refusals.items()
-            for each in refusals
-            if now < each.expires
-        }
-
-    def adopt(self, model: str, name: str, taught: list[Any] | None, seconds: float) -> None:
-        """Believe for so long what another process has learned; None: that it has given up what it believed.
-
-        Raises:
-            ValueError, TypeError: it is nothing that `taught` gives.
-        """
-        how = None if name == _TOOLS else Continuation(name)
-        if taught is None:
-            self._keep(model, [each for each in self._refusals.get(model, ()) if each.how is not how])
-            return
-        origin, listed = taught
-        self._add(model, _Refused(how, str(origin), self._clock() + seconds, listed))
 
     def _add(self, model: str, new: _Refused) -> None:
         others = [refusal for refusal in self._refusals.get(model, ()) if refusal.how is not new.how]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from proxy.backends.profile import Fact, ModelProfile, Trust
 from proxy.counting.filling import Filled, window_filled
@@ -17,8 +17,8 @@ from proxy.history.checkpoint import LearnedState
 
 T = TypeVar("T")
 
-WINDOW = "window"
-"""What a lesson about a window is called."""
+LESSON_TTL = 3600.0
+"""Seconds for which what was learned of a model is believed."""
 MOST_SEEN = 8
 """Observations of one model that are remembered until another bears them out."""
 HELD_FOR = 300.0
@@ -166,30 +166,6 @@ class LearnedWindows:
         self._learned.clear()
         self._seen.clear()
         self._held.clear()
-
-    # -- what others are told, and tell
-
-    def taught(self) -> dict[tuple[str, str], list[Any]]:
-        """What is believed, by model and `window`, as JSON: tokens and origin."""
-        now = self._clock()
-        return {
-            (model, WINDOW): [each.fact.value, each.fact.origin]
-            for model, each in self._learned.items()
-            if now < each.expires
-        }
-
-    def adopt(self, model: str, taught: list[Any] | None, seconds: float) -> None:
-        """Believe for so long what another process has learned; None: that it has given up what it believed.
-
-        Raises:
-            ValueError, TypeError: it is nothing that `taught` gives.
-        """
-        if taught is None:
-            self._learned.pop(model, None)
-            return
-        window, origin = taught
-        self.named(model, int(window), str(origin))
-        self._learned[model].expires = self._clock() + seconds
 
     # -- what holds
 

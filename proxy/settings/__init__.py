@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.settings.entries import STATUS_FORMS, BackendSetting, ModelSetting
-from proxy.settings.loading import environment, hand_on, load_settings, state_folder, wants_traces
+from proxy.settings.loading import environment, load_settings, state_folder, wants_traces
 from proxy.settings.places import is_here, is_nearby, proxy_for
 from proxy.settings.settings import Settings
 
@@ -13,7 +13,6 @@ __all__ = [
     "ModelSetting",
     "Settings",
     "environment",
-    "hand_on",
     "is_here",
     "is_nearby",
     "load_settings",

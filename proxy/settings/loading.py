@@ -24,11 +24,6 @@ _EXAMPLES = {
 }
 
 
-def hand_on(name: str, value: str) -> None:
-    """Set a variable that a library reads, and that it is told in no other way."""
-    os.environ[name] = value  # noqa: TID251 - the one place
-
-
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     """Read the settings.
 

@@ -51,7 +51,6 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    workers: int = Field(1, ge=1, le=64, description="Processes that serve the port, sharing the store.")
     backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(numbered)] = Field(
         (), description="JSON list of `{name, kind, url, api_key, managed}`; empty: look on the usual ports."
     )
@@ -243,9 +242,6 @@ class Settings(BaseSettings):
         if self.max_bodies < self.max_body:
             bounds = f"max_bodies {self.max_bodies} must be at least max_body {self.max_body}"
             raise ValueError(f"{bounds}, or the largest never gets in")
-        if self.workers > 1 and self.store.startswith("memory:"):
-            msg = f"workers {self.workers} need a store that processes share: sqlite:///PATH or redis://…, not {self.store}"
-            raise ValueError(msg)
         if self.host not in LOOPBACK and not self.api_keys and not self.allow_open:
             msg = (
                 f"host {self.host} is not loopback and api_keys is empty; "

@@ -37,8 +37,6 @@ class Counting:
         self.meter = meter
         self._store = store
         self._loaded: set[ModelKey] = set()
-        self._stored: dict[ModelKey, bytes] = {}
-        """What the store had when it was last looked at, or was given."""
         self._unsaved: dict[ModelKey, float] = {}
         """Models of which something new was learned, and since when."""
         self._asked: set[tuple[ModelKey, bytes]] = set()
@@ -203,11 +201,6 @@ class Counting:
         for key in list(self._unsaved):
             await self._save(key)
 
-    async def exchange(self) -> None:
-        """Save what is not saved yet; of models about which there is no such thing, take what another process saved."""
-        for key in tuple(self._loaded):
-            await (self._save(key) if key in self._unsaved else self._load(key))
-
     def _was_cut(self, job: Job, estimate: Estimate, reported: int) -> None:
         job.journal.tell(Cut(estimate.tokens, reported))
         job.cut = True
@@ -267,13 +260,10 @@ class Counting:
 
     async def _save(self, key: ModelKey) -> None:
         self._unsaved.pop(key, None)
-        learned = self._stored[key] = self.meter.dump(key)
-        await self._store.put_state(_state_key(key), learned)
+        await self._store.put_state(_state_key(key), self.meter.dump(key))
 
     async def _load(self, key: ModelKey) -> None:
-        learned = await self._store.get_state(_state_key(key))
-        if learned is not None and learned != self._stored.get(key):
-            self._stored[key] = learned
+        if (learned := await self._store.get_state(_state_key(key))) is not None:
             self.meter.load(key, learned)
 
 

@@ -52,7 +52,6 @@ def open_store(
     max_bytes: int,
     timeout: float,
     steady: Callable[[], float] = steady_clock,
-    shared: bool = False,
 ) -> CheckpointStore:
     """Open the store at `url`. Blocks while a file is opened: call it before the event loop serves.
 
@@ -62,8 +61,7 @@ def open_store(
         ttl: seconds a checkpoint is kept after its last use.
         max_bytes: of encoded checkpoints kept, the longest unused go first; Redis limits itself (`maxmemory`).
         timeout: seconds an operation of a dead or slow store may cost a request.
-        steady: seconds that never go back or jump; where the store is shared, the same in all processes.
-        shared: other processes of this machine use it, too, and all of them have to know at once what one has done.
+        steady: seconds that never go back or jump.
 
     Raises:
         SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
@@ -73,7 +71,5 @@ def open_store(
     if opener is None:
         allowed = "sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
         raise refusal(url, f"no such kind of store; allowed are {allowed}")
-    limits = StoreLimits(
-        clock=clock, steady=steady, ttl=ttl, max_bytes=max_bytes, timeout=timeout, shared=shared
-    )
+    limits = StoreLimits(clock=clock, steady=steady, ttl=ttl, max_bytes=max_bytes, timeout=timeout)
     return opener(url, limits)

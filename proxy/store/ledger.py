@@ -104,12 +104,6 @@ class Ledger:
         self._insert(key, entry)
         return entry, self._clear(keep=key)
 
-    def note(self, key: Key, entry: Entry) -> None:
-        """Hold what another process has stored, if it is not held."""
-        if key not in self._entries:
-            entry.used = min(entry.used, self.now())
-            self._insert(key, entry)
-
     def expire(self) -> list[Key]:
         """Forget what has expired, some at a time, and return it."""
         return self._clear(keep=None)

@@ -28,7 +28,7 @@ class StoreLimits:
 
     `clock` gives seconds since the epoch, and may jump; `steady` seconds that never go back or jump. `ttl` is how
     many seconds a checkpoint is kept after its last use; `max_bytes` caps the encoded checkpoints; `timeout` is the
-    most seconds an operation may cost a request. `shared`: other processes work on the same SQLite file all the time.
+    most seconds an operation may cost a request.
     """
 
     clock: Callable[[], float]
@@ -36,7 +36,6 @@ class StoreLimits:
     ttl: float
     max_bytes: int
     timeout: float
-    shared: bool = False
 
     def shelter(self) -> StoreLimits:
         """Those of what is kept in memory until the store takes it."""

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
 from proxy.store import sqlite_rows as rows
+from proxy.store.claims import LocalClaims
 from proxy.store.codec import decode, encode_or_drop
 from proxy.store.ledger import Entry, Key, Ledger
 from proxy.store.memory import Encoded, Shelf
 from proxy.store.opening import BULK_TIMEOUT, StoreLimits, refusal
-from proxy.store.sqlite_claims import FileClaims
 from proxy.store.sqlite_file import SqliteFile, describe
-from proxy.store.sqlite_news import News
 from proxy.store.sqlite_thread import SqliteThread
 
 LOOK_EVERY = 2.0
@@ -25,9 +24,6 @@ LOOK_EVERY = 2.0
 
 LOCK_SHARE = 0.2
 """Of the time that an operation may take, what a write waits for another process's lock: reads wait behind it."""
-
-PATIENCE = 20
-"""How many times as long an operation may take where processes share the file: given up early, a summary is written twice."""
 
 
 def sqlite_path(url: str) -> Path:
@@ -54,8 +50,6 @@ def open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
         SettingError: the file can't be created, written or used.
     """
     path = sqlite_path(url)
-    if limits.shared:
-        limits = replace(limits, timeout=PATIENCE * limits.timeout)
     store = SqliteStore(SqliteFile(path, wait=LOCK_SHARE * limits.timeout), limits)
     try:
         store.start()
@@ -66,7 +60,7 @@ def open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
     return store
 
 
-class SqliteStore(FileClaims):
+class SqliteStore(LocalClaims):
     """See `CheckpointStore`.
 
     A put returns when it is queued, not when it is written: until then it is kept, and found, in memory, also where
@@ -74,14 +68,13 @@ class SqliteStore(FileClaims):
     `get_state`, `stats`, `export`, `purge` or `close` is committed when that returns, and outlives a kill of the
     process (a power cut may take what came after the write-ahead log was last folded in: `synchronous=NORMAL`).
 
-    Processes of one machine share the file if they are all told so (`StoreLimits.shared`): each sees at once what another
-    has stored, and claims hold for all. Others have claims of their own and see each other's checkpoints within seconds,
-    which covers a restart that overlaps. For several machines there is Redis.
+    Claims are this process' own. Another process on the same file sees checkpoints within seconds, which covers a
+    restart that overlaps; several that serve share a Redis.
     """
 
     def __init__(self, file: SqliteFile, limits: StoreLimits) -> None:
         thread = SqliteThread(file, timeout=limits.timeout)
-        super().__init__(limits.steady, thread if limits.shared else None)
+        super().__init__(limits.steady)
         self._clock = limits.clock
         self._ttl = limits.ttl
         self._max_bytes = limits.max_bytes
@@ -90,7 +83,6 @@ class SqliteStore(FileClaims):
         self._pending: dict[Key, Entry] = {}
         self._file = file
         self._thread = thread
-        self._news = News(thread, self._ledger, lambda: self._version[1]) if limits.shared else None
         self._grain = min(limits.ttl / 20, 3600.0)
         self._version = (0, 0)
         self._looked = self._saved = -math.inf
@@ -127,15 +119,13 @@ class SqliteStore(FileClaims):
         return guard.state
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `Checkpoints.find`. For a scope that holds nothing the thread is not asked, unless others may have put something there."""
+        """See `Checkpoints.find`. For a scope that holds nothing the thread is not asked."""
         if self._steady() - self._looked > LOOK_EVERY:
             self._look()
         if self._stale:
             self._reload()
         scope = _storable(scope)
         kept = self._kept.find(scope, digests) if self._kept else None
-        if self._news is not None:
-            await self._news.hear(scope, digests)
         while (digest := self._ledger.first(scope, digests)) is not None:
             if kept is not None and digests.index(kept.digest) <= digests.index(digest):
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from proxy.history.checkpoint import StoreStats
 from proxy.store.ledger import Entry, Key
@@ -113,25 +113,6 @@ def data_version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA data_version").fetchone()[0])
 
 
-def newer(
-    db: sqlite3.Connection, asked: Sequence[tuple[str, Sequence[bytes]]], than: int
-) -> list[tuple[Key, Entry]]:
-    """Which of these are there, if another connection has written since the data version `than`."""
-    if data_version(db) == than:
-        return []
-    found: list[tuple[Key, Entry]] = []
-    for scope, digests in asked:
-        for start in range(0, len(digests), _VARIABLES):
-            some = digests[start : start + _VARIABLES]
-            rows = db.execute(
-                "SELECT digest, size, used FROM checkpoints WHERE scope = ? AND digest IN"  # noqa: S608 - question marks
-                f" ({','.join('?' * len(some))})",
-                (scope, *some),
-            )
-            found += [((scope, digest), Entry(size, used, used)) for digest, size, used in rows]
-    return found
-
-
 def read(db: sqlite3.Connection, scope: str, digest: bytes) -> list[bytes]:
     """The body, in a list; an empty list when there is none."""
     rows = db.execute("SELECT body FROM checkpoints WHERE scope = ? AND digest = ?", (scope, digest))
@@ -199,42 +180,6 @@ def make_secret(db: sqlite3.Connection, name: str, fresh: bytes) -> bytes | None
         )
         db.execute("INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)", (name, bytes(fresh)))
     return secret(db, name)
-
-
-def claim(
-    db: sqlite3.Connection, key: str, owner: bytes, steady: Callable[[], float], seconds: float
-) -> bool:
-    """Hold a key for so long, unless another owner does. `steady`: seconds that all processes count alike.
-
-    One that was taken later than now is of the time before the machine was started anew.
-    """
-    with transaction(db):
-        now = steady()  # not before it was waited for the file: nobody has claimed anything since
-        db.execute(
-            "CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, owner BLOB NOT NULL,"
-            " taken REAL NOT NULL, expires REAL NOT NULL) WITHOUT ROWID"
-        )
-        db.execute("DELETE FROM claims WHERE expires <= ? OR taken > ?", (now, now))
-        values = (key, owner, now, now + seconds)
-        statement = "INSERT OR IGNORE INTO claims (key, owner, taken, expires) VALUES (?, ?, ?, ?)"
-        return db.execute(statement, values).rowcount == 1
-
-
-def renew(db: sqlite3.Connection, key: str, owner: bytes, until: float) -> int:
-    """Hold a claim longer, if the owner still has it; returns how many were."""
-    statement = "UPDATE claims SET expires = ? WHERE key = ? AND owner = ?"
-    return db.execute(statement, (until, key, owner)).rowcount
-
-
-def release(db: sqlite3.Connection, key: str, owner: bytes) -> int:
-    """Give the owner's claim back; returns how many were."""
-    return db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner)).rowcount
-
-
-def claimed(db: sqlite3.Connection, key: str, steady: Callable[[], float]) -> bool:
-    """Whether anybody holds it."""
-    row = db.execute("SELECT taken, expires FROM claims WHERE key = ?", (key,)).fetchone()
-    return row is not None and row[0] <= steady() < row[1]
 
 
 def try_to_write(db: sqlite3.Connection) -> bool:

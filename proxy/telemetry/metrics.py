@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
@@ -14,7 +13,6 @@ from typing_extensions import override
 from proxy.telemetry import events as e
 from proxy.telemetry.journal import Listener
 from proxy.telemetry.outcome import Outcome, owner
-from proxy.telemetry.summed import EVERY, Looked, WorkerPlace, render_all, write_into
 from proxy.telemetry.tally import ManyHistogram, Tally
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
@@ -32,15 +30,9 @@ _MOST_PENDING = 500
 class Metrics:
     """Counts what requests tell. Each application has its own registry, so two can live in one process."""
 
-    def __init__(self, place: WorkerPlace | None = None, *, keyed: bool = False) -> None:
-        """`place`: of this worker among others, with which it is one to those who read.
-
-        `keyed`: whether requests need a key, so that there are no more senders than keys, and each is counted by itself.
-        """
+    def __init__(self, *, keyed: bool = False) -> None:
+        """`keyed`: whether requests need a key, so that there are no more senders than keys, and each is counted by itself."""
         self._keyed = keyed
-        self._place = place
-        if place is not None:
-            write_into(place)
         self._registry = CollectorRegistry()
         self._requests = self._counter(
             "requests", "Requests by what was done to them and how they were answered.", "action", "status"
@@ -64,9 +56,7 @@ class Metrics:
         self._calls, self._malformed, self._mended_calls = self._call_counters()
         self._overflows, self._cuts, self._failures = self._trouble_counters()
         self._fill, self._first_byte, self._compaction, self._ratio, self._reuse = self._histograms()
-        self._looked = None if place is None else Looked()
-        if place is None:
-            ProcessCollector(registry=self._registry)
+        ProcessCollector(registry=self._registry)
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
         self._pending: defaultdict[tuple[Counter, tuple[str, ...]], float] = defaultdict(float)
         """What was counted since the counters were brought up to date, by counter and labels: they cost a microsecond each."""
@@ -155,28 +145,13 @@ class Metrics:
 
     def watch(self, name: str, text: str, value: Callable[[], float], *, counts: bool = False) -> None:
         """Show what this gives whenever the metrics are read; `counts`: it only ever rises."""
-        if self._looked is not None:
-            self._looked.add(f"spillway_{name}", text, value, counts=counts)
-            return
         family = CounterMetricFamily if counts else GaugeMetricFamily
         self._registry.register(_Watched(lambda: family(f"spillway_{name}", text, value=value())))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        self.write()
-        return generate_latest(self._registry) if self._place is None else render_all(self._place)
-
-    def write(self) -> None:
-        """Bring all up to date: what others add up is what was written last."""
         self._hand_on()
-        if self._looked is not None:
-            self._looked.write()
-
-    async def keep_written(self) -> None:
-        """Write now and then, until cancelled."""
-        while True:
-            self.write()
-            await asyncio.sleep(EVERY)
+        return generate_latest(self._registry)
 
     def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
         whose = outcome.credential if self._keyed else ""

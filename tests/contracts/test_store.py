@@ -52,10 +52,9 @@ def _redis(request: pytest.FixtureRequest) -> str:
 
 
 YEAR = 365 * 86400.0
-SHARED = "sqlite shared"
-KINDS = {"memory": _memory, "sqlite": _sqlite, SHARED: _sqlite, "redis": _redis}
-LASTING = ["sqlite", SHARED, "redis"]
-CAPPED = ["memory", "sqlite", SHARED]
+KINDS = {"memory": _memory, "sqlite": _sqlite, "redis": _redis}
+LASTING = ["sqlite", "redis"]
+CAPPED = ["memory", "sqlite"]
 
 
 @pytest.fixture
@@ -74,8 +73,7 @@ async def opened(request: pytest.FixtureRequest, url: str, clock: HandClock) -> 
     stores: list[CheckpointStore] = []
 
     def opener(**limits: Any) -> CheckpointStore:
-        shared = request.node.callspec.params["url"] == SHARED
-        stores.append(open_with(url, clock, shared=shared, **limits))
+        stores.append(open_with(url, clock, **limits))
         return stores[-1]
 
     yield opener
@@ -89,7 +87,7 @@ async def store(opened: Open) -> CheckpointStore:
 
 
 def test_every_kind_of_store_is_covered() -> None:
-    assert {"redis" if scheme == "rediss" else scheme for scheme in STORES} == {*KINDS} - {SHARED}
+    assert {"redis" if scheme == "rediss" else scheme for scheme in STORES} == {*KINDS}
 
 
 # Finding

@@ -11,7 +11,7 @@ import pytest
 from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.net import prober as module
 from proxy.net.prober import FIXED_FACTOR
-from proxy.net.teaching import LESSON_TTL
+from proxy.net.windows import LESSON_TTL
 from tests.net.probing import MODEL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio

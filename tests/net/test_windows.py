@@ -11,8 +11,7 @@ from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.net import prober as module
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
-from proxy.net.teaching import LESSON_TTL
-from proxy.net.windows import HELD_FOR, MOST_SEEN
+from proxy.net.windows import HELD_FOR, LESSON_TTL, MOST_SEEN
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio

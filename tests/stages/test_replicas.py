@@ -1,4 +1,4 @@
-"""Two replicas with one Redis behind nginx: no summary is written twice, and what one has learned the other knows."""
+"""Two replicas with one Redis behind nginx: no summary is written twice, and either takes the next turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.process import free_port
 from benchmarks.scale import gateway
-from tests.fakes import FakeModel, GenericFake, LlamaCppFake, qa, summariser, wait_until
+from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import Proxy, running_proxy
 from tests.store.stack import history
 from tests.store.support import RedisServer, redis_server
@@ -31,9 +31,7 @@ class Replicas:
     both: httpx.Client
     """Through the gateway, which sends requests to either."""
     known: LlamaCppFake
-    """Has the model `m`, and tells its window."""
-    silent: GenericFake
-    """Has the models `n0` to `n3`, and tells no window."""
+    """Has the model `m`."""
 
 
 @pytest.fixture(scope="module")
@@ -41,31 +39,22 @@ def replicas(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
     if shutil.which("nginx") is None:
         pytest.skip("nginx is not installed")
     known = LlamaCppFake([FakeModel("m", 2048)], summariser(qa()), prompt_delay=0.1)
-    silent = GenericFake([FakeModel(f"n{number}", 2048) for number in range(4)], summariser(qa()))
     with ExitStack() as stack:
         stack.enter_context(known)
-        stack.enter_context(silent)
         shared = {"store": redis_server.url}
-        one, two = (stack.enter_context(running_proxy(known, silent, **shared)) for _ in range(2))
+        one, two = (stack.enter_context(running_proxy(known, **shared)) for _ in range(2))
         port = free_port()
         behind = [int(proxy.url.rsplit(":", 1)[1]) for proxy in (one, two)]
         stack.enter_context(gateway(port, behind, tmp_path_factory.mktemp("gateway")))
         both = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
-        yield Replicas(one, two, stack.enter_context(both), known, silent)
+        yield Replicas(one, two, stack.enter_context(both), known)
 
 
-def ask(client: httpx.Client, messages: list[dict[str, Any]], model: str = "m") -> httpx.Response:
-    body = {"model": model, "messages": messages, "max_tokens": 10}
+def ask(client: httpx.Client, messages: list[dict[str, Any]]) -> httpx.Response:
+    body = {"model": "m", "messages": messages, "max_tokens": 10}
     answer = client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     return answer
-
-
-def window(proxy: Proxy, model: str) -> tuple[int, str] | None:
-    """The one that a replica believes in, and why."""
-    backends = proxy.client.get("/spillway/models").json()["backends"]
-    found = next(each["models"][model] for each in backends if model in each["models"]).get("window")
-    return None if found is None else (found["value"], found["trust"])
 
 
 def test_a_summary_is_written_once_and_serves_both(replicas: Replicas) -> None:
@@ -95,18 +84,3 @@ def test_the_next_turn_after_a_summary_may_come_to_the_other_replica(replicas: R
         assert ask(here.client, messages).headers["x-spillway-action"] == "compacted"
         messages += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": "And?"}]
         assert ask(there.client, messages).headers["x-spillway-action"] == "forwarded"
-
-
-def test_what_replicas_learn_at_the_same_time_both_know(replicas: Replicas) -> None:
-    """All of it stands under one name in the store, and neither writes over what the other has."""
-    learning = [(replicas.one, "n0"), (replicas.two, "n1"), (replicas.one, "n2"), (replicas.two, "n3")]
-    with ThreadPoolExecutor(4) as pool:  # each is refused, and the refusal names the window
-        list(pool.map(lambda each: ask(each[0].client, history(f"of {each[1]}", 12), each[1]), learning))
-    for proxy in (replicas.one, replicas.two):
-        for _, model in learning:
-            wait_until(lambda proxy=proxy, model=model: window(proxy, model) == (2048, "learned"), 20)  # type: ignore[misc]  # bound at once
-    refused = replicas.silent.overflows
-    for _, model in learning:
-        for number in range(2):
-            ask(replicas.both, history(f"knowing {model} {number}", 12), model)
-    assert replicas.silent.overflows == refused

@@ -11,9 +11,9 @@ from proxy.api.live.actions import add_actions
 from proxy.api.live.gate import Seen
 from proxy.api.live.shared import Looks, action_body, described, json_of
 from proxy.api.live.stream import LiveFeed
-from proxy.api.scope import Handed, On, exchange_of
+from proxy.api.scope import Handed, exchange_of
 from proxy.dialects.bodies import limit_in, text_in
-from proxy.errors import BadRequest, OneWorkerOnly
+from proxy.errors import BadRequest
 from proxy.exchange import Exchange
 
 _USUAL, _MOST = 100, 500
@@ -23,20 +23,13 @@ _STREAM = {200: {"content": {"text/event-stream": {}}, "description": "Server-Se
 def live_router(route_class: type[APIRoute]) -> APIRouter:
     """All of them."""
     keys = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS or SPILLWAY_ADMIN_KEYS.")
-    router = APIRouter(
-        route_class=route_class, dependencies=[Depends(keys), Depends(_check_alone)], tags=["live"]
-    )
+    router = APIRouter(route_class=route_class, dependencies=[Depends(keys)], tags=["live"])
     _sessions(router)
     _feed(router)
     add_actions(router)
     _conversations(router)
     _requests(router)
     return router
-
-
-async def _check_alone(on: On) -> None:
-    if not on.alone:
-        raise OneWorkerOnly
 
 
 def _sessions(router: APIRouter) -> None:
