@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import translate
 from urllib.parse import unquote_to_bytes
 
 from proxy.backends import BACKENDS
 from proxy.errors import BadRequest
-from proxy.wire.lazy import lazy
 from proxy.wire.memo import Memo
 
-_PLAIN = lazy(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
+_PLAIN = re.compile(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
 """Paths that every server reads in the same way."""
 _SHORT = 256
 """Bytes of a path whose meaning is remembered."""
 _DECODED = 4
 """Times that a path is decoded: servers in a row decode it once each."""
-_CONTROL = lazy(r"[\x00-\x1f\x7f]")
-_ADMIN = lazy("|".join(translate(glob) for backend in BACKENDS for glob in backend.admin))
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ADMIN = re.compile("|".join(translate(glob) for backend in BACKENDS for glob in backend.admin))
 
 
 def path_of(target: bytes) -> str:

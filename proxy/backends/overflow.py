@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 from proxy.backends.quoting import Quote, SentRequest
 from proxy.wire import jsontext
-from proxy.wire.lazy import lazy
 
 EXAMINED = 64 * 1024
 """Bytes of a body that are looked at; error texts are far shorter."""
@@ -26,8 +25,8 @@ _FIELDS = 256
 _MOST_TOKENS = 10**9
 
 _NEVER = frozenset({401, 402, 403, 429})
-_OTHER_CAUSE = lazy(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
-_BUSY = lazy(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
+_OTHER_CAUSE = re.compile(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
+_BUSY = re.compile(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
 _HINTS = (
     b"context",
     b"token",
@@ -48,7 +47,7 @@ W = r"(?P<window>\d[\d,]{0,14})"
 
 
 def _rules(*rules: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((origin, lazy(text, re.IGNORECASE | re.DOTALL)) for origin, text in rules)
+    return tuple((origin, re.compile(text, re.IGNORECASE | re.DOTALL)) for origin, text in rules)
 
 
 _FINGERPRINTS = _rules(
@@ -106,11 +105,15 @@ _PROMPTS = _rules(
     ("Moonshot", rf"token limit: \d+ \(requested: {N}\)"),
 )
 # OpenRouter's total counts the answer that was asked for as well.
-_TOTAL_AND_ANSWER = lazy(rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE)
+_TOTAL_AND_ANSWER = re.compile(
+    rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE
+)
 
 # "The thinking budget exceeds the limit of 24576 tokens": a limit of something else, unless the match names the context.
-_ABOUT_PROMPT = lazy(r"context|prompt|input|n_ctx|max_model_len|max_total_tokens|messages", re.IGNORECASE)
-_ABOUT_OTHERS = lazy(
+_ABOUT_PROMPT = re.compile(
+    r"context|prompt|input|n_ctx|max_model_len|max_total_tokens|messages", re.IGNORECASE
+)
+_ABOUT_OTHERS = re.compile(
     r"max_?(?:completion_?|output_?|new_?)?tokens|(?:output|completion|reasoning|thinking)\b|budget|image|audio|video|"
     r"logit_?bias|logprobs|\bstop\b|embedding",
     re.IGNORECASE,
@@ -122,7 +125,7 @@ SMALLEST_WINDOW = 256
 """Tokens; a refusal that names a smaller window is not about the window."""
 
 _ECHOES = frozenset({"input", "messages", "prompt", "body", "request"})
-_ECHO = lazy(r"""['"]input['"]: ?[\[{]""")
+_ECHO = re.compile(r"""['"]input['"]: ?[\[{]""")
 
 _Object: TypeAlias = Mapping[str, Any]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 from proxy.counting.content import dump
 from proxy.counting.features import Vector
 from proxy.history.cachemarks import MARK, unmarked
-from proxy.neutral.record import record
 
 DIGEST_BYTES = 16
 EXTRAS = (
@@ -56,7 +56,7 @@ def scope_digest(*parts: bytes | str) -> bytes:
     return state.digest()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Anchor:
     """A reported count: it covers the leading system messages and the first `covered` messages after them."""
 

@@ -7,8 +7,7 @@ is what stays the same when prompts differ; a bound stays the same in every answ
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from proxy.neutral.record import record
+from dataclasses import dataclass
 
 SMALLEST_WINDOW = 512
 """Tokens; an answer that ends sooner has not filled any."""
@@ -24,7 +23,7 @@ _APART = 16
 """Tokens by which prompts differ, if they are to tell a window from a bound."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Filled:
     """Tokens of a prompt and of the unbounded answer to it that ended for its length, by the backend's report."""
 

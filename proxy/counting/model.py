@@ -10,7 +10,6 @@ from typing import Any
 from proxy.counting.calibration import Calibration, InitialWeights, start
 from proxy.counting.features import FIRST, IMAGE_TOKENS, IMAGES, REASONING, SCHEMA, TOOLS, Vector
 from proxy.counting.margin import WINDOW, Margin
-from proxy.neutral.record import record
 
 FORMAT = 1
 """Of what `dump` gives: to be raised whenever the features change."""
@@ -25,7 +24,7 @@ UNSURE = (REASONING, IMAGES, IMAGE_TOKENS, TOOLS, SCHEMA)
 UNSURE_SHARE = 0.2
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Tokens predicted for some features: the estimate, its standard deviation, what to add to be safe."""
 

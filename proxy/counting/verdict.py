@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from proxy.neutral.record import record
-
 GATE = 0.35
 SLACK = 32.0
 """Tokens by which any report may be off without being corrupt: templates are not linear."""
@@ -38,7 +36,7 @@ class Observation(Enum):
     """The backend seems to have dropped a part of the prompt; it taught nothing."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Expectation:
     """What was expected of a report, in tokens.
 

@@ -11,11 +11,10 @@ import re
 from collections.abc import Sequence
 
 from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
-from proxy.wire.lazy import lazy
 
 _WRITES = r"(?:create|write|provide|produce|generate|give|prepare|update)"
 _CONVERSATION = r"(?:conversation|chat|session|dialogue|history|transcript)"
-_ASKS = lazy(
+_ASKS = re.compile(
     r"context checkpoint compaction|continuation summary|anchored summary"
     rf"|\b{_WRITES}\b[^.\n]{{0,60}}\bsummary\b[^.\n]{{0,40}}\b(?:of|from)\b[^.\n]{{0,40}}\b{_CONVERSATION}\b"
     rf"|\bsummari[sz]es?\b[^.\n]{{0,60}}\b{_CONVERSATION}\b"
@@ -25,7 +24,7 @@ _ASKS = lazy(
 )
 """What is asked for."""
 _WITH_SYSTEM = 2
-_HANDS_OVER = lazy(
+_HANDS_OVER = re.compile(
     r"</?(?:summary|analysis|state_snapshot|scratchpad|conversation)>|\btext only\b"
     r"|\bnot (?:call|use|invoke) any (?:other )?(?:tools?|functions?)"
     r"|\b(?:another|next|new|other) (?:instance|llm|(?:language |coding )?(?:model|agent|assistant|session))\b"
@@ -46,7 +45,7 @@ _COMES_BACK = (
     "<conversation-summary>",
     "<context-summary>",
 )
-_INSIDE = lazy(r"<(summary|state_snapshot)>(.*)</\1>", re.DOTALL | re.IGNORECASE)
+_INSIDE = re.compile(r"<(summary|state_snapshot)>(.*)</\1>", re.DOTALL | re.IGNORECASE)
 _END = 300
 """Characters at each end of a summary by which it is known again."""
 _LONGEST_WHOLE = 12_000

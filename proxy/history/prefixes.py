@@ -11,7 +11,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from proxy.neutral.record import record
 from proxy.neutral.weight import length_of_texts
 from proxy.wire.jsontext import dumps
 
@@ -49,7 +48,7 @@ class Known(Generic[T]):
         return next((at for at, odd in self.odd.items() if at < same and dumps(messages[at]) != odd), same)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
     """A history, and the one known that has most messages in common with it."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-from proxy.wire.lazy import lazy
-
 _S = r"^\W{0,4}"
 _ENGLISH = (
     (
@@ -102,26 +100,26 @@ _KOREAN = (
     r"(?:만|이내로?|이하로?|이상|최대|없이|대신)\s[^.!?]{0,40}(?:세요|십시오|시오|해라|하라|할\s?것|해줘|해\s줘)[.!]?$",
     r"(?:너는|당신은|답변은|코드는|모든)[^.!?]{0,60}(?:해야\s?(?:해|한다|합니다|돼|됩니다)|어야\s?(?:해|한다|합니다))[.!]?$",
 )
-_OWN = lazy(
+_OWN = re.compile(
     r"^\W{0,4}(?:i|we|ich|wir|je|j['’]|nous|yo|nosotros|eu|nós|io|noi|я|мы)\b(?! (?:want|need|expect|require|ask|insist|would like|will|möchte|will|brauche|veux|voudrais|quiero|necesito|quero|preciso|voglio|vorrei|хочу|прошу))"
     r"|^\W{0,4}(?:我|我们|他|她|私は|僕は|俺は|나는|저는|제가|내가)",
     re.IGNORECASE,
 )
 """Begins what somebody says of himself or others."""
-_ANY = lazy(
+_ANY = re.compile(
     "|".join(
         f"(?:{pattern})"
         for pattern in (*_ENGLISH, *_GERMAN, *_FRENCH, *_SPANISH, *_PORTUGUESE, *_ITALIAN, *_RUSSIAN)
     ),
     re.IGNORECASE,
 )
-_UNSPACED = lazy("|".join(f"(?:{pattern})" for pattern in (*_CHINESE, *_JAPANESE, *_KOREAN)))
-_IS_UNSPACED = lazy(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
-_QUESTION = lazy(r"[?？؟]\W*$|吗[。！]?$|[ますでしょう]か[。]?$")
-_REQUEST = lazy(
+_UNSPACED = re.compile("|".join(f"(?:{pattern})" for pattern in (*_CHINESE, *_JAPANESE, *_KOREAN)))
+_IS_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
+_QUESTION = re.compile(r"[?？؟]\W*$|吗[。！]?$|[ますでしょう]か[。]?$")
+_REQUEST = re.compile(
     r"^\W{0,4}(?:could|can|would|will) you (?:please )?(?:always|never|only|not|stop)\b", re.IGNORECASE
 )
-_HEADS_RULES = lazy(
+_HEADS_RULES = re.compile(
     r"^[\W\d]{0,8}(?:[\w'’ -]{0,40}\b)?(?:rules|guidelines|constraints|requirements|conventions|regeln|vorgaben|richtlinien|règles|consignes|contraintes"
     r"|reglas|normas|requisitos|regras|diretrizes|regole|vincoli|requisiti|правила|требования|ограничения)\b[^:\n]{0,40}:?[\W]{0,4}$"
     r"|^\W{0,6}(?:规则|規則|要求|约定|约束|ルール|規約|制約|条件|규칙|요구사항|지침)[^:：\n]{0,10}[:：]?\W{0,4}$",

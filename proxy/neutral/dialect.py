@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from proxy.errors import ClientError
 from proxy.neutral.managing import Managed
 from proxy.neutral.piece import Identity, Piece
-from proxy.neutral.record import record
 from proxy.neutral.request import Request
 
 
-@record(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WholeAnswer:
     """An answer that came whole."""
 

@@ -9,11 +9,10 @@ expressed.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from proxy.neutral.managing import CompactionWish, Edit, Kept
-from proxy.neutral.record import record
 from proxy.neutral.remembering import Fetch, Keeping, Unseal
 from proxy.neutral.thinking import Thinking
 
@@ -25,7 +24,7 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 _CHORE = "### Task:"
 
 
-@record(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request. Fields that nobody here knows survive in `body`."""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from proxy.neutral.record import record
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 """The least first (OpenAI's `reasoning.effort`, Anthropic's `output_config.effort`, Ollama's `think`)."""
@@ -13,7 +12,7 @@ NONE = "none"
 """The word of OpenAI for a model that is not to think."""
 
 
-@record(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
     """A client's wish; backends are told it in the words that each of them has for it."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
 from proxy.neutral.request import text_of
-from proxy.wire.lazy import lazy
 
 # English, German, French, Spanish, Portuguese, Italian, Russian; without accents.
 _NAMES = (
@@ -34,11 +34,11 @@ _FORMS = (
     rf"\b{_DAY.format('d3')}(?:st|nd|rd|th|er|\.|º)?\s(?:of\s|de\s)?{_MONTH.format('n3')}\b(?:,?\s(?:de\s)?{_YEAR.format('y3')})?",
     rf"\b{_MONTH.format('n4')}\.?\s(?:the\s)?{_DAY.format('d4')}(?:st|nd|rd|th)?\b(?!:)(?:,?\s{_YEAR.format('y4')})?",
 )
-_DATE = lazy("|".join(_FORMS))
-_SIGN = lazy(r"\d")
+_DATE = re.compile("|".join(_FORMS))
+_SIGN = re.compile(r"\d")
 _OPENING = 64
 """Characters of the first line in which a message tells its day."""
-_BRACKETED = lazy(r"\s*[\[(<{][^\])>}]{0,80}[\])>}]")
+_BRACKETED = re.compile(r"\s*[\[(<{][^\])>}]{0,80}[\])>}]")
 _NO_TIMES = frozenset({"role", "content", "name"})
 _EPOCH = range(10**9, 4 * 10**9)
 """Seconds that are taken for a time; before 2001 no chat had models."""

@@ -5,24 +5,24 @@ Stems are Snowball's (the package snowballstemmer); the language is the one whos
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import Any
 
 from proxy.recall.function_words import ALL_FUNCTION_WORDS, FUNCTION_WORDS
-from proxy.wire.lazy import lazy
 
 # Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
-_TOKEN = lazy(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
-_PART = lazy(r"[^\W_]+")
+_TOKEN = re.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
+_PART = re.compile(r"[^\W_]+")
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Chinese characters, as a range for a pattern."""
 UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0e7f"
 """The same for all that is written without spaces: kana, Chinese characters, Thai; and Korean syllables, whose endings change."""
-_RUN = lazy(f"[{UNSPACED}]+|[^{UNSPACED}]+")
-_IS_UNSPACED = lazy(f"[{UNSPACED}]")
-_APOSTROPHE = lazy("['\u2019]")
+_RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+_IS_UNSPACED = re.compile(f"[{UNSPACED}]")
+_APOSTROPHE = re.compile("['\u2019]")
 _DEFAULT = "english"
 _LEAST_VOTES = 2
 

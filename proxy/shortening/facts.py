@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from proxy.history.identifiers import found_in
 from proxy.recall.function_words import ALL_FUNCTION_WORDS
 from proxy.recall.words import HAN, UNSPACED, folded
-from proxy.wire.lazy import lazy
 
 _COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
 # One after the other at each place of a text. Every repetition is bounded.
-_TOKEN = lazy(
+_TOKEN = re.compile(
     rf"(?P<number>(?<![^\W{UNSPACED}])[vV$€£¥₹]?\d{{1,20}}(?:[.,:/-]\d{{1,12}}){{0,6}}(?:\s?[%€£¥°]|[a-zA-Z]{{1,3}}\b|[{_COUNTED}])?)"
     r"|(?P<katakana>[\u30a1-\u30fa\u30fc・]{2,20})"
     r"|(?P<quoted>[《「『“„«][^《》「」『』“”„«»\n]{1,40}[》」』”“»])"
@@ -21,13 +20,13 @@ _TOKEN = lazy(
     r"|(?P<hangul>[\uac00-\ud7a3]{2,20})"
     rf"|(?P<word>[^\W\d_{UNSPACED}][^\W_{UNSPACED}]{{0,60}}(?:['’-][^\W_{UNSPACED}]{{1,30}}){{0,4}})"
 )
-_WORD = lazy(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{UNSPACED}].*")
+_WORD = re.compile(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{UNSPACED}].*")
 
 IDENTIFIER, NUMBER, NAME = 3.0, 2.5, 3.0
 _DIGIT, _QUOTED, _KATAKANA = 0.6, 2.0, 2.0
 _FIRST, _NOUN = 0.8, 0.7
 """A capital at the beginning of a sentence says little, and on a noun where all have one."""
-_BEFORE_NOUN = lazy(r"(?:e|en|er|es|em|das|ein|mein|dein|sein|ihr|kein|im|am|zum|vom|beim)$")
+_BEFORE_NOUN = re.compile(r"(?:e|en|er|es|em|das|ein|mein|dein|sein|ihr|kein|im|am|zum|vom|beim)$")
 """How words end that stand before nouns in German: articles, adjectives."""
 _RARE, _LONG, _PAIR = 0.5, 0.7, 0.2
 HARD = 1.5

@@ -6,22 +6,21 @@ import re
 
 from proxy.recall.function_words import FUNCTION_WORDS
 from proxy.recall.words import folded
-from proxy.wire.lazy import lazy
 
 _LONGEST = 20_000
-_CODE = lazy(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
 _LATIN, _CYRILLIC = "latin", "cyrillic"
 _SCRIPTS = {
-    _LATIN: lazy(r"[A-Za-z\u00c0-\u024f]{2,}"),
-    _CYRILLIC: lazy(r"[\u0400-\u04ff]{2,}"),
-    "greek": lazy(r"[\u0370-\u03ff]{2,}"),
-    "hebrew": lazy(r"[\u0590-\u05ff]{2,}"),
-    "arabic": lazy(r"[\u0600-\u06ff]{2,}"),
-    "devanagari": lazy(r"[\u0900-\u097f]{2,}"),
-    "thai": lazy(r"[\u0e00-\u0e7f]{4}"),
-    "korean": lazy(r"[\uac00-\ud7a3]{2}"),
-    "japanese": lazy(r"[\u3040-\u30ff]{2}"),
-    "chinese": lazy(r"[\u3400-\u4dbf\u4e00-\u9fff]{2}"),
+    _LATIN: re.compile(r"[A-Za-z\u00c0-\u024f]{2,}"),
+    _CYRILLIC: re.compile(r"[\u0400-\u04ff]{2,}"),
+    "greek": re.compile(r"[\u0370-\u03ff]{2,}"),
+    "hebrew": re.compile(r"[\u0590-\u05ff]{2,}"),
+    "arabic": re.compile(r"[\u0600-\u06ff]{2,}"),
+    "devanagari": re.compile(r"[\u0900-\u097f]{2,}"),
+    "thai": re.compile(r"[\u0e00-\u0e7f]{4}"),
+    "korean": re.compile(r"[\uac00-\ud7a3]{2}"),
+    "japanese": re.compile(r"[\u3040-\u30ff]{2}"),
+    "chinese": re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]{2}"),
 }
 """Something like a word in each. Japanese and Korean texts have Chinese characters among their own."""
 _LEAST_WORDS = 12

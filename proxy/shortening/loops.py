@@ -7,9 +7,8 @@ from collections import Counter
 
 from proxy.history.sentences import sentences
 from proxy.recall.words import UNSPACED, folded
-from proxy.wire.lazy import lazy
 
-_UNIT = lazy(rf"(?P<marker>\d{{1,3}}[.)](?=\s))|[{UNSPACED}]|[^\W{UNSPACED}]{{1,64}}")
+_UNIT = re.compile(rf"(?P<marker>\d{{1,3}}[.)](?=\s))|[{UNSPACED}]|[^\W{UNSPACED}]{{1,64}}")
 """A word, or a character where words are not spaced; the number of an item says nothing."""
 _SIZE = 8
 """Units in a row that are looked for among those before."""

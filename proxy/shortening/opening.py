@@ -20,7 +20,6 @@ from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.middles import cut_middle
 from proxy.shortening.summary import NOTED
-from proxy.wire.lazy import lazy
 
 _MOST = 16
 """Messages, counted from the first, that can belong to the beginning."""
@@ -40,20 +39,20 @@ _SHARE = 1 / 2
 """Share of the room that the task may take, and all that sets something up."""
 _WORTH_CUTTING = 1 / 8
 """Share of a message that has to be left of it, if it is to be cut."""
-_TAKEN_BACK = lazy(
+_TAKEN_BACK = re.compile(
     r"\b(?:ignore|disregard|forget|(?:do not|don['\u2019]t|no longer|stop) (?:consider|use|apply|edit)\w*"
     r"|switched to|(?:just|only|merely) an? (?:example|demonstration|sample)|no longer (?:relevant|valid|appl\w+)"
     r"|ignorier\w*|vergiss|verg\w+ sie|oubli\w+|ignor(?:a|e|ez|en)|olvid\w+)\b|忽略|忘记|不再|无视|無視|무시|забудь|игнорир",
     re.IGNORECASE,
 )
-_EARLIER = lazy(
+_EARLIER = re.compile(
     r"\b(?:above|previous|earlier|before|so far|examples?|old|these|those|any longer|code ?base|obige\w*|bisherige\w*|vorherige\w*"
     r"|beispiel\w*|pr[ée]c[ée]dent\w*|exemples?|anterior\w*|ejemplos?|exempl\w+)\b|上面|之前|以上|例|위|이전|выше|пример",
     re.IGNORECASE,
 )
-_FILE = lazy(r"^[#*`\s]{0,8}([\w./@+-]{1,200}\.\w{1,10})[*`:\s]{0,8}\n(?:```|~~~)", re.MULTILINE)
-_FENCED = lazy(r"^(?:```|~~~)[^\n]*\n(?:[^\n]*\n){5}", re.MULTILINE)
-_TAGGED_FILE = lazy(r"<(?:file|document|source)\b[^<>]{0,300}>", re.IGNORECASE)
+_FILE = re.compile(r"^[#*`\s]{0,8}([\w./@+-]{1,200}\.\w{1,10})[*`:\s]{0,8}\n(?:```|~~~)", re.MULTILINE)
+_FENCED = re.compile(r"^(?:```|~~~)[^\n]*\n(?:[^\n]*\n){5}", re.MULTILINE)
+_TAGGED_FILE = re.compile(r"<(?:file|document|source)\b[^<>]{0,300}>", re.IGNORECASE)
 
 
 class _Rank(IntEnum):

@@ -20,18 +20,17 @@ from proxy.shortening.language import differ, script_and_language
 from proxy.shortening.loops import loops
 from proxy.shortening.source import Source, Weighed
 from proxy.shortening.summary import INSTRUCTION
-from proxy.wire.lazy import lazy
 
 Verdict = Literal["kept", "mended", "failed", "empty", "refusal", "loop", "cut", "language", "copy", "gaps"]
 """`mended`: something was taken away that was no part of it. All but the first two mean that it is not used."""
 
 _TAGS = "|".join(TAGS)
-_THOUGHT = lazy(rf"<({_TAGS})>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_ENDED_THOUGHT = lazy(rf"\A.*</(?:{_TAGS})>", re.DOTALL | re.IGNORECASE)
+_THOUGHT = re.compile(rf"<({_TAGS})>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_ENDED_THOUGHT = re.compile(rf"\A.*</(?:{_TAGS})>", re.DOTALL | re.IGNORECASE)
 """One whose beginning stood in the prompt."""
-_CHANNEL = lazy(r"\A.*<\|channel\|>final<\|message\|>", re.DOTALL)
-_SPECIAL = lazy(r"<\|[a-z_]{2,20}\|>(?:assistant\n)?|</?s>")
-_WRAPPED = lazy(r"\A```\w*\n(.*?)\n```\Z", re.DOTALL)
+_CHANNEL = re.compile(r"\A.*<\|channel\|>final<\|message\|>", re.DOTALL)
+_SPECIAL = re.compile(r"<\|[a-z_]{2,20}\|>(?:assistant\n)?|</?s>")
+_WRAPPED = re.compile(r"\A```\w*\n(.*?)\n```\Z", re.DOTALL)
 _NAMED = (
     r"summar|overview|recap|zusammenfass|überblick|résumé|resume|récapit|resumen|resumo|síntesis|síntese|riassunto|sintesi"
     r"|резюме|сводк|краткое (?:содержание|изложение)|обзор|总结|總結|摘要|概要|要約|まとめ|요약"
@@ -40,35 +39,35 @@ _HERE = (
     r"here|this is|below|the following|hier|nachfolgend|im folgenden|voici|ci-dessous|aquí|a continuación|aqui|a seguir|ecco|di seguito"
     r"|вот|ниже|以下|下面|这是|これ|次|다음|아래|이것"
 )
-_PREAMBLE = lazy(
+_PREAMBLE = re.compile(
     rf"\A(?:[#*_> ]{{0,6}}(?:{_HERE})[^\n:：]{{0,160}}(?:[:：][*_]{{0,2}}[ \t]*|\n+)"
     rf"|[^\n:：]{{0,16}}(?:{_NAMED})[^\n:：]{{0,60}}(?:[:：][*_]{{0,2}}[ \t]*\n*|\n+))",
     re.IGNORECASE,
 )
-_OF_COURSE = lazy(
+_OF_COURSE = re.compile(
     r"\A(?:sure|sure thing|certainly|of course|okay|ok|absolutely|gerne|natürlich|klar|bien sûr|d'accord|claro|por supuesto|com certeza"
     r"|certo|certamente|конечно|хорошо|当然|好的|もちろん(?:です)?|はい|물론입니다|네)[,.!，。！、]\s*",
     re.IGNORECASE,
 )
-_OFFER = lazy(
+_OFFER = re.compile(
     r"\n+(?:please |if [^\n]{1,100}, |i )?(?:let me know|feel free|hope (?:this|that) helps|would you like|is there anything"
     r"|lass(?:en sie)? (?:es )?mich wissen|n'hésite|hazme saber|házmelo saber|me avise|fammi sapere|дайте знать|请告诉我|お知らせください|알려 ?주세요)"
     r"[^\n]{0,200}\Z",
     re.IGNORECASE,
 )
-_REFUSAL = lazy(
+_REFUSAL = re.compile(
     r"^\W*(?:i['’]?m sorry|i am sorry|sorry|i cannot|i can['’]?t|i['’]?m unable|i am unable|as an ai|es tut mir leid|ich kann (?:das|diese?n?)\b.{0,40}nicht"
     r"|je suis désolé|désolé|lo siento|sinto muito|desculpe|mi dispiace|извините|к сожалению|对不起|抱歉|申し訳|죄송)",
     re.IGNORECASE,
 )
-_HEADINGS = lazy(
+_HEADINGS = re.compile(
     rf"^({re.escape(SAID[:-1])}|{re.escape(MORE_SAID.split(',', maxsplit=1)[0])})(?=[:,])", re.MULTILINE
 )
-_WIDE = lazy(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
+_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
 _SHORTEST, _SHORT = 24, 300
 _WHOLE = 0.5
 """Share of a text that was cut off that must be left when its last sentence is taken away."""
-_UNITS = lazy(
+_UNITS = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+"
 )
 _SHINGLE = 5

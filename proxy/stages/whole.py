@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any
 
@@ -19,7 +19,6 @@ from proxy.net.inflate import Undecodable
 from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body, plain_error
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Identity, Piece, calls_finish
-from proxy.neutral.record import record
 from proxy.neutral.request import text_of
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.emulating import make_id
@@ -36,7 +35,7 @@ _OF_KIND = _OF_BODY | {b"content-type"}
 """Headers of one body, and where another one may be of another kind."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Whole:
     """A whole response: status, headers for the client, body bytes."""
 

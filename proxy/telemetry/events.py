@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from proxy.neutral.record import record
 
-
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Received:
     """A client asked something in this dialect. `credential` is a digest, never the key.
 
@@ -20,14 +18,14 @@ class Received:
     trace: tuple[str, str] | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Named:
     """The client names the conversation; `conversation` is a digest."""
 
     conversation: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Routed:
     """It goes to this backend, which knows the model by this id."""
 
@@ -35,7 +33,7 @@ class Routed:
     model: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Taken:
     """It was read and prepared. `job` is it as the stages know it; `request` is it as it came, in so many bytes.
 
@@ -62,21 +60,21 @@ class Mended:
     kinds: tuple[str, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Stabilised:
     """A billing line or cache marks were stripped from the prompt; each kind is named once."""
 
     kinds: tuple[str, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Shaped:
     """The policy had parts of the prompt shorter than the client sent them: each kind (`results`), and the tokens it saved."""
 
     saved: tuple[tuple[str, int], ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Measured:
     """The prompt as it stands has so many tokens, in a window of so many; None: nobody tells the window."""
 
@@ -144,7 +142,7 @@ class Compacted:
         return self.after / max(1, self.before)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CheckpointKept:
     """What was done to the history is kept as this `checkpoint`. As in `Taken`."""
 
@@ -192,7 +190,7 @@ class HandedOver:
     """A client's own compaction was answered with what a model wrote for one before."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A request went to the backend: the first, or another one for this reason; `stream`: its answer is to be one."""
 
@@ -200,7 +198,7 @@ class Sent:
     stream: bool = False
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Repeated:
     """So many tokens of this prompt are those that the one before it in the conversation began with.
 
@@ -213,7 +211,7 @@ class Repeated:
     why: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reused:
     """The backend said how many tokens of the first attempt's prompt it had read before."""
 
@@ -236,12 +234,12 @@ class BackendFailed:
     error: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FirstByte:
     """The backend began to answer."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answering:
     """There is an answer to be watched: `answer` grows while it is made. As in `Taken`."""
 
@@ -328,12 +326,12 @@ class Stopped:
     """Somebody who looks at it had the answer end here."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The client was answered; the outcome is complete."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The client got an error, or left; the outcome is complete."""
 

@@ -14,7 +14,6 @@ from proxy.counting.content import Content, read_message
 from proxy.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
 from proxy.counting.images import ImageRule
 from proxy.history.prefixes import LEAST, Found, Known, Prefixes
-from proxy.neutral.record import record
 from proxy.neutral.request import SYSTEM_ROLES
 from proxy.neutral.weight import is_heavy
 from proxy.tokens.vocabulary import Vocabulary, text_vector
@@ -111,7 +110,7 @@ class Vectorizer:
         )
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive messages as they were counted: features of each, digests of every prefix."""
 
@@ -122,7 +121,7 @@ class Segment:
 NOTHING = Segment()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class History:
     """A conversation as it was measured: leading system messages, and the rest."""
 
@@ -142,7 +141,7 @@ class History:
         return self.rest.vectors[covered:]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ShortHistory:
     """A short conversation, of which nothing is remembered: only what an anchor does not cover is read."""
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from proxy.backends.profile import ModelKey
 from proxy.counting.features import Vector
 from proxy.counting.verdict import Expectation
-from proxy.neutral.record import record
 
 EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated", "coarse"]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Lesson:
     """What a report teaches of a prompt that was predicted: `x` are the features, `vectorizer` names what made them."""
 
@@ -24,7 +23,7 @@ class Lesson:
     learnable: bool
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Ticket:
     """What `Meter.observe` needs to learn from a report; opaque to callers.
 
@@ -45,7 +44,7 @@ class Ticket:
         return self.digests[-1] if self.digests else b""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Prompt tokens of a request.
 

@@ -13,7 +13,6 @@ from proxy.counting.anchors import EXTRAS, scope_digest
 from proxy.counting.content import dump, schema_of
 from proxy.counting.features import Vector, request_vector
 from proxy.errors import BadRequest
-from proxy.neutral.record import record
 from proxy.tokens.cache import Vectorizer
 
 KEPT = 32
@@ -22,7 +21,7 @@ _DUMPED = ("tools", "functions", "documents")
 _NOTHING = request_vector(tools=0, schema=0)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Extras:
     """Digest of where anchors of such requests belong, and features of what is not a message."""
 
@@ -30,7 +29,7 @@ class Extras:
     x: Vector
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ExtrasDraft:
     """Extras that are asked for: the fields, their key, how much is to be read, and the result where it is known."""
 

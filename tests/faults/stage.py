@@ -51,7 +51,7 @@ class Stage:
     def known(self) -> tuple[str, int | None]:
         """The kind of the backend and the model's window, as the proxy believes them to be."""
         told = self.proxy.client.get("/spillway/models").json()["backends"][0]
-        return told["kind"], told["models"].get("m", {}).get("window", {}).get("value")
+        return told["kind"], (told["models"].get("m", {}).get("window") or {}).get("value")
 
     def settled(self) -> list[str]:
         """What is left after a while; empty as soon as nothing is."""
