@@ -194,8 +194,7 @@ def test_who_leaves_a_list_has_no_more_of_it_made() -> None:
             assert again == {"m0"}
 
 
-@pytest.mark.parametrize("size", [3, 2 * 2**20])
-def test_an_answer_before_the_end_of_the_upload_is_passed_on(size: int) -> None:
+def test_an_answer_before_the_end_of_the_upload_is_passed_on() -> None:
     """The client has more to send, and waits for what will not come: a backend that refuses at once, and hangs up."""
 
     def script(backend: RawBackend, call: Call) -> None:
@@ -203,7 +202,7 @@ def test_an_answer_before_the_end_of_the_upload_is_passed_on(size: int) -> None:
 
     start = request("POST", "/v1/audio/transcriptions", "content-type: audio/wav", f"content-length: {10**9}")
     with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
-        with sent(proxy.url, start + b"x" * size) as sock:
+        with sent(proxy.url, start + b"xxx") as sock:
             said = read_until(sock, b"too large")
             assert said.startswith(b"HTTP/1.1 413 ")
         assert proxy.client.get("/healthz").status_code == 200
