@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.history.blocks import Span, program_blocks
+from proxy.history.blocks import Span, blocks_in
 from proxy.history.client_compaction import brought_from
 from proxy.history.marks import INSTRUCTION
 from proxy.neutral.request import Message, text_of
@@ -155,7 +155,7 @@ def own_words(message: Message) -> str:
             start = after if _closes(mark) else mark.start()
             spans.append((start, end.end() if _closes(end) else len(text)))
     text = without(text, spans)
-    return without(text, program_blocks(text))
+    return without(text, (block.span for block in blocks_in(text)))
 
 
 def without(text: str, spans: Iterable[Span], *, left: str = "") -> str:

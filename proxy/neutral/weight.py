@@ -13,14 +13,14 @@ _EACH = 64
 
 
 def is_heavy(value: Any, limit: int = HEAVY) -> bool:
-    """Whether a JSON value weighs more than `limit`: a character of a string is 1, a value in a list or an object 64."""
+    """Whether a JSON value weighs more than `limit`: a character of a string is 1, a value in a list, a tuple or an object 64."""
     left, stack = limit, [value]
     while stack:
         value = stack.pop()
         kind = type(value)
         if kind is str:
             left -= len(value)
-        elif kind is dict or kind is list:
+        elif kind is dict or kind is list or kind is tuple:
             left -= _EACH * len(value)
             if left < 0:
                 return True

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from proxy.history.blocks import program_blocks
+from proxy.history.blocks import blocks_in
 from proxy.history.rule_words import is_rule
 from proxy.neutral.request import SYSTEM_ROLES, Message, is_text_part
 from proxy.shortening.middles import water_level
@@ -135,7 +135,7 @@ def _guides(text: str, *, users: bool) -> Sequence[Guide]:
     guides = guides_in(text)
     if not users or not guides:
         return guides
-    blocks = program_blocks(text)
+    blocks = [block.span for block in blocks_in(text)]
     return [g for g in guides if any(start <= g.start and g.over <= end for start, end in blocks)]
 
 

@@ -165,10 +165,7 @@ def _pieces(message: Message) -> Iterator[_Piece]:
             ]
         elif users:
             edges = [(r.span[0], *r.inside, r.span[1], "data") for r in results_in(text)]
-            edges += [
-                (b.span[0], *b.inside, b.span[1], "block" if b.author == "program" else "words")
-                for b in blocks_in(text)
-            ]
+            edges += [(b.span[0], *b.inside, b.span[1], "block") for b in blocks_in(text)]
         outside: _Kind = "words" if users else "data"
         after = 0
         for start, begins, ends, over, kind in sorted(edges, key=lambda edge: edge[0]):

@@ -189,10 +189,12 @@ class Recaller:
     async def _found(self, job: Job, newest: int, room: float) -> list[Passage]:
         """What the turn that begins with the message at `newest` needs, the best first."""
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
-        query = query_of(prompt.sent, newest)
-        if checkpoint is None or not query.terms or room <= 0:
+        if checkpoint is None or room <= 0:
             return []
-        return await self._ranked(job, checkpoint, query, asked_in(prompt.sent, newest), room)
+        heavy = is_heavy(prompt.sent[newest])
+        query = await apart(heavy, query_of, prompt.sent, newest)
+        words = await apart(heavy, asked_in, prompt.sent, newest)
+        return await self._ranked(job, checkpoint, query, words, room) if query.terms else []
 
     async def search(self, job: Job, text: str, room: float) -> list[Passage]:
         """What of the covered history fits these words best, in so many tokens."""

@@ -59,10 +59,11 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     both = None if history is job.prompt.sent else newest_cut(job.prompt.sent, history)
     if both is None:
         return None
-    whole, left = await apart(is_heavy(both), meter.costs, job.key, both)
-    own = list(map(own_part, both))
-    said, rest = meter.costs(job.key, own) if own[0]["content"] else (whole, left)
-    if rest >= LEAST_LEFT * said:
+    heavy = is_heavy(both)
+    whole, left = await apart(heavy, meter.costs, job.key, both)
+    own = await apart(heavy, lambda: [own_part(message) for message in both])
+    words, rest = await apart(heavy, meter.costs, job.key, own) if own[0]["content"] else (whole, left)
+    if rest >= LEAST_LEFT * words:
         return MessageCut(max(1, round(whole - left)), round(whole))
     window = 0 if job.budget is None else job.budget.window
     raise ContextOverflow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.history.blocks import program_blocks
+from proxy.history.blocks import blocks_in
 from proxy.history.tooltext import own_words, without
 
 TASK = "Mend the door."
@@ -21,6 +21,7 @@ PROGRAMS = {
     "Open WebUI, files": f'<attached_files>\n<file type="file" url="a"/>\n</attached_files>\n\n{TASK}',
     "opencode": f"{TASK}\n<file>\n00001| a\n</file>",
     "Gemini CLI": f"{TASK}\n--- Content from referenced files ---\na\n--- End of content ---\n",
+    "a file in which an element is not closed": f"<file>\na\n<file>\nb\n</file>\n{TASK}\n<file>\nc\n</file>",
     "aider": f"{TASK}\n\n# *SEARCH/REPLACE block* Rules:\n\nEvery block must use this format.",
 }
 
@@ -28,7 +29,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_program_blocks_stand_around_the_users_words(program: str) -> None:
     text = PROGRAMS[program]
-    said = without(text, program_blocks(text))
+    said = without(text, (block.span for block in blocks_in(text)))
     assert said.replace("\n", "").strip() in (
         TASK,
         *(f"<{tag}>{TASK}</{tag}>" for tag in ("task", "user_query", "userRequest")),
@@ -40,8 +41,9 @@ def test_program_blocks_stand_around_the_users_words(program: str) -> None:
     "text",
     [
         "<notes>\nmine\n</notes>\nWhat is missing?",
-        "<instructions>\nMend the door.\n</instructions>",
         "```xml\n<file>\na\n</file>\n```\nWhy is it invalid?",
+        "1. Why is it invalid?\n   ```xml\n<file>\na\n</file>\n   ```",
+        "<rules>\nNever use tabs.\n</rules>\n<task>\nMend the door.\n</task>",
         "Why does <context>a</context> appear in my prompt?",
         "<system-reminder> is a tag that I saw. Why?",
         "<ul>\n<li>a</li>\n</ul>\nIs it valid?",
@@ -52,4 +54,4 @@ def test_program_blocks_stand_around_the_users_words(program: str) -> None:
     ],
 )
 def test_other_text_is_the_users(text: str) -> None:
-    assert program_blocks(text) == []
+    assert list(blocks_in(text)) == []

@@ -29,7 +29,7 @@ def test_the_weight_is_what_is_held(value: Any, limit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["x" * (HEAVY + 1), [None] * 2000, {"a": ["x" * HEAVY]}, [[[["x" * (2 * HEAVY)]]]]]
+    "value", ["x" * (HEAVY + 1), [None] * 2000, ({"a": ["x" * HEAVY]},), [[[["x" * (2 * HEAVY)]]]]]
 )
 def test_what_is_much_is_heavy(value: Any) -> None:
     assert is_heavy(value)

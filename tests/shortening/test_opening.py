@@ -139,14 +139,6 @@ def test_system_messages_behind_the_first_question_stay() -> None:
     assert kept(messages) == ["Fix src/parser.py", agents["content"]]
 
 
-def test_what_is_too_long_loses_its_middle() -> None:
-    messages = [user("Demonstration. " + "step and step, " * 800), user("Now fix src/parser.py"), *work()]
-    shown = kept(messages, 0.3)
-    assert shown[-1] == "Now fix src/parser.py"
-    assert shown[0].startswith("Demonstration.")
-    assert "left out here" in shown[0]
-
-
 def test_in_a_plain_chat_it_is_the_first_question() -> None:
     messages = [m for n in range(9) for m in (user(f"Question {n}?"), assistant(f"Answer {n}."))]
     assert kept(messages) == ["Question 0?"]

@@ -189,6 +189,9 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
             user("d"),
         ]
     ),
+    "blocks of programs that open": lambda: chat(
+        [user("<file>\n" * 150_000), assistant("b"), user("  ```\n" * 150_000 + "<file>")]
+    ),
     "brackets": lambda: between(assistant("<" * 2 * MB), user("[" * 2 * MB), assistant("`" * 2 * MB)),
     "an agent's 4 MB": lambda: between(
         *(

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from proxy.history.marks import INSTRUCTION
 from proxy.history.turns import newest_user
-from proxy.neutral.request import Message
+from proxy.neutral.request import Message, text_of
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.ladder.oversize import cut_oversize
+from proxy.shortening.middles import characters_cut, cut_middle
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
 
 LONG = " ".join(f"word{n}" for n in range(1500))
@@ -89,3 +90,31 @@ def test_a_cut_keeps_the_invariants(messages: list[Message], share: float, most:
     assert (
         list(cut_oversize(done, most, words=True).messages) == list(done.messages) or done.total > done.budget
     )
+
+
+BLOCKS = st.builds(
+    "<{0}>\n{1}\n</{0}>\n".format,
+    st.sampled_from(["system-reminder", "file", "environment_details"]),
+    st.sampled_from(["x", "a line of it\n" * 90, "<file>\ny\n</file>\n" * 50, "z" * 9000]),
+)
+
+
+@given(
+    st.lists(BLOCKS, max_size=3),
+    st.sampled_from(["Mend the door.", "Where is it? " * 60, "今日は " * 300]),
+    st.lists(BLOCKS, max_size=3),
+    st.booleans(),
+    st.floats(0, 1.2),
+    st.booleans(),
+)
+def test_words_between_blocks_are_cut_last(
+    before: list[str], words: str, behind: list[str], parts: bool, share: float, cut_words: bool
+) -> None:
+    texts = ["".join(before), words, "\n" + "".join(behind)]
+    content = [{"type": "text", "text": text, "x": 1} for text in texts] if parts else "".join(texts)
+    message: Message = {"role": "user", "content": content}
+    (size,) = cost([message])
+    done, after = cut_middle(message, size, size * share, cost, words=cut_words)
+    assert after < size if done is not message else after == size
+    assert (characters_cut(done) > 0) is (done is not message)
+    assert words in text_of(done) or (cut_words and "z" * 400 not in text_of(done))

@@ -105,18 +105,6 @@ def test_a_text_is_cut_to_what_is_needed_and_not_much_more(text: str) -> None:
     assert "left out here to fit the context window" in content
 
 
-def test_a_mark_tells_the_size_of_the_cut() -> None:
-    text = "".join(f"{n} " for n in range(5000))
-    content = cut_middles(reduction_of([assistant(text), user("n")], 800)).messages[0]["content"]
-    head, mark, tail = content.split("\n")
-    assert text.startswith(head)
-    assert text.endswith(tail)
-    assert (
-        mark
-        == f"[… {len(text) - len(head) - len(tail)} characters left out here to fit the context window …]"
-    )
-
-
 def test_texts_of_parts_are_cut_and_other_parts_stay() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     parts = [
