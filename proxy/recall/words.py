@@ -70,6 +70,11 @@ def _stemmer() -> Callable[[str], Any]:
     return made
 
 
+def is_loaded() -> bool:
+    """Return whether the stemmers are imported: the first `terms` of a process takes 0.1 s longer, and belongs in a thread."""
+    return _stemmer.cache_info().currsize > 0
+
+
 def _of_part(part: str, language: str) -> Iterator[str]:
     if not _IS_UNSPACED.search(part):
         if part not in FUNCTION_WORDS[language]:

@@ -25,6 +25,7 @@ from proxy.recall.passages import NOTHING_SAID, MessagePassages, passages_of, sp
 from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
+from proxy.recall.words import is_loaded
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.middles import newest_cut
 from proxy.stages.embedding import Embedder
@@ -191,7 +192,7 @@ class Recaller:
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
         if checkpoint is None or room <= 0:
             return []
-        heavy = is_heavy(prompt.sent[newest])
+        heavy = not is_loaded() or is_heavy(prompt.sent[newest])
         query = await apart(heavy, query_of, prompt.sent, newest)
         words = await apart(heavy, asked_in, prompt.sent, newest)
         return await self._ranked(job, checkpoint, query, words, room) if query.terms else []
