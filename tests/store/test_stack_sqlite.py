@@ -199,8 +199,9 @@ def test_a_disk_that_is_full(small_disk: Path, caplog: pytest.LogCaptureFixture)
     assert stored(path) >= 2
 
 
-def test_files_that_may_not_grow(path: Path, tmp_path: Path) -> None:
+def test_files_that_may_not_grow(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real process whose files the system keeps from growing, as a quota does."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # cut short, it would break what is run after this
     log = tmp_path / "log"
     with backend() as fake, spillway_server([fake.url], log=log, store=f"sqlite:///{path}") as server:
         before = Conversation(server.url, "before")
