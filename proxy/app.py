@@ -19,8 +19,8 @@ from proxy.api.routes import Application, Lifespan
 from proxy.api.surface import Surface
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, LearnedState, StoreAdmin
-from proxy.live.amending import Amender
 from proxy.live.book import Book
+from proxy.live.checkpoints import TalkCheckpoints
 from proxy.live.looker import Looker
 from proxy.net.credentials import OwnKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
@@ -191,18 +191,9 @@ def _surface(
             settings.admin_keys,
             content=settings.show_content,
             loopback=settings.host in LOOPBACK,
-            clock=clock,
         ),
         looker=Looker(book, meter),
-        amender=Amender(
-            book=book,
-            store=store,
-            meter=meter,
-            preparer=relay.preparer,
-            compactor=relay.compactor,
-            ahead=relay.ahead,
-            journals=journals,
-        ),
+        checkpoints=TalkCheckpoints(book=book, store=store, meter=meter, ahead=relay.ahead),
         store=store,
     )
 

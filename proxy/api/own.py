@@ -81,7 +81,7 @@ def own_application() -> FastAPI:
         title="Spillway",
         version=__version__,
         description=_DESCRIPTION,
-        docs_url=None,  # ours ask for a key where there is one
+        docs_url=None,  # ours check the host
         redoc_url=None,
         openapi_url=None,
     )
@@ -229,7 +229,8 @@ def _ollama() -> APIRouter:
 
 
 def _documents() -> APIRouter:
-    router = _keyed(gated=True, include_in_schema=False)
+    # Like the page's files they hold nothing but the program, and a browser opens them without a key.
+    router = _keyed(keyless=True, include_in_schema=False)
 
     @router.get("/openapi.json")
     async def schema(request: Request) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from proxy.api.door import Door
 from proxy.api.live.gate import Gate
 from proxy.history.checkpoint import StoreAdmin
-from proxy.live.amending import Amender
+from proxy.live.checkpoints import TalkCheckpoints
 from proxy.live.looker import Looker
 from proxy.net.readiness import ReadinessProbe
 from proxy.options import Options
@@ -35,5 +35,5 @@ class Surface:
     readiness: ReadinessProbe
     gate: Gate
     looker: Looker
-    amender: Amender
+    checkpoints: TalkCheckpoints
     store: StoreAdmin

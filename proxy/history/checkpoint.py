@@ -11,10 +11,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from proxy.history.marks import is_extract, is_summary
 
-EDITED = "edited"
-"""Kind of a checkpoint in which somebody who looked at it changed a summary; it is read as the deepest reduction."""
-By: TypeAlias = Literal["written", "extract", "edited"]
-"""Who told what was taken out: a model, code, or somebody who looked at it."""
+By: TypeAlias = Literal["written", "extract"]
+"""Author of a summary: a model, or code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +22,7 @@ class Checkpoint:
     `scope` names who may see it and where it holds (credential, backend, model; opaque here);
     `digest` is the chain digest of the covered prefix, 16 bytes; `covered` counts the messages after the
     leading system messages that it covers; `replacement` are the messages that stand for them (parsed
-    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted`, `trimmed` or `edited`.
+    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted` or `trimmed`.
     `window` is the context window in tokens that it was made for; 0: not recorded, by an earlier version.
     """
 
@@ -41,11 +39,9 @@ class Checkpoint:
 
     @property
     def by(self) -> By | None:
-        """Who told what it covers; None: nobody did."""
+        """Author of the summary in it; None: there is no summary."""
         if not any(map(is_summary, self.replacement)):
             return None
-        if self.kind == EDITED:
-            return "edited"
         return "extract" if any(map(is_extract, self.replacement)) else "written"
 
 

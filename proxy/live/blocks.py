@@ -1,4 +1,4 @@
-"""The summary blocks in what stands for the covered part of a history: read, and with another text in one of them."""
+"""The summary blocks in what stands for the covered part of a history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from proxy.history.checkpoint import By
 from proxy.history.marks import CLOSE, EXTRACT, HEADING, MORE_SAID, NAMES, OPEN, carried_rules, is_summary
 from proxy.neutral.request import Message
-from proxy.shortening.summary import plain
 
 _BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)
 
@@ -18,10 +17,6 @@ _BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)
 class BlockText:
     """One block: what was written, and what code put behind it."""
 
-    message: int
-    start: int
-    end: int
-    """Characters of the message's content between which the inside of the block stands."""
     text: str
     appended: str
     rules: tuple[str, ...]
@@ -30,39 +25,25 @@ class BlockText:
 
 def blocks_in(messages: Sequence[Message]) -> list[BlockText]:
     """All blocks, oldest first."""
-    return [block for at, message in enumerate(messages) for block in _blocks_of(at, message)]
+    return [block for message in messages for block in _blocks_of(message)]
 
 
-def with_text(messages: Sequence[Message], block: BlockText, text: str) -> list[Message]:
-    """The messages with another text in a block. It closes no block and opens none, and what code appended stays."""
-    inside = plain(text) + block.appended
-    content = messages[block.message]["content"]
-    changed = content[: block.start] + inside + content[block.end :]
-    return [
-        {**message, "content": changed} if at == block.message else message
-        for at, message in enumerate(messages)
-    ]
-
-
-def told(
-    blocks: Sequence[BlockText], count: Callable[[str], int], *, edited: bool
-) -> list[dict[str, object]]:
-    """The blocks as they are told; `edited`: the newest of them was."""
-    newest = len(blocks) - 1
+def described(blocks: Sequence[BlockText], count: Callable[[str], int]) -> list[dict[str, object]]:
+    """JSON of the blocks; `count` gives the tokens of a text."""
     return [
         {
             "index": index,
             "text": block.text,
             "appended": block.appended.strip("\n"),
             "rules": list(block.rules),
-            "by": "edited" if edited and index == newest else block.by,
+            "by": block.by,
             "tokens": count(block.text + block.appended),
         }
         for index, block in enumerate(blocks)
     ]
 
 
-def _blocks_of(at: int, message: Message) -> Iterator[BlockText]:
+def _blocks_of(message: Message) -> Iterator[BlockText]:
     if not is_summary(message):
         return
     for found in _BLOCK.finditer(message["content"]):
@@ -72,7 +53,7 @@ def _blocks_of(at: int, message: Message) -> Iterator[BlockText]:
         by: By = "extract" if inside.startswith(f"{EXTRACT}\n") else "written"
         text = inside[:end].removeprefix(f"{EXTRACT}\n")
         rules = tuple(carried_rules(one))
-        yield BlockText(at, found.start(1), found.end(1), text, inside[end:], rules, by)
+        yield BlockText(text, inside[end:], rules, by)
 
 
 def _end_of_text(inside: str) -> int:

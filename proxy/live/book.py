@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from proxy.answer.answer import Answer
 from proxy.exchange import unique
 from proxy.history.checkpoint import Checkpoint
-from proxy.live.record import HEADS, MOST_EVENTS, PER_EVENT, Note, Record, Talk, Way
+from proxy.live.record import HEADS, MOST_EVENTS, PER_EVENT, Note, Record, Talk
 from proxy.live.savings import Accounts
 from proxy.neutral.request import text_of
 from proxy.stages.job import Job
@@ -215,7 +215,6 @@ class Book:
             records[-1].links = ()
         records.append(record)
         talk.turns += 1
-        talk.way = Way(job.exchange.who(), job.dialect, job.route)
         self._talks.move_to_end(talk.id)
         if job.prompt.checkpoint is not None:
             record.sample()

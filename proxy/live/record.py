@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from proxy.answer.answer import Answer
 from proxy.history.checkpoint import By, Checkpoint
 from proxy.live.bodies import Bodies
-from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Request
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
-from proxy.stages.routing import Route
 from proxy.telemetry.outcome import Activity, Outcome
 
 BASE, PER_EVENT = 3000, 300
@@ -209,15 +206,6 @@ class Record:
         self.job = self.answer = self.checkpoint = None
 
 
-@dataclass(slots=True)
-class Way:
-    """How a conversation could be asked for again: in whose name, in which dialect, by which route."""
-
-    who: Mapping[str, Any]
-    dialect: Dialect
-    route: Route
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Talk:
     """One conversation: requests of which each goes on with, repeats or edits another."""
@@ -239,9 +227,6 @@ class Talk:
     """Checkpoints of it that are known, by digest, oldest first."""
     verdicts: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=20))
     """Found about its summaries, newest first, with the seconds since the epoch."""
-    way: Way | None = None
-    """Of its newest request."""
-    rewriting: bool = False
 
     @property
     def newest(self) -> Record:

@@ -100,7 +100,7 @@ def row_of(talk: Talk, viewer: Viewer, now: float, parts: Parts | None) -> dict[
         "messages": record.messages,
         "first_at": talk.first_at,
         "last_at": record.at + ((now - record.since) if record.running else outcome.seconds),
-        **_state(talk, record),
+        **_state(record),
         "window": outcome.window,
         **dict(zip(("trigger", "target", "pause"), points, strict=True)),
         "prompt": record.prompt,
@@ -122,9 +122,9 @@ def progress_of(talk: Talk, now: float) -> dict[str, Any]:
     return {"id": talk.id, "request": record.outcome.id, "state": record.state, **_progress(record, now)}
 
 
-def _state(talk: Talk, record: Record) -> dict[str, Any]:
+def _state(record: Record) -> dict[str, Any]:
     return {
-        "state": "compacting" if talk.rewriting and not record.running else record.state,
+        "state": record.state,
         "request": record.outcome.id,
         "stoppable": record.running and record.job is not None,
         "streamed": record.streamed,

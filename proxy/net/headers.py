@@ -48,8 +48,6 @@ _NOT_UPSTREAM = HOP_BY_HOP | {
     b"x-conversation-id",  # llama.cpp would go on generating after a disconnect
 }
 _OWN_PREFIX = b"x-spillway-"
-SESSION = b"spillway_session"
-"""The cookie of those who look at Spillway in a browser, which is no backend's business."""
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
@@ -100,18 +98,9 @@ class Outgoing:
             return None
         if (self._own and is_credential(name)) or (self._own_keys and self._own_keys.are_in(value)):
             return None
-        if name == b"cookie" and SESSION in value:
-            value = without_session(value)
-            return (name, value) if value else None
         if name == b"accept-encoding" and self._accept is not None:
             return name, self._accept(value)
         return name, value
-
-
-def without_session(cookies: bytes) -> bytes:
-    """A Cookie header's value without the cookie of a session here."""
-    parts = [part.strip() for part in cookies.split(b";")]
-    return b"; ".join(part for part in parts if part.partition(b"=")[0].strip() != SESSION)
 
 
 def told_length(headers: Sequence[Header]) -> list[Header]:

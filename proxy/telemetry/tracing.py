@@ -225,8 +225,7 @@ class Tracing:
 
     def _compacting(self, outcome: Outcome, _: e.Compacting) -> None:
         if (traced := self._traced.get(id(outcome))) is None:  # what is done in the background is no request
-            name = "compact ahead" if _is_ahead(outcome) else "compact anew"
-            root = self._tracer.start_span(name, attributes={"spillway.request.id": outcome.id})
+            root = self._tracer.start_span("compact ahead", attributes={"spillway.request.id": outcome.id})
             traced = self._traced[id(outcome)] = _Traced(outcome, root, "chat")
             root.set_attributes(self._of_backend(traced))
         traced.end(_ATTEMPT)
@@ -234,8 +233,6 @@ class Tracing:
 
     def _compacted(self, outcome: Outcome, event: e.Compacted) -> None:
         self._end(outcome, _COMPACTION, **asdict(Reduced.of(event)), by=event.summary)
-        if outcome.ahead and not _is_ahead(outcome):  # that was all of it
-            self._traced.pop(id(outcome)).root.end()
 
     def _summarising(self, outcome: Outcome, _: e.Summarising) -> None:
         self._begin(outcome, _SUMMARY, "summarise")
@@ -318,11 +315,6 @@ def _outcome_of(outcome: Outcome) -> dict[str, AttributeValue]:
             value = value.get(step) if isinstance(value, Mapping) else None
         told[name] = None if value is None else whole_number(value)
     return {name: value for name, value in told.items() if value is not None}
-
-
-def _is_ahead(outcome: Outcome) -> bool:
-    """Whether background work is for the next turn; else somebody had a summary written anew."""
-    return outcome.id.startswith("ahead_")
 
 
 def _failed(span: Span, error: str) -> None:

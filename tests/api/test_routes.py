@@ -207,12 +207,18 @@ def test_health_can_be_asked_for_without_a_body(path: str) -> None:
         assert (answer.status_code, answer.content) == (200, b"")
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/spillway/models", "/v1/models/x", "/models"])
+@pytest.mark.parametrize("path", ["/spillway/models", "/v1/models/x", "/models"])
 def test_the_own_endpoints_ask_for_keys(path: str) -> None:
     with LlamaCppFake() as fake, running_proxy(fake, api_keys=("mine",)) as proxy:
         refused = proxy.client.get(path)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
         assert proxy.client.get(path, headers={"x-api-key": "mine"}).status_code in (200, 404)
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+def test_a_browser_reads_the_documentation_without_a_key(path: str) -> None:
+    with LlamaCppFake() as fake, running_proxy(fake, api_keys=("mine",)) as proxy:
+        assert proxy.client.get(path).status_code == 200
 
 
 def test_metrics_name_what_was_done() -> None:

@@ -1,17 +1,16 @@
-"""Who may look and act: keys, sessions of browsers, other pages, other names."""
+"""Who may look and act: keys, other pages, other names."""
 
 from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from proxy.api.live import files, sessions
+from proxy.api.live import files, schemas
 from tests.fakes import LlamaCppFake, scripted
 from tests.live.watching import viewing
 from tests.proxying import Proxy, running_proxy
@@ -50,15 +49,6 @@ def rows(proxy: Proxy, **headers: str) -> list[dict[str, Any]]:
     assert answer.status_code == 200
     told: list[dict[str, Any]] = answer.json()["conversations"]
     return told
-
-
-@contextmanager
-def signed_in(proxy: Proxy, key: str) -> Iterator[tuple[httpx.Client, str]]:
-    """A browser with a session, and its token for actions."""
-    with httpx.Client(base_url=proxy.url, timeout=20, trust_env=False) as client:
-        answer = client.post("/spillway/session", json={"key": key}, headers={"origin": proxy.url})
-        assert answer.status_code == 200
-        yield client, answer.json()["csrf"]
 
 
 @pytest.mark.parametrize("path", READS)
@@ -129,57 +119,30 @@ def test_who_comes_through_a_proxy_in_front_is_not_on_this_machine(fake: LlamaCp
 # Browsers
 
 
-def test_a_browser_shows_its_key_once_and_gets_a_cookie_for_it(guarded: Proxy) -> None:
-    assert guarded.client.get("/spillway/session").json() | {"version": ""} == {
-        "role": None,
-        "content": False,
-        "csrf": None,
-        "version": "",
-        "base_url": f"{guarded.url}/v1",
-    }
-    assert code(guarded.client.post("/spillway/session", json={"key": "wrong"})) == (401, "invalid_api_key")
-    assert code(guarded.client.post("/spillway/session", json={"key": " "})) == (400, None)
-    with httpx.Client(base_url=guarded.url, trust_env=False) as browser:
-        begun = browser.post("/spillway/session", json={"key": "anne-key-12345"})
-        assert (begun.json()["role"], begun.json()["content"]) == ("key", True)
-        cookie = begun.headers["set-cookie"]
-        assert {"HttpOnly", "SameSite=Strict", "Path=/"} < {part.strip() for part in cookie.split(";")}
-        assert "Secure" not in cookie
-        assert "anne" not in cookie
-        for path in ("/spillway/conversations", "/spillway/models", "/openapi.json", "/docs"):
-            assert browser.get(path).status_code == 200
-        assert code(browser.post("/v1/chat/completions", json=SAID)) == (401, "invalid_api_key")
-        assert browser.get("/spillway/session").json()["csrf"] == begun.json()["csrf"]
-        assert code(browser.delete("/spillway/session")) == (403, "csrf_token_missing")
-        ended = browser.delete("/spillway/session", headers={"x-spillway-csrf": begun.json()["csrf"]})
-        assert ended.status_code == 204
-        browser.cookies.clear()
-        browser.cookies.set("spillway_session", cookie.split(";")[0].partition("=")[2])
-        assert code(browser.get("/spillway/conversations")) == (401, "invalid_api_key")
-    secure = guarded.client.post(
-        "/spillway/session", json={"key": "anne-key-12345"}, headers={"x-forwarded-proto": "https"}
-    )
-    assert "; Secure" in secure.headers["set-cookie"]
-    assert secure.json()["base_url"].startswith("https://")
+def test_a_page_is_told_who_looks_and_where_a_key_is_needed(guarded: Proxy) -> None:
+    def session(**headers: str) -> dict[str, Any]:
+        answer = guarded.client.get("/spillway/session", headers=headers)
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+        told: dict[str, Any] = schemas.Session.model_validate(answer.json()).model_dump(exclude={"version"})
+        return told
+
+    url = f"{guarded.url}/v1"
+    for unknown in ({}, {"x-api-key": "wrong"}):
+        assert session(**unknown) == {"role": None, "content": False, "base_url": url}
+    assert session(**ANNE) == {"role": "key", "content": True, "base_url": url}
+    assert session(**BOSS) == {"role": "admin", "content": False, "base_url": url}
+    assert session(**{"x-forwarded-proto": "https"})["base_url"].startswith("https://")
 
 
-def test_an_admins_session_sees_what_the_key_sees(guarded: Proxy) -> None:
-    with signed_in(guarded, "boss-key-12345") as (browser, _):
-        assert browser.get("/spillway/session").json()["role"] == "admin"
-        assert len(browser.get("/spillway/conversations").json()["conversations"]) >= 2
-        assert browser.get("/spillway/models").status_code == 200
+def test_an_admin_reads_what_is_known_of_models(guarded: Proxy) -> None:
+    assert guarded.client.get("/spillway/models", headers=BOSS).status_code == 200
 
 
-def test_a_session_ends_by_itself(guarded: Proxy, fake: LlamaCppFake) -> None:
-    now = [1000.0]
-    with (
-        running_proxy(fake, api_keys=("anne-key-12345",), clock=lambda: now[0]) as proxy,
-        signed_in(proxy, "anne-key-12345") as (browser, _),
-    ):
-        now[0] += sessions.HOURS * 3600 - 1
-        assert browser.get("/spillway/conversations").status_code == 200
-        now[0] += 2
-        assert code(browser.get("/spillway/conversations")) == (401, "invalid_api_key")
+def test_a_key_in_a_cookie_is_none(guarded: Proxy) -> None:
+    """A browser sends cookies with requests of other pages, too."""
+    for cookie in ("anne-key-12345", "key=anne-key-12345", "authorization=Bearer anne-key-12345"):
+        answer = guarded.client.get("/spillway/conversations", headers={"cookie": cookie})
+        assert code(answer) == (401, "invalid_api_key")
 
 
 @pytest.mark.parametrize(
@@ -190,18 +153,18 @@ def test_a_session_ends_by_itself(guarded: Proxy, fake: LlamaCppFake) -> None:
         {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"},
     ],
 )
-def test_another_page_uses_no_session_though_the_browser_sends_the_cookie(
-    guarded: Proxy, page: dict[str, str]
+def test_another_page_neither_looks_nor_acts_where_nothing_is_guarded(
+    fake: LlamaCppFake, page: dict[str, str]
 ) -> None:
-    with signed_in(guarded, "anne-key-12345") as (browser, csrf):
-        for method, path in (("GET", "/spillway/conversations"), ("DELETE", "/spillway/session")):
-            answer = browser.request(method, path, headers={**page, "x-spillway-csrf": csrf})
-            assert code(answer) == (403, "origin_not_allowed")
-        assert code(browser.post("/spillway/session", json={"key": "bert-key-12345"}, headers=page)) == (
-            403,
-            "origin_not_allowed",
-        )
-        assert browser.get("/spillway/conversations").status_code == 200
+    with running_proxy(fake) as proxy:
+        for method, path in (
+            ("GET", "/spillway/conversations"),
+            ("POST", "/spillway/requests/x/stop"),
+            ("DELETE", "/spillway/conversations/x/summary"),
+        ):
+            assert code(proxy.client.request(method, path, headers=page)) == (403, "origin_not_allowed")
+            own = proxy.client.request(method, path, headers={"origin": proxy.url})
+            assert own.status_code in (200, 404)
 
 
 def test_pages_that_may_ask_models_may_not_look(fake: LlamaCppFake) -> None:
@@ -217,23 +180,6 @@ def test_a_name_pointed_at_this_machine_gets_nothing(fake: LlamaCppFake, path: s
     with running_proxy(fake) as proxy:
         answer = proxy.client.get(path, headers={"host": "evil.example"})
         assert code(answer) == (403, "host_not_allowed")
-
-
-def test_an_action_of_a_browser_needs_the_token_also_where_nothing_is_guarded(fake: LlamaCppFake) -> None:
-    with running_proxy(fake) as proxy:
-        own = {"origin": proxy.url}
-        assert code(proxy.client.delete("/spillway/session", headers=own)) == (403, "csrf_token_missing")
-        csrf = proxy.client.get("/spillway/session").json()["csrf"]
-        answer = proxy.client.delete("/spillway/session", headers={**own, "x-spillway-csrf": csrf})
-        assert answer.status_code == 204
-        assert proxy.client.delete("/spillway/session").status_code == 204  # a script
-
-
-def test_the_session_stays_here(guarded: Proxy, fake: LlamaCppFake) -> None:
-    for cookies, left in (("a=1; spillway_session=abc; b=2", "a=1; b=2"), ("spillway_session=abc", None)):
-        guarded.client.get("/some/path", headers={**ANNE, "cookie": cookies})
-        assert fake.requests[-1].path == "/some/path"
-        assert dict(fake.requests[-1].headers).get("cookie") == left
 
 
 # The page's files

@@ -137,47 +137,22 @@ def test_a_shortened_message_is_compared_word_by_word(visit: Visit, stage: Stage
     expect(row.locator("pre")).to_contain_text("line 20 of the listing")
 
 
-def test_an_edited_summary_is_what_the_next_prompt_has(visit: Visit, stage: Stage) -> None:
-    talk = stage.compacted("edited")
-    page = open_talk(visit, "edited0")
-    expect(page.get_by_role("region", name="Text of the summary")).to_contain_text("Goal and constraints")
-    page.get_by_role("button", name="Edit").click()
-    page.get_by_role("textbox", name="The summary").fill("The user collects codes. The harbour is closed.")
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("region", name="Text of the summary")).to_contain_text("The harbour is closed.")
-    expect(page.locator(".block")).to_contain_text("edited here")
-    talk.ask()
-    assert "The harbour is closed." in stage.forwarded()
-    assert "Goal and constraints" not in stage.forwarded()
-
-
-def test_a_rejected_summary_is_not_in_the_next_prompt(visit: Visit, stage: Stage) -> None:
-    talk = stage.compacted("rejected")
+def test_a_forgotten_summary_is_not_in_the_next_prompt(visit: Visit, stage: Stage) -> None:
+    talk = stage.compacted("forgotten")
     visit.refused = {404}  # there is no summary any more
-    page = open_talk(visit, "rejected0")
-    page.get_by_role("button", name="Reject").click()
+    page = open_talk(visit, "forgotten0")
+    page.get_by_role("button", name="Forget it").click()
     page.get_by_role("button", name="Leave it").click()
-    page.get_by_role("button", name="Reject").click()
-    page.get_by_role("group", name="Reject").get_by_role("button", name="Reject").click()
+    page.get_by_role("button", name="Forget it").click()
+    page.get_by_role("group", name="Forget it").get_by_role("button", name="Forget it").click()
+    expect(page.get_by_role("status")).to_have_text("The summary is forgotten, from the next prompt on.")
     expect(page.get_by_text("None stands in its prompt.")).to_be_visible()
     assert "Goal and constraints" in stage.forwarded()
     # Shorter than it was, so that nothing has to be compacted again.
     talk.messages = talk.messages[:5]
     talk.ask()
     assert "Goal and constraints" not in stage.forwarded()
-    assert "the code of rejected1 is" in stage.forwarded()
-
-
-def test_a_summary_is_written_anew_with_what_to_take_care_of(visit: Visit, stage: Stage) -> None:
-    stage.compacted("rewritten")
-    visit.refused = {409}  # the model may say nothing better
-    page = open_talk(visit, "rewritten0")
-    before = len(stage.fake.chats())
-    page.get_by_label("What to take care of").fill("Mind the tides.")
-    page.get_by_role("button", name="Write it anew").click()
-    expect(page.get_by_text("Working …")).to_have_count(0)
-    asked = [str(request.json["messages"][-1]) for request in stage.fake.chats()[before:]]
-    assert any("Mind the tides." in text for text in asked)
+    assert "the code of forgotten1 is" in stage.forwarded()
 
 
 # Models, savings, log

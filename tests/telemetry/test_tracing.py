@@ -23,8 +23,6 @@ from proxy.settings import BackendSetting, wants_traces
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Reply, scripted, walk
 from tests.fakes.server import BackgroundServer
 from tests.fakes.waiting import Gate, wait_until
-from tests.live.test_summary import Model
-from tests.live.test_summary import Talk as Conversation
 from tests.proxying import Proxy, metric, running_proxy
 from tests.stages.talk import MODEL, Talk, wait_ahead
 from tests.stages.test_ahead import ON
@@ -222,16 +220,6 @@ def test_what_is_done_ahead_is_a_trace_of_its_own() -> None:
         assert parent_of(root) == ""
         (below,) = [span for span in kept.get_finished_spans() if parent_of(span) == id_of(root)]
         assert below.name == "compact"
-
-
-def test_a_summary_that_is_written_anew_is_a_trace_of_its_own() -> None:
-    model = Model()
-    fake = LlamaCppFake(brain=model, window=2048)
-    with traced(fake, recall="off") as (proxy, kept):
-        assert Conversation(proxy, fake, model, {}).act("POST", "/rewrite").status_code == 200
-        (root,) = [span for span in kept.get_finished_spans() if span.name == "compact anew"]
-        below = [span.name for span in kept.get_finished_spans() if parent_of(span) == id_of(root)]
-        assert below == ["compact"]
 
 
 def test_no_prompt_no_answer_and_no_key_is_in_a_span() -> None:

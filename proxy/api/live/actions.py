@@ -1,4 +1,4 @@
-"""The routes that show what was said, and those that change something: each tells whose it is before it does."""
+"""Routes that show messages, and those that change something: each checks whose they are before it does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import logging
 from fastapi import APIRouter, Request, Response
 
 from proxy.api.live import schemas
-from proxy.api.live.shared import Looking, Looks, action_body, described, json_of
-from proxy.api.scope import On, exchange_of
-from proxy.dialects.bodies import text_in
+from proxy.api.live.shared import Looks, json_of
+from proxy.api.scope import On
 from proxy.errors import BadRequest, Conflict, Forbidden
-from proxy.live.record import Talk
 from proxy.live.viewer import Viewer
 from proxy.telemetry.events import Stopped
 
@@ -29,45 +27,22 @@ def add_actions(router: APIRouter) -> None:
 
 
 def _summaries(router: APIRouter) -> None:
-    def talk(looking: Looking, name: str, viewer: Viewer) -> Talk:
-        found = looking.looker.talk(name, viewer)
-        _check_reads(viewer, found.tenant)
-        return found
-
     @router.get(_SUMMARY, response_model=schemas.Summary)
     async def summary(on: On, looking: Looks, request: Request, conversation: str) -> Response:
         """Tell what stands for the part of a conversation that no longer fits."""
-        return json_of(await on.amender.summary(talk(looking, conversation, looking.viewer(request))))
+        viewer = looking.viewer(request)
+        talk = looking.looker.talk(conversation, viewer)
+        _check_reads(viewer, talk.tenant)
+        return json_of(await on.checkpoints.current(talk))
 
-    @router.put(_SUMMARY, response_model=schemas.Summary, openapi_extra=described(schemas.SummaryEdit))
-    async def edit(on: On, looking: Looks, request: Request, conversation: str) -> Response:
-        """Put another text into it, from the next prompt on."""
-        found = talk(looking, conversation, looking.actor(request))
-        asked = await action_body(exchange_of(request))
-        block = asked.get("block")
-        if block is not None and type(block) is not int:
-            raise BadRequest("`block` must be the index of a block.", param="block")
-        told = await on.amender.edit(found, text_in(asked, "text"), block)
-        _log.info("the summary of %s was edited", found.id)
-        return json_of(told)
-
-    @router.delete(_SUMMARY, response_model=schemas.Rejected)
-    async def reject(on: On, looking: Looks, request: Request, conversation: str) -> Response:
-        """Go back to the checkpoint before it."""
-        viewer = looking.actor(request)
+    @router.delete(_SUMMARY, response_model=schemas.CheckpointForgotten)
+    async def forget(on: On, looking: Looks, request: Request, conversation: str) -> Response:
+        """Forget the checkpoint: the next prompt begins with the one before it, or with the history itself."""
+        viewer = looking.viewer(request)
         found = looking.looker.talk(conversation, viewer)
-        done = await on.amender.reject(found)
-        _log.info("the summary of %s was rejected (%s)", found.id, viewer.role)
+        done = await on.checkpoints.forget(found)
+        _log.info("the checkpoint of %s was forgotten (%s)", found.id, viewer.role)
         return json_of(done if viewer.reads(found.tenant) else {**done, "summary": None})
-
-    @router.post(
-        f"{_SUMMARY}/rewrite", response_model=schemas.Summary, openapi_extra=described(schemas.RewriteWish)
-    )
-    async def rewrite(on: On, looking: Looks, request: Request, conversation: str) -> Response:
-        """Have it written anew."""
-        found = talk(looking, conversation, looking.actor(request))
-        asked = await action_body(exchange_of(request))
-        return json_of(await on.amender.rewrite(found, text_in(asked, "instructions").strip()))
 
 
 def _requests(router: APIRouter) -> None:
@@ -83,7 +58,7 @@ def _requests(router: APIRouter) -> None:
     @router.post("/spillway/requests/{name:path}/stop", response_model=schemas.Stopping)
     async def stop(looking: Looks, request: Request, name: str) -> Response:
         """End an answer that is being made."""
-        record = looking.looker.record(name, looking.actor(request))
+        record = looking.looker.record(name, looking.viewer(request))
         job = record.job
         if job is None or not job.exchange.halt():
             raise Conflict("This request is not being served (any more).", code="not_running")
@@ -95,7 +70,7 @@ def _lessons(router: APIRouter) -> None:
     @router.delete("/spillway/lessons", response_model=schemas.Forgotten)
     async def forget(on: On, looking: Looks, request: Request) -> Response:
         """Forget what was learned of a model."""
-        viewer, asked = looking.actor(request), request.query_params
+        viewer, asked = looking.viewer(request), request.query_params
         if not viewer.all:
             raise Forbidden(
                 "What was learned of a model is everybody's: forgetting it needs a key of SPILLWAY_ADMIN_KEYS.",

@@ -8,12 +8,10 @@ from fastapi.security import HTTPBearer
 
 from proxy.api.live import schemas
 from proxy.api.live.actions import add_actions
-from proxy.api.live.gate import Seen
-from proxy.api.live.shared import Looks, action_body, described, json_of
+from proxy.api.live.shared import Looks, json_of
 from proxy.api.live.stream import LiveFeed
 from proxy.api.scope import Handed, exchange_of
-from proxy.dialects.bodies import limit_in, text_in
-from proxy.errors import BadRequest
+from proxy.dialects.bodies import limit_in
 from proxy.exchange import Exchange
 
 _USUAL, _MOST = 100, 500
@@ -24,7 +22,7 @@ def live_router(route_class: type[APIRoute]) -> APIRouter:
     """All of them."""
     keys = HTTPBearer(auto_error=False, description="A key from SPILLWAY_API_KEYS or SPILLWAY_ADMIN_KEYS.")
     router = APIRouter(route_class=route_class, dependencies=[Depends(keys)], tags=["live"])
-    _sessions(router)
+    _session(router)
     _feed(router)
     add_actions(router)
     _conversations(router)
@@ -32,32 +30,11 @@ def live_router(route_class: type[APIRoute]) -> APIRouter:
     return router
 
 
-def _sessions(router: APIRouter) -> None:
+def _session(router: APIRouter) -> None:
     @router.get("/spillway/session", response_model=schemas.Session)
     async def session(looking: Looks, request: Request) -> Response:
         """Tell who looks, and whether a key is needed. Never refused."""
-        exchange = exchange_of(request)
-        return json_of(looking.session(exchange, looking.gate.seen(exchange)))
-
-    @router.post(
-        "/spillway/session", response_model=schemas.Session, openapi_extra=described(schemas.KeyShown)
-    )
-    async def begin(looking: Looks, request: Request) -> Response:
-        """Take a key, and give a cookie that stands for it."""
-        exchange = exchange_of(request)
-        key = text_in(await action_body(exchange), "key").strip()
-        if not key:
-            raise BadRequest("`key` must be the key to be shown.", param="key")
-        begun, cookie = looking.gate.begin(exchange, key)
-        told = looking.session(exchange, Seen(begun.viewer, begun.csrf, by_key=False))
-        return json_of(told, cookie)
-
-    @router.delete("/spillway/session", status_code=204)
-    async def end(looking: Looks, request: Request) -> Response:
-        """End the session of the cookie."""
-        exchange = exchange_of(request)
-        looking.gate.actor(exchange)
-        return Response(status_code=204, headers={"set-cookie": looking.gate.end(exchange).decode("latin-1")})
+        return json_of(looking.session(exchange_of(request)))
 
 
 def _feed(router: APIRouter) -> None:
@@ -68,7 +45,7 @@ def _feed(router: APIRouter) -> None:
         viewer, only = looking.viewer(request), request.query_params.get("conversation", "")
         if only:
             looking.looker.talk(only, viewer)
-        session = looking.session(exchange, looking.gate.seen(exchange))
+        session = looking.session(exchange)
 
         async def serve(exchange: Exchange) -> None:
             await LiveFeed(looking.looker).serve(exchange, viewer, session, only)

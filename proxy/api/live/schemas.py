@@ -21,15 +21,8 @@ class Session(_Told):
 
     role: Literal["open", "key", "admin"] | None = Field(description="null: a key is needed.")
     content: bool = Field(description="Whether what was said is shown.")
-    csrf: str | None = Field(description="For the header `x-spillway-csrf` of actions.")
     version: str
     base_url: str
-
-
-class KeyShown(_Told):
-    """What a browser shows once to get a session."""
-
-    key: str
 
 
 class Bar(_Told):
@@ -181,7 +174,7 @@ class SummaryBlock(_Told):
 
     index: int
     text: str
-    appended: str = Field(description="What code put behind it; it stays when the text is edited.")
+    appended: str = Field(description="What code put behind it.")
     rules: list[str]
     by: By
     tokens: int
@@ -200,24 +193,11 @@ class Summary(_Told):
     earlier: int
 
 
-class Rejected(_Told):
-    """A summary was rejected."""
+class CheckpointForgotten(_Told):
+    """A checkpoint was forgotten, and the summary that holds now."""
 
     rejected: bool
     summary: Summary | None
-
-
-class SummaryEdit(_Told):
-    """What a viewer makes of a summary."""
-
-    text: str
-    block: int | None = None
-
-
-class RewriteWish(_Told):
-    """What a viewer wants taken care of."""
-
-    instructions: str = ""
 
 
 class DiffRow(_Told):

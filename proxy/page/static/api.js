@@ -1,9 +1,20 @@
-// Everything that is asked of Spillway, and the session that it is asked in.
+// Requests to Spillway, each with the key that was typed in, if any.
 
-/** The key that was typed in here: needed to ask a model, for which the cookie is no good. It is gone when the page is. */
-export const held = { key: "" };
+const NAME = "spillway-key";
 
-let csrf = null;
+/** The key, which the browser forgets with the tab. Where it forbids to store anything, the key lasts until the page is loaded again. */
+let key = "";
+try {
+  key = sessionStorage.getItem(NAME) ?? "";
+} catch {}
+
+export function setKey(value) {
+  key = value;
+  try {
+    if (value) sessionStorage.setItem(NAME, value);
+    else sessionStorage.removeItem(NAME);
+  } catch {}
+}
 
 export class Refused extends Error {
   constructor(status, error) {
@@ -13,10 +24,11 @@ export class Refused extends Error {
   }
 }
 
-async function ask(path, options = {}) {
+async function ask(path, { headers, bearer = key, ...options } = {}) {
   let answer;
   try {
-    answer = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
+    const authorization = bearer && { authorization: `Bearer ${bearer}` };
+    answer = await fetch(path, { credentials: "omit", cache: "no-store", ...options, headers: { ...headers, ...authorization } });
   } catch {
     throw new Refused(0, { message: "Spillway can't be reached." });
   }
@@ -25,11 +37,23 @@ async function ask(path, options = {}) {
   throw new Refused(answer.status, told?.error);
 }
 
-const withBody = (method, body) => ({
-  method,
-  headers: { ...(csrf && { "x-spillway-csrf": csrf }), ...(body && { "content-type": "application/json" }) },
-  ...(body && { body: JSON.stringify(body) }),
-});
+/** The Server-Sent Events of an answer: yields `{ event, data }`, each of one line. */
+async function* events(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let event = "message";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("event: ")) event = line.slice(7);
+      else if (line.startsWith("data: ")) yield { event, data: line.slice(6) };
+      else if (!line) event = "message";
+    }
+  }
+}
 
 /** What Spillway tells at a path; `query` without what is empty. */
 export async function get(path, query = {}) {
@@ -38,53 +62,28 @@ export async function get(path, query = {}) {
 }
 
 /** Have something done. */
-export async function act(method, path, body) {
-  const answer = await ask(`/spillway/${path}`, withBody(method, body));
-  return answer.status === 204 ? null : answer.json();
+export const act = async (method, path) => (await ask(`/spillway/${path}`, { method })).json();
+
+/** The live feed: yields its events by name. */
+export async function* live(signal) {
+  for await (const { event, data } of events(await ask("/spillway/live", { signal }))) yield [event, JSON.parse(data)];
 }
 
-const known = (session) => {
-  csrf = session.csrf;
-  return session;
-};
-
-export const session = async () => known(await get("session"));
-
-/** Exchange a key for a session. */
-export async function signIn(key) {
-  const begun = known(await act("POST", "session", { key }));
-  if (begun.role === "key") held.key = key;
-  return begun;
-}
-
-export async function signOut() {
-  await act("DELETE", "session");
-  held.key = "";
-  return session();
-}
-
-/** Ask a model for a streamed answer: yields what it says. `begun` is told the request's id. */
-export async function* talk(body, { signal, begun }) {
+/** Ask a model for a streamed answer: yields what it says. `begun` is told the request's id; `bearer`: another key than the page's. */
+export async function* talk(body, { signal, begun, bearer }) {
   const answer = await ask("/v1/chat/completions", {
     method: "POST",
     signal,
-    headers: { "content-type": "application/json", ...(held.key && { authorization: `Bearer ${held.key}` }) },
+    bearer,
+    headers: { "content-type": "application/json" },
     body: JSON.stringify({ ...body, stream: true }),
   });
   begun(answer.headers.get("x-request-id"));
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) {
-      if (!line.startsWith("data: {")) continue;
-      const chunk = JSON.parse(line.slice(6));
-      if (chunk.error) throw new Refused(200, chunk.error);
-      const said = chunk.choices?.[0]?.delta?.content;
-      if (said) yield said;
-    }
+  for await (const { data } of events(answer)) {
+    if (!data.startsWith("{")) continue;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Refused(200, chunk.error);
+    const said = chunk.choices?.[0]?.delta?.content;
+    if (said) yield said;
   }
 }

@@ -1,5 +1,5 @@
 // The frame: where one is, who looks, in which colours, and the view that is shown.
-import { signOut } from "./api.js";
+import { setKey } from "./api.js";
 import { open, useFeed } from "./feed.js";
 import { Problem, html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./lib.js";
 import { Conversation, Conversations } from "./views/conversations.js";
@@ -59,11 +59,12 @@ const Link = ({ name, label, current }) =>
 
 const LINKS = { new: "connecting …", open: "live", lost: "not connected, trying again …" };
 
+function signOut() {
+  setKey("");
+  location.reload(); // so that nothing stays that was seen with it
+}
+
 function Header({ current, told }) {
-  const leave = async () => {
-    await signOut();
-    open();
-  };
   return html`<header>
     <a class="brand" href="#/start"><img src="/ui/icon.svg" alt="" width="24" height="24" />Spillway</a>
     <nav aria-label="Views">
@@ -72,7 +73,7 @@ function Header({ current, told }) {
     <div class="aside">
       ${current && html`<span class=${`link ${told.link}`}>${LINKS[told.link]}</span>`}
       <${Theme} />
-      ${["key", "admin"].includes(told.session?.role) && html`<button class="quiet" onClick=${leave}>Sign out</button>`}
+      ${["key", "admin"].includes(told.session?.role) && html`<button class="quiet" onClick=${signOut}>Sign out</button>`}
     </div>
   </header>`;
 }

@@ -1,5 +1,5 @@
 // What happens now: the events of /spillway/live, kept as the views need them.
-import { session as askSession } from "./api.js";
+import { get, live } from "./api.js";
 import { stateName, titleOf, useEffect, useState } from "./lib.js";
 
 const MOST = 100; // outcomes, as many as a snapshot has
@@ -79,38 +79,28 @@ const HEARD = {
   gone: ({ id }) => feed.rows.delete(id),
 };
 
-let source = null;
+let listening = null;
 
 /** Listen, for as long as one may look. */
 export async function open() {
-  close();
+  listening?.abort();
+  const opened = (listening = new AbortController());
   try {
-    feed.session = await askSession();
-  } catch {
-    return lost();
-  }
-  if (feed.session.role == null) feed.link = "new";
-  changed();
-  if (feed.session.role == null) return;
-  const opened = (source = new EventSource("/spillway/live"));
-  for (const [name, hear] of Object.entries(HEARD)) {
-    opened.addEventListener(name, (event) => {
-      if (opened !== source) return;
-      hear(JSON.parse(event.data));
+    feed.session = await get("session");
+    if (feed.session.role == null) feed.link = "new";
+    changed();
+    if (feed.session.role == null) return;
+    for await (const [name, data] of live(opened.signal)) {
+      if (opened !== listening) return;
+      HEARD[name]?.(data);
       if (name === "snapshot") feed.link = "open";
       changed();
-    });
-  }
-  opened.onerror = () => opened === source && lost();
-}
-
-function close() {
-  source?.close();
-  source = null;
+    }
+  } catch {}
+  if (opened === listening) lost();
 }
 
 function lost() {
-  close();
   if (feed.link === "open") announce("The connection to Spillway is lost.");
   feed.link = "lost";
   changed();

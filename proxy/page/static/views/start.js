@@ -1,11 +1,11 @@
 // What Spillway is, where clients find it, what it found, and a chat to try it; and the door, for those who have shown no key.
-import { Refused, get, held, signIn, talk } from "../api.js";
-import { announce, changed, open, useFeed } from "../feed.js";
+import { Refused, get, setKey, talk } from "../api.js";
+import { announce, changed, feed, open, useFeed } from "../feed.js";
 import { Bar, Legend, Heading, Problem, html, number, plural, to, useAsked, useEffect, useRef, useState } from "../lib.js";
 import { Speed, State, held as fullness } from "./conversations.js";
 
-/** The chat goes on while other views are looked at. `ended`: ends the running answer; `own`: the conversation's id. */
-const chat = { messages: [], request: null, own: null, ended: null, error: null };
+/** The chat goes on while other views are looked at. `ended`: ends the running answer; `own`: the conversation's id; `bearer`: a client's key. */
+const chat = { messages: [], request: null, own: null, ended: null, error: null, bearer: undefined };
 
 function begin() {
   Object.assign(chat, { messages: [], request: null, own: null, error: null });
@@ -23,7 +23,7 @@ async function say(model, text) {
   };
   draw();
   try {
-    for await (const said of talk({ model, messages: asked }, { signal: ended.signal, begun: (id) => (chat.request = id) })) {
+    for await (const said of talk({ model, messages: asked }, { signal: ended.signal, bearer: chat.bearer, begun: (id) => (chat.request = id) })) {
       answer += said;
       draw();
     }
@@ -35,9 +35,9 @@ async function say(model, text) {
   draw();
 }
 
-/** The key to ask with: the session's cookie is no good for that. */
+/** The key to ask with, where the page's own is an admin's. */
 const Key = () => html`<p class="made">A model is asked with a client's key. It is forgotten when the page is loaded again.</p>
-  <label>Key <input type="password" autocomplete="off" onChange=${(event) => (held.key = event.target.value.trim())} /></label>`;
+  <label>Key <input type="password" autocomplete="off" onChange=${(event) => (chat.bearer = event.target.value.trim())} /></label>`;
 
 function Said({ messages }) {
   const box = useRef();
@@ -60,7 +60,6 @@ function Try({ models, demo }) {
   const { rows, session } = useFeed();
   const [model, setModel] = useState("");
   const [text, setText] = useState(null);
-  const [needed] = useState(session.role === "admin" || (session.role === "key" && !held.key));
   const { messages, ended, error } = chat;
   const row = rowOf(rows);
   const asked = text ?? (demo && !messages.length ? "Count to 3000" : "");
@@ -75,7 +74,7 @@ function Try({ models, demo }) {
       <${Bar} row=${row} /><p class="made">${fullness(row)}</p><${Legend} row=${row} /></div>`}
     <form onSubmit=${send}>
       ${models.length > 1 && html`<label>Model <select value=${model || models[0]} onChange=${(event) => setModel(event.target.value)}>${models.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`}
-      ${needed && html`<${Key} />`}
+      ${session.role === "admin" && html`<${Key} />`}
       <label>Message <textarea rows="2" value=${asked} onInput=${(event) => setText(event.target.value)}></textarea></label>
       <div class="actions">
         <button disabled=${!!ended || !asked.trim() || !models.length}>Send</button>
@@ -130,24 +129,21 @@ export function Start() {
     </section>`;
 }
 
-/** What those see who have shown no key yet. */
+/** The only view of those who have typed in no key yet, or a wrong one. */
 export function SignIn() {
-  const [key, setKey] = useState("");
-  const [error, setError] = useState(null);
+  const [typed, setTyped] = useState("");
+  const [wrong, setWrong] = useState(false);
   const send = async (event) => {
     event.preventDefault();
-    setError(null);
-    try {
-      await signIn(key.trim());
-      open();
-    } catch (problem) {
-      setError(problem);
-    }
+    setWrong(false);
+    setKey(typed.trim());
+    await open();
+    setWrong(feed.session.role == null);
   };
   return html`<${Heading} note="With a client's key you see its own conversations, with one of SPILLWAY_ADMIN_KEYS all of them.">Show your key<//>
     <form class="signin" onSubmit=${send}>
-      <label>Key <input type="password" autocomplete="current-password" required value=${key} onInput=${(event) => setKey(event.target.value)} /></label>
+      <label>Key <input type="password" autocomplete="current-password" required value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
       <button>Look</button>
     </form>
-    <${Problem} error=${error} />`;
+    <${Problem} error=${wrong && "This is none of the keys that let one look."} />`;
 }

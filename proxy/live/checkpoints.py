@@ -1,0 +1,96 @@
+"""The summary that stands for the covered part of a conversation: shown, and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.errors import Conflict, NotFound, StoreUnavailable
+from proxy.history.checkpoint import Checkpoint, Checkpoints
+from proxy.live.blocks import blocks_in, described
+from proxy.live.book import Book
+from proxy.live.record import Note, Record, Talk
+from proxy.live.telling import note_of
+from proxy.stages.ahead import AheadCompactor
+from proxy.tokens.meter import Meter
+
+
+class TalkCheckpoints:
+    """Reads and deletes the checkpoints with which the next prompts of conversations will begin."""
+
+    def __init__(self, *, book: Book, store: Checkpoints, meter: Meter, ahead: AheadCompactor) -> None:
+        self._book = book
+        self._store = store
+        self._meter = meter
+        self._ahead = ahead
+
+    async def current(self, talk: Talk) -> dict[str, Any]:
+        """Describe the checkpoint that holds now.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._described(talk, await self._current(talk))
+
+    async def forget(self, talk: Talk) -> dict[str, Any]:
+        """Go back to the checkpoint before.
+
+        Raises:
+            NotFound: there is none to forget.
+            Conflict: a request of the conversation is being served, which would store it again.
+            StoreUnavailable: the store takes no changes.
+        """
+        if talk.running is not None:
+            raise Conflict(
+                "A request of this conversation is being served: try again when it is done.", code="busy"
+            )
+        found = await self._current(talk)
+        await self._ahead.give_up(found.scope, _links(talk.newest))
+        if not await self._store.drop(found.scope, found.digest):
+            raise StoreUnavailable("The store takes no changes now: try again later.")
+        talk.notes.pop(found.digest, None)
+        before = await self._find(talk)
+        talk.newest.note = None if before is None else Note.of(before)
+        for each in self._book.watching:
+            each.changed(talk)
+        return {"rejected": True, "summary": None if before is None else self._described(talk, before)}
+
+    async def _current(self, talk: Talk) -> Checkpoint:
+        found = await self._find(talk)
+        if found is None:
+            raise NotFound(
+                "No summary stands in the prompt of this conversation: nothing of it was shortened.",
+                code="no_summary",
+            )
+        return found
+
+    async def _find(self, talk: Talk) -> Checkpoint | None:
+        """The checkpoint with which the next prompt will begin, as far as that is known before it comes."""
+        record = talk.newest
+        links = _links(record)
+        # A compaction ahead of time may cover the answer too, which is in no request yet.
+        later = [
+            note.digest
+            for note in reversed(talk.notes.values())
+            if note.created >= record.at and note.digest not in links
+        ]
+        return await self._store.find(record.scope, [*later, *reversed(links)])
+
+    def _described(self, talk: Talk, checkpoint: Checkpoint) -> dict[str, Any]:
+        key = talk.newest.outcome.key
+        return {
+            "conversation": talk.id,
+            "checkpoint": note_of(Note.of(checkpoint)),
+            "tokens_before": checkpoint.tokens_before,
+            "tokens_after": checkpoint.tokens_after,
+            "blocks": described(
+                blocks_in(checkpoint.replacement), lambda text: self._meter.count_text(key, text)
+            ),
+            "verdicts": [{"at": at, "verdict": verdict} for at, verdict in talk.verdicts],
+            "messages": list(checkpoint.replacement),
+            "earlier": sum(note.covered < checkpoint.covered for note in talk.notes.values()),
+        }
+
+
+def _links(record: Record) -> Sequence[bytes]:
+    return record.links if record.job is None else record.job.prompt.links
