@@ -8,10 +8,10 @@ MINUTES ?= 10
 VOCAB := tests/engine/vocab/ggml-vocab
 INSTRUCT := tests/engine/instruct.txt
 # What needs no network, no store and no clock; its tests lie in folders of the same names.
-PURE := wire neutral history shaping recall shortening answer status emulation counting backends dialects
-PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py tests/test_options.py tests/test_environment.py
+PURE := wire neutral history shaping recall shortening answer status emulation counting backends dialects settings
+PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py
 # What says so little that only its answers tell whether it is right: these go through the whole stack.
-WHOLE_TESTS := tests/settings tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
+WHOLE_TESTS := tests/config tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.

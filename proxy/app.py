@@ -17,6 +17,8 @@ from proxy.api.door import Door
 from proxy.api.live.gate import Gate
 from proxy.api.routes import Application, Lifespan
 from proxy.api.surface import Surface
+from proxy.backends.profile import profile_from_settings
+from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.errors import SettingError
 from proxy.history.checkpoint import CheckpointStore, LearnedState, StoreAdmin
 from proxy.live.book import Book
@@ -31,11 +33,8 @@ from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport, TransportByOrigin
 from proxy.net.upstream import Upstream
 from proxy.net.windows import LastLoaded
-from proxy.options import Options
 from proxy.relay import Relay
-from proxy.settings import BackendSetting, Settings, is_nearby, proxy_for, wants_traces
-from proxy.settings.choosing import helpers_of, options_of
-from proxy.settings.settings import LOOPBACK
+from proxy.settings import LOOPBACK, BackendSetting, Settings
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
 from proxy.stages.compacting import Compactor
@@ -86,7 +85,7 @@ def create_app(
         clock: seconds since the epoch.
 
     Raises:
-        SettingError: the store cannot be opened, or a system prompt file cannot be read.
+        SettingError: the store cannot be opened.
     """
     wire = transport or open_wire(
         settings.backends,
@@ -167,8 +166,7 @@ def _surface(
     journals: Journals,
 ) -> Surface:
     """Put the stages together."""
-    options = options_of(settings)
-    router = _router(settings, options, transport, store)
+    router = _router(settings, transport, store)
     meter = counting.meter
     metrics = _metrics(store, keyed=bool(settings.api_keys))
     for listener in (metrics, RequestLog()):
@@ -176,10 +174,10 @@ def _surface(
     book = Book(limit=settings.live_bytes, clock=clock, journals=journals)
     metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
-    relay = _relay(options, router, store, counting, journals, clock, _near(settings.backends))
+    relay = _relay(settings, router, store, counting, journals, clock, _near(settings.backends))
     return Surface(
         relay=relay,
-        options=options,
+        settings=settings,
         metrics=metrics,
         meter=meter,
         ledger=relay.driver.ledger,
@@ -198,18 +196,16 @@ def _surface(
     )
 
 
-def _router(
-    settings: Settings, options: Options, transport: httpx.AsyncBaseTransport, store: LearnedState
-) -> Router:
+def _router(settings: Settings, transport: httpx.AsyncBaseTransport, store: LearnedState) -> Router:
     return Router(
-        upstreams(settings.backends, settings, options, transport, store),
-        helpers=helpers_of(settings, options),
+        upstreams(settings.backends, settings, transport, store),
+        helpers=settings.helpers,
         default=settings.default_model,
     )
 
 
 def _relay(
-    options: Options,
+    settings: Settings,
     router: Router,
     store: CheckpointStore,
     counting: Counting,
@@ -222,7 +218,7 @@ def _relay(
     compactor = Compactor(counting=counting, store=store, router=router, recaller=recaller, clock=clock)
     sealer, documents = Sealer(store), Documents(store, clock)
     keeper = Keeper(sealer=sealer, counting=counting)
-    preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, options=options)
+    preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, settings=settings)
     attempts = Attempts(
         preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
     )
@@ -230,7 +226,7 @@ def _relay(
     ahead = AheadCompactor(preparer=preparer, compactor=compactor, meter=meter, journals=journals, near=near)
     searcher = Searcher(recaller=recaller, attempts=attempts, meter=meter)
     return Relay(
-        options=options,
+        settings=settings,
         router=router,
         preparer=preparer,
         keeper=keeper,
@@ -245,7 +241,7 @@ def _relay(
         ),
         journals=journals,
         fixed_part=FixedPart(),
-        memory=Memory(documents, sealer, store, options.max_body),
+        memory=Memory(documents, sealer, store, settings.max_body),
         clock=clock,
     )
 
@@ -303,7 +299,6 @@ def _metrics(store: StoreAdmin, *, keyed: bool) -> Metrics:
 def _upstream(
     backend: BackendSetting,
     settings: Settings,
-    options: Options,
     transport: httpx.AsyncBaseTransport,
     store: LearnedState | None,
 ) -> Upstream:
@@ -313,7 +308,7 @@ def _upstream(
             FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
             kind=backend.kind,
             ttl=settings.profile_ttl,
-            overrides=options.profile_for,
+            overrides=partial(profile_from_settings, settings),
             last_loaded=None if store is None else LastLoaded(store, backend.name),
         )
 
@@ -331,9 +326,8 @@ def _upstream(
 def upstreams(
     backends: Sequence[BackendSetting],
     settings: Settings,
-    options: Options,
     transport: httpx.AsyncBaseTransport,
     store: LearnedState | None = None,
 ) -> list[Upstream]:
     """These backends, each with its prober; windows that models were loaded with last are remembered in `store`."""
-    return [_upstream(backend, settings, options, transport, store) for backend in backends]
+    return [_upstream(backend, settings, transport, store) for backend in backends]

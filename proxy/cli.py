@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.commands.launch.programs import PROGRAMS
-from proxy.environment import without_user
+from proxy.config.names import without_user
 from proxy.errors import SettingError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _serving(args: argparse.Namespace) -> list[str]:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    from proxy.settings import load_settings
+    from proxy.config import load_settings
 
     given = getattr(args, "backend", None) or None
     backends = None if given is None else tuple(_backend(url) for url in given)
@@ -218,7 +218,7 @@ class _HelpOnSettings(argparse.Action):
 
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from proxy.settings.describing import described
+        from proxy.config.describing import described
 
         parser.print_help()
         print(f"\n{described()}")  # noqa: T201 - a command line tool prints

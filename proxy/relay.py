@@ -21,7 +21,7 @@ from proxy.net.headers import AS_JSON, headers_of, said_otherwise
 from proxy.net.inflate import decoded, readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.ahead import AheadCompactor
 from proxy.stages.attempt import Attempts
@@ -64,7 +64,7 @@ _OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache
 class Relay:
     """Takes clients' exchanges and answers them."""
 
-    options: Options
+    settings: Settings
     router: Router
     preparer: Preparer
     keeper: Keeper
@@ -84,7 +84,7 @@ class Relay:
     @property
     def manages_all(self) -> bool:
         """Whether no request is left to a backend that might keep answers of its own."""
-        return self.options.manages_all and self.router.manages_all
+        return self.settings.manages_all and self.router.manages_all
 
     def answer(self, exchange: Exchange, dialect: Dialect) -> Awaitable[None]:
         """Answer a request that is made in this dialect.
@@ -100,9 +100,9 @@ class Relay:
         Raises:
             ClientError: it is malformed.
         """
-        wire = await exchange.body(self.options.max_body)
+        wire = await exchange.body(self.settings.max_body)
         with exchange.watched():
-            plain = await exchange.decoded(wire, self.options.max_body)
+            plain = await exchange.decoded(wire, self.settings.max_body)
             try:
                 await asyncio.to_thread(check_plain, plain)
             except ValueError as error:
@@ -119,13 +119,13 @@ class Relay:
         Raises:
             ClientError: it is malformed, or is to be passed through and no backend answered.
         """
-        wire = await exchange.body(self.options.max_body)
+        wire = await exchange.body(self.settings.max_body)
         with exchange.watched():
-            if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
+            if (alone := await left_alone(exchange, wire, self.router, self.settings)) is not None:
                 await pass_through(exchange, self.journals.silent(), *alone)
                 return
             request = await self.memory.read(
-                exchange, wire, lambda body, _: dialect.read_to_count(body), self.options
+                exchange, wire, lambda body, _: dialect.read_to_count(body), self.settings
             )
             request, route = await self.router.routed(request)
             body, cleared = await self.keeper.prompt(exchange.tenant, request, route)
@@ -142,7 +142,9 @@ class Relay:
             BrokenOff: the backend broke off in the middle of the body.
         """
         await self._recorded(
-            exchange, "", lambda journal: pass_by_model(exchange, journal, self.router, self.options.max_body)
+            exchange,
+            "",
+            lambda journal: pass_by_model(exchange, journal, self.router, self.settings.max_body),
         )
 
     def turned_away(self, exchange: Exchange, error: ClientError) -> None:
@@ -152,11 +154,11 @@ class Relay:
         journal.close(error.status)
 
     async def _answer(self, exchange: Exchange, dialect: Dialect, journal: Journal) -> None:
-        wire = await exchange.body(self.options.max_body)
+        wire = await exchange.body(self.settings.max_body)
         with exchange.watched():
-            if (alone := await left_alone(exchange, wire, self.router, self.options)) is not None:
+            if (alone := await left_alone(exchange, wire, self.router, self.settings)) is not None:
                 await pass_through(
-                    exchange, journal, *alone, _ending(exchange, dialect, wire, self.options.max_body)
+                    exchange, journal, *alone, _ending(exchange, dialect, wire, self.settings.max_body)
                 )
                 return
             try:
@@ -168,7 +170,7 @@ class Relay:
                     journal,
                     self.router,
                     wire,
-                    self.options.max_body,
+                    self.settings.max_body,
                     lambda: dumps(told(int(self.clock()))),
                 )
                 return
@@ -185,7 +187,7 @@ class Relay:
 
     async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, recall, count."""
-        request = await self.memory.read(exchange, wire, dialect.read, self.options)
+        request = await self.memory.read(exchange, wire, dialect.read, self.settings)
         if dialect is not CHAT:
             exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
         request, route = await self.router.routed(request)
@@ -296,15 +298,15 @@ class Relay:
 
     def _client_stream(self, job: Job) -> ClientStream:
         wished = job.exchange.header(b"x-spillway-status")
-        form = wished if wished in FORMS else job.options.status
+        form = wished if wished in FORMS else job.settings.status
         stream = (KeepingStream if job.asked.keeping is not None else ClientStream)(
             job.exchange,
             job.writer(),
             form="off" if job.undisturbed else form,
             own=self._identity(job),
             own_headers=job.spillway_headers,
-            grace=job.options.grace,
-            heartbeat=job.options.heartbeat,
+            grace=job.settings.grace,
+            heartbeat=job.settings.heartbeat,
         )
         if isinstance(stream, KeepingStream):
             stream.keep = partial(self._keep, job)

@@ -5,8 +5,9 @@ import logging
 import pytest
 
 from proxy.app import create_app
+from proxy.config import load_settings
 from proxy.errors import SettingError
-from proxy.settings import BackendSetting, load_settings
+from proxy.settings import BackendSetting
 from tests.fakes import VllmFake, scripted
 from tests.proxying import running_proxy
 

@@ -21,7 +21,8 @@ from pydantic_core import PydanticUndefined
 import proxy
 from proxy.answer.session import LEGAL, State
 from proxy.cli import main
-from proxy.settings import Settings, load_settings
+from proxy.config import load_settings
+from proxy.settings import Settings
 from tests.diagrams import ARCHITECTURE, BETWEEN, drawn_again, states
 
 ROOT = Path(__file__).parent.parent

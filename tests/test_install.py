@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from proxy.cli import main
-from proxy.settings import Settings, load_settings
+from proxy.config import load_settings
+from proxy.settings import Settings
 
 CONFIG = Path(__file__).parent.parent / "config"
 GRACE = float(Settings.model_fields["graceful_timeout"].default)

@@ -13,7 +13,7 @@ from proxy.api.models import model_list, offered, one_model, with_native
 from proxy.dialects.messages.models import model, page_of_models
 from proxy.dialects.responses.catalog import VERSION, catalog
 from proxy.errors import ModelNotFound
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.stages.routing import Router
 from proxy.wire.jsontext import dumps
 
@@ -24,14 +24,14 @@ _CLAUDE_CODE = re.compile("claude-(cli|code)/")
 
 
 async def all_models(
-    router: Router, options: Options, path: str, asked: Mapping[str, str], headers: Mapping[str, str]
+    router: Router, settings: Settings, path: str, asked: Mapping[str, str], headers: Mapping[str, str]
 ) -> dict[str, Any] | Response:
     """The list that a client asks for at `path`, with the query parameters `asked`.
 
     Raises:
         BadRequest: Anthropic's list has no such page.
     """
-    listed = await model_list(router, options)
+    listed = await model_list(router, settings)
     models = [offered(each) for each in listed["data"]]
     if ANTHROPIC in headers:
         return _json(page_of_models(models, asked, virtual=_is_claude_code(headers)))
@@ -44,14 +44,14 @@ async def all_models(
 
 
 async def one(
-    router: Router, options: Options, name: str, headers: Mapping[str, str]
+    router: Router, settings: Settings, name: str, headers: Mapping[str, str]
 ) -> dict[str, Any] | Response:
     """One model.
 
     Raises:
         ModelNotFound: no backend lists it.
     """
-    found = await one_model(router, options, name)
+    found = await one_model(router, settings, name)
     if found is None:
         raise ModelNotFound(f"No backend lists the model {name!r}; GET /v1/models shows what there is.")
     if ANTHROPIC in headers:

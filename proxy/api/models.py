@@ -11,9 +11,11 @@ from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile
 from proxy.net.upstream import Upstream
 from proxy.neutral.offered import Offered
-from proxy.options import Options
+from proxy.settings import Settings
+from proxy.settings.settings import OFF
 from proxy.shaping.diet import diet_from
-from proxy.shortening.policy import SMALL_WINDOW
+from proxy.shortening.budget import budget_for
+from proxy.shortening.policy import SMALL_WINDOW, answer_cap_for, limit_origins, prune_limits
 from proxy.stages.emulating import CallLedger
 from proxy.stages.routing import Route, Router, is_managed
 
@@ -23,11 +25,11 @@ PROBED = 24
 """Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
 
 
-async def model_list(router: Router, options: Options) -> dict[str, Any]:
+async def model_list(router: Router, settings: Settings) -> dict[str, Any]:
     """OpenAI's list object."""
     table = await router.table()
     known = {id(upstream): await _known(upstream) for upstream in router.upstreams}
-    data = [_object(public, route, known[id(route.upstream)], options) for public, route in table.items()]
+    data = [_object(public, route, known[id(route.upstream)], settings) for public, route in table.items()]
     return {"object": "list", "data": data}
 
 
@@ -64,7 +66,7 @@ async def _known(upstream: Upstream) -> dict[str, Listed]:
     }
 
 
-async def one_model(router: Router, options: Options, public: str) -> dict[str, Any] | None:
+async def one_model(router: Router, settings: Settings, public: str) -> dict[str, Any] | None:
     """One model's object; None if no backend lists it."""
     route = (await router.table()).get(public)
     if route is None:
@@ -72,10 +74,10 @@ async def one_model(router: Router, options: Options, public: str) -> dict[str, 
     profile = await route.upstream.prober.profile(route.model)
     listed = route.listed or Listed(route.model, {})
     known = {route.model: Listed(listed.id, listed.raw, profile)}
-    return _object(public, route, known, options)
+    return _object(public, route, known, settings)
 
 
-async def profiles(router: Router, options: Options, meter: Any, ledger: CallLedger) -> dict[str, Any]:
+async def profiles(router: Router, settings: Settings, meter: Any, ledger: CallLedger) -> dict[str, Any]:
     """What is known of every backend and model, with the origin of every field, for `/spillway/models`."""
     backends = []
     await router.table()
@@ -86,7 +88,7 @@ async def profiles(router: Router, options: Options, meter: Any, ledger: CallLed
         models = {
             model: {
                 **told,
-                "effective": _effective(options, upstream, model, told),
+                "effective": _effective(settings, upstream, model, told),
                 **_counting(meter, upstream, model),
                 "emulated_calls": ledger.describe((upstream.name, model)),
             }
@@ -100,10 +102,10 @@ def _counting(meter: Any, upstream: Upstream, model: str) -> dict[str, Any]:
     return {"counting": meter.describe((upstream.name, model))}
 
 
-def _effective(options: Options, upstream: Upstream, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    chosen = options.for_model(model)
+def _effective(settings: Settings, upstream: Upstream, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    chosen = settings.for_model(model)
     effective: dict[str, Any] = {
-        "managed": told.get("window") is not None and is_managed(Route(upstream, model), options),
+        "managed": told.get("window") is not None and is_managed(Route(upstream, model), settings),
         "trigger": chosen.trigger,
         "target": chosen.target,
         "pause": chosen.pause,
@@ -111,25 +113,23 @@ def _effective(options: Options, upstream: Upstream, model: str, told: Mapping[s
         "policy": chosen.policy,
         "status": chosen.status,
         "summary_model": chosen.summary_model,
-        **_policy(options, model, told),
+        **_policy(settings, model, told),
     }
     if told.get("window") is None:
         effective["advice"] = f'set SPILLWAY_MODELS=\'{{"{model}": {{"window": TOKENS}}}}\''
     return effective
 
 
-def _policy(options: Options, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _policy(settings: Settings, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
     """What the policy comes to for a model: figures in tokens, lines and characters, and where each comes from."""
-    chosen = options.for_model(model)
+    chosen = settings.for_model(model)
     window = told["window"]["value"] if told.get("window") is not None else None
     limits: dict[str, Any] = {}
     if window is not None:
-        budget = chosen.budget(window)
-        limits = asdict(chosen.limits_for(budget.zone))
+        budget = budget_for(chosen, window)
+        limits = asdict(prune_limits(chosen, budget.zone))
         limits |= {"trigger_tokens": int(budget.due), "target_tokens": budget.goal}
-        if chosen.own_guide is not None:
-            limits["guide"] = None
-        limits["limits_from"] = options.origins(model, window)
+        limits["limits_from"] = limit_origins(settings, model, window)
     descriptions = {
         "standard": "as sent",
         "local": "first sentence",
@@ -137,35 +137,33 @@ def _policy(options: Options, model: str, told: Mapping[str, Any]) -> dict[str, 
     }
     return {
         **limits,
-        "answer_cap": chosen.answer_cap_for(window),
+        "answer_cap": answer_cap_for(chosen, window),
         "tools_allowed": list(chosen.tools_allowed) or "all",
         "tool_descriptions": descriptions[chosen.policy],
         "system_prompt": _system_prompt(chosen),
-        "guide_file": _guide(chosen, limits.get("guide")),
+        "guide_file": _guide(limits.get("guide")),
     }
 
 
-def _guide(chosen: Options, tokens: int | None) -> str:
+def _guide(tokens: int | None) -> str:
     """What becomes of guide files in prompts, of which so many tokens may stay; None: all."""
-    if chosen.own_guide is not None:
-        return "replaced"
     return "as sent" if tokens is None else f"within {tokens} tokens"
 
 
-def _system_prompt(chosen: Options) -> str:
-    if chosen.own_system_prompt is not None:
-        return "replaced"
-    return "short, of coding agents" if chosen.shortens_agents else "as sent"
+def _system_prompt(chosen: Settings) -> str:
+    if chosen.policy != "local" or chosen.system_prompt == OFF:
+        return "as sent"
+    return "short, of coding agents" if chosen.system_prompt is None else "replaced"
 
 
-def _object(public: str, route: Route, known: Mapping[str, Listed], options: Options) -> dict[str, Any]:
+def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Settings) -> dict[str, Any]:
     listed = (
         known.get(route.model) or route.listed or Listed(route.model, {"id": route.model, "object": "model"})
     )
     profile = listed.profile
     window = profile.window.value if profile.window is not None else None
-    chosen = options.for_model(route.model)
-    managed = window is not None and is_managed(route, options)
+    chosen = settings.for_model(route.model)
+    managed = window is not None and is_managed(route, settings)
     spillway = {
         "backend": route.upstream.name,
         "window": window,
@@ -174,7 +172,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
         "trigger": _trigger(chosen, window),
         "pause": chosen.pause,
         "managed": managed,
-        "tools": _tools(profile, options),
+        "tools": _tools(profile, settings),
         "vision": None if profile.vision is None else profile.vision.value,
     }
     return {
@@ -187,20 +185,20 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], options: Opt
     }
 
 
-def _trigger(chosen: Options, window: int | None) -> float:
+def _trigger(chosen: Settings, window: int | None) -> float:
     """The fill at which a prompt is compacted."""
-    if window is None or chosen.budget(window).within is None:
+    if window is None or budget_for(chosen, window).within is None:
         return chosen.trigger
-    return round(chosen.budget(window).due / window, 4)
+    return round(budget_for(chosen, window).due / window, 4)
 
 
-def _tools(profile: ModelProfile, options: Options) -> str:
+def _tools(profile: ModelProfile, settings: Settings) -> str:
     """How a request's tools reach the model."""
     if profile.tools is None:
         return "native, until they are refused"
     if profile.tools.value:
         return "native"
-    return "emulated" if options.emulate_tools else "none"
+    return "emulated" if settings.emulate_tools else "none"
 
 
 def _for_open_webui(raw: Mapping[str, Any], profile: ModelProfile) -> dict[str, Any]:

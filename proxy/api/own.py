@@ -160,7 +160,7 @@ def _models() -> APIRouter:
     async def listing(on: On, request: Request) -> Any:
         """Give the union of all backends' models; in Anthropic's form to those who send `anthropic-version`."""
         path, asked = request.scope.get(SPELLED, MODELS), request.query_params
-        return await all_models(on.relay.router, on.options, path, asked, request.headers)
+        return await all_models(on.relay.router, on.settings, path, asked, request.headers)
 
     @router.get(MODELS + "/{model:path}", response_model=ModelObject, response_model_exclude_unset=True)
     @router.get(
@@ -171,12 +171,12 @@ def _models() -> APIRouter:
     )
     async def single(on: On, request: Request, model: str) -> Any:
         """Give one model; ids may contain slashes."""
-        return await one(on.relay.router, on.options, model, request.headers)
+        return await one(on.relay.router, on.settings, model, request.headers)
 
     @router.get("/spillway/models", response_model=KnownBackends, response_model_exclude_unset=True)
     async def known(on: On) -> dict[str, Any]:
         """Tell what is known of every backend and model, with the origin of every field."""
-        return await profiles(on.relay.router, on.options, on.meter, on.ledger)
+        return await profiles(on.relay.router, on.settings, on.meter, on.ledger)
 
     @router.post("/spillway/explain", response_model=Explanation, openapi_extra=_CHAT_BODY)
     async def explain(on: On, request: Request) -> Response:
@@ -220,7 +220,7 @@ def _ollama() -> APIRouter:
         """Tell what is known of one model in Ollama's form."""
 
         async def shown() -> Any:
-            asked = object_in(await exchange_of(request).body(on.options.max_body))
+            asked = object_in(await exchange_of(request).body(on.settings.max_body))
             return await ollama.show(on.relay.router, text_in(asked, "model") or text_in(asked, "name"))
 
         return await told(on.relay, request, shown)

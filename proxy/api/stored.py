@@ -75,7 +75,7 @@ class _Stored:
     def __init__(self, on: Surface) -> None:
         self._memory = on.relay.memory
         self._clock = on.relay.clock
-        self._limit = on.options.max_body
+        self._limit = on.settings.max_body
 
     # -- responses
 

@@ -11,8 +11,8 @@ from proxy.history.checkpoint import StoreAdmin
 from proxy.live.checkpoints import TalkCheckpoints
 from proxy.live.looker import Looker
 from proxy.net.readiness import ReadinessProbe
-from proxy.options import Options
 from proxy.relay import Relay
+from proxy.settings import Settings
 from proxy.stages.emulating import CallLedger
 from proxy.telemetry.metrics import Metrics
 
@@ -25,7 +25,7 @@ class Surface:
     """What the routes stand on."""
 
     relay: Relay
-    options: Options
+    settings: Settings
     metrics: Metrics
     meter: Any
     ledger: CallLedger

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from proxy.settings import Settings
+
 T = TypeVar("T")
 
 ModelKey: TypeAlias = tuple[str, str]
@@ -110,6 +112,21 @@ class ModelProfile:
 
 
 _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "provisional")
+
+
+def profile_from_settings(settings: Settings, model: str) -> ModelProfile:
+    """Return the facts that the user gave about a model, at the highest trust."""
+    profile = ModelProfile()
+    for each in settings.matching(model):
+        facts: dict[str, Any] = {
+            name: Fact(getattr(each, name), "setting", Trust.USER)
+            for name in ("window", "tools", "vision", "tokenizer")
+            if getattr(each, name) is not None
+        }
+        if each.continuation is not None:
+            facts["continuation"] = Fact(Continuation(each.continuation), "setting", Trust.USER)
+        profile = replace(profile, **facts)
+    return profile
 
 
 def merge_profiles(*profiles: ModelProfile) -> ModelProfile:

@@ -1,22 +1,17 @@
-"""Settings: what can be set, how it is read, and where backends are."""
+"""Settings as a frozen value: what can be set, its bounds and its default."""
 
 from __future__ import annotations
 
-from proxy.settings.entries import STATUS_FORMS, BackendSetting, ModelSetting
-from proxy.settings.loading import environment, load_settings, state_folder, wants_traces
-from proxy.settings.places import is_here, is_nearby, proxy_for
-from proxy.settings.settings import Settings
+from proxy.settings.entries import STATUS_FORMS, BackendSetting, Limit, Policy
+from proxy.settings.settings import LOOPBACK, ModelOverrides, ModelSettings, Settings
 
 __all__ = [
+    "LOOPBACK",
     "STATUS_FORMS",
     "BackendSetting",
-    "ModelSetting",
+    "Limit",
+    "ModelOverrides",
+    "ModelSettings",
+    "Policy",
     "Settings",
-    "environment",
-    "is_here",
-    "is_nearby",
-    "load_settings",
-    "proxy_for",
-    "state_folder",
-    "wants_traces",
 ]

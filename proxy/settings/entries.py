@@ -1,11 +1,11 @@
-"""Entries of settings that are tables: a backend, and what is said of models; and the kinds of value that settings share."""
+"""Kinds of value that settings have, each read as people type it, and the table of a backend."""
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64encode
-from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
@@ -19,40 +19,85 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import NoDecode
-
-from proxy.environment import host_glob, listed, origin_glob
-from proxy.shortening.policy import Limit, Policy
-from proxy.shortening.strategies import STRATEGIES
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
+StrategyName = Literal["auto", "summarize", "truncate", "mask"]
 Recall = Literal["auto", "tool", "off"]
 AheadMode = Literal["auto", "on", "off"]
-NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
-
-SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
-Tokens = Annotated[int, Field(ge=256)]
-
-
-def _known(strategy: str) -> str:
-    if strategy not in STRATEGIES:
-        raise ValueError(f"must be one of {', '.join(STRATEGIES)}")
-    return strategy
-
-
-StrategyName = Annotated[str, AfterValidator(_known)]
-
-WordList = Annotated[tuple[NonBlank, ...], NoDecode, BeforeValidator(listed)]
-HostGlobs = Annotated[
-    tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], NoDecode, BeforeValidator(listed)
+Policy = Literal["auto", "standard", "local"]
+Limit = Literal[
+    "protect_newest",
+    "minimum_gain",
+    "lines",
+    "line_characters",
+    "output_characters",
+    "entries",
+    "result_tokens",
+    "guide",
+    "tools",
 ]
-OriginGlobs = Annotated[
-    tuple[Annotated[NonBlank, AfterValidator(origin_glob)], ...], NoDecode, BeforeValidator(listed)
-]
+"""A figure of the policy that can be set alone."""
 
 STATUS_FORMS: tuple[str, ...] = get_args(StatusForm)
+
+
+def listed(value: Any) -> Any:
+    """A list as people type it: JSON, or words with commas between them.
+
+    Raises:
+        ValueError: it is neither, or has nothing in it but commas: then somebody meant something.
+    """
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
+        if not (words := [word.strip() for word in value.split(",") if word.strip()]):
+            raise ValueError("must be a list with something in it; leave it out for none")
+        return words
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(
+            'must be a list: JSON, such as ["a", "b"], or words with commas between them'
+        ) from None
+
+
+def numbered(value: Any) -> Any:
+    """A list as the environment spells it with `__0__`, `__1__` …, which arrives as a table of numbers."""
+    if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
+        return [value[key] for key in sorted(value, key=int)]
+    return value
+
+
+def host_glob(value: str) -> str:
+    """A name by which clients call, or a glob over such names, in lower case.
+
+    Raises:
+        ValueError: it is more than that, or less.
+    """
+    if not re.fullmatch(r"[\w.*-]+", value, re.ASCII):
+        raise ValueError("must be a name such as spillway or *.example.com, without scheme, port and path")
+    return value.lower().removesuffix(".")
+
+
+def origin_glob(value: str) -> str:
+    """The origin of web pages as browsers tell it, or a glob over such, in lower case.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not re.fullmatch(r"\*|null|[A-Za-z*][\w.+*-]*://[^\s/?#@]+/?", value, re.ASCII):
+        raise ValueError("must be an origin such as https://chat.example.com, without path, or *")
+    return value.lower().rstrip("/")
+
+
+NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+Tokens = Annotated[int, Field(ge=256)]
+SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
+WordList = Annotated[tuple[NonBlank, ...], BeforeValidator(listed)]
+HostGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], BeforeValidator(listed)]
+OriginGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(origin_glob)], ...], BeforeValidator(listed)]
 
 
 class BackendSetting(BaseModel):
@@ -109,36 +154,3 @@ class BackendSetting(BaseModel):
     def authorization(self) -> str | None:
         """What the backend is told in `Authorization`: its key, or user and password; None: what the client tells."""
         return self._basic if self.api_key is None else f"Bearer {self.api_key}"
-
-
-class ModelSetting(BaseModel):
-    """What the user says of the models whose id matches a glob; an absent field leaves the probed value."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    managed: bool | None = None
-    window: int | None = Field(default=None, ge=256)
-    tools: bool | None = None
-    vision: bool | None = None
-    tokenizer: str | None = None
-    continuation: Literal["continue_final_message", "trailing_assistant", "user_turn"] | None = None
-    trigger: Fraction | None = None
-    target: Fraction | None = None
-    pause: Fraction | None = None
-    trigger_tokens: Tokens | None = None
-    target_tokens: Tokens | None = None
-    strategy: StrategyName | None = None
-    policy: Policy | None = None
-    limits: SingleLimits | None = None
-    summary_model: str | None = None
-    virtual_window: int | None = Field(default=None, ge=0)
-    recall: Recall | None = None
-    recall_share: Fraction | None = None
-    recall_model: str | None = None
-    ahead: AheadMode | None = None
-    answer_cap: int | None = Field(default=None, ge=0)
-    tools_allowed: tuple[str, ...] | None = None
-    tools_first: tuple[str, ...] | None = None
-    agent_prompt: bool | None = None
-    system_prompt_file: Path | None = None
-    guide_file: Path | None = None

@@ -44,7 +44,6 @@ _FORMS: tuple[tuple[re.Pattern[str], re.Pattern[str], bool], ...] = (
 )
 """What opens a guide, what ends it, and whether the end of the text does, too."""
 _OPENINGS = ("Instructions from: ", "Contents of ", _CODEX, "--- Context from: ")
-_INSTEAD = "[Left out: the user's own version of the guide stands above.]"
 _SHORTENED = "[{} of {} lines of this guide are left out here. Read {} where you need them.]"
 _LEAST = 600
 """Bytes that are left of a guide: the note that tells how to get the rest takes most of that."""
@@ -91,25 +90,22 @@ def _found(text: str) -> Sequence[Guide]:
     return found
 
 
-def guided(messages: Sequence[Message], tokens: int | None, own: str | None) -> Sequence[Message]:
-    """The messages with their guides within so many tokens together, or with the user's `own` version in their place.
+def guided(messages: Sequence[Message], tokens: int | None) -> Sequence[Message]:
+    """Return the messages with their guides within so many tokens together; None: as they are.
 
     The same object if nothing changes. Looked at are what the system says, and what a client puts before the first answer in blocks
     of its own, never the user's words. A token counts as four bytes. Applying it again changes nothing.
     """
-    if tokens is None and own is None:
+    if tokens is None:
         return messages
     texts = list(_places(messages))
     guides = [text[guide.begins : guide.ends] for _, _, text, found in texts for guide in found]
     if not guides:
         return messages
-    if own is not None:
-        instead = [own, *[_INSTEAD] * (len(guides) - 1)]
-    else:
-        level = water_level([_size(guide) for guide in guides], (tokens or 0) * BYTES_PER_TOKEN)
-        room = max(_LEAST, int(level))
-        paths = [guide.path for _, _, _, found in texts for guide in found]
-        instead = [_within(guide, room, path) for guide, path in zip(guides, paths, strict=True)]
+    level = water_level([_size(guide) for guide in guides], tokens * BYTES_PER_TOKEN)
+    room = max(_LEAST, int(level))
+    paths = [guide.path for _, _, _, found in texts for guide in found]
+    instead = [_within(guide, room, path) for guide, path in zip(guides, paths, strict=True)]
     if instead == guides:
         return messages
     changed, left = list(messages), iter(instead)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal
 
 from proxy.history.turns import calls_of, newest_user
 from proxy.neutral.request import Message, Request, leading_system, text_of
-from proxy.options import Options
+from proxy.settings import Settings
+from proxy.settings.settings import OFF
 from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.diet import diet, diet_from, named_only
 from proxy.shaping.guide import guided
 from proxy.shaping.toolset import tool_set
-from proxy.shortening.policy import BYTES_PER_TOKEN
+from proxy.shortening.policy import BYTES_PER_TOKEN, answer_cap_for, prune_limits
 from proxy.wire.jsontext import dumps, loads
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
@@ -48,30 +50,30 @@ class ShapedPart:
         return _unlike(self.after, self.before)
 
 
-def shaped(request: Request, options: Options, window: int | None) -> tuple[Request, Sequence[ShapedPart]]:
+def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Request, Sequence[ShapedPart]]:
     """The request as the policy has it, with the steps that were taken; the same object if that leaves it alone.
 
     `window` in tokens, None if it is not known.
     """
-    made = steps(request, options, window)
+    made = steps(request, settings, window)
     request = made[-1].after if made else request
-    cap = None if request.capped else options.answer_cap_for(window)
+    cap = None if request.capped else answer_cap_for(settings, window)
     return (request if cap is None else request.bounded(cap)), made
 
 
-def steps(request: Request, options: Options, window: int | None) -> list[ShapedPart]:
+def steps(request: Request, settings: Settings, window: int | None) -> list[ShapedPart]:
     """What the policy makes of a prompt, part by part; nothing where it leaves that alone."""
     made: list[ShapedPart] = []
-    limits = None if window is None else options.limits_for(window)
+    limits = None if window is None else prune_limits(settings, window)
     guide = None if limits is None else limits.guide
-    if guide is not None or options.policy == "local":  # no other has a prompt of its own, or a guide
-        if (guided := _guided(request, options, guide)) is not request:
+    if guide is not None or settings.policy == "local":  # no other has a prompt of its own, or a guide
+        if (guided := _guided(request, guide)) is not request:
             made.append(ShapedPart("guide", request, guided))
-        if (prompted := _prompted(guided, options, window)) is not guided:
+        if (prompted := _prompted(guided, settings, window)) is not guided:
             made.append(ShapedPart("system", guided, prompted))
         request = prompted
     offers = request.body.get("tools") or request.body.get("functions")
-    if offers and (fields := _tools(request, options, window, None if limits is None else limits.tools)):
+    if offers and (fields := _tools(request, settings, window, None if limits is None else limits.tools)):
         made.append(ShapedPart("tools", request, request.changed(**fields)))
     return made
 
@@ -83,18 +85,18 @@ def _unlike(request: Request, other: Request) -> list[Message]:
     return [*told, *({"role": "system", "content": dumps(each).decode()} for each in tools if each)]
 
 
-def _guided(request: Request, options: Options, tokens: int | None) -> Request:
-    messages = guided(request.messages, tokens, options.own_guide)
+def _guided(request: Request, tokens: int | None) -> Request:
+    messages = guided(request.messages, tokens)
     return request if messages is request.messages else request.changed(messages=messages)
 
 
-def _prompted(request: Request, options: Options, window: int | None) -> Request:
-    text = options.own_system_prompt
-    if text is None and not options.shortens_agents:
+def _prompted(request: Request, settings: Settings, window: int | None) -> Request:
+    text = settings.system_prompt
+    if settings.policy != "local" or text == OFF:
         return request
     lead = leading_system(request.messages)
     if text is None and lead and window is not None:
-        text = _of_agent(request, lead, options, window)
+        text = _of_agent(request, lead, settings, window)
     if text is None or not lead:
         # A request without a system prompt gets none: it may be a chore of the client's own.
         return request
@@ -102,7 +104,7 @@ def _prompted(request: Request, options: Options, window: int | None) -> Request
     return request.changed(messages=[system, *request.messages[lead:]])
 
 
-def _of_agent(request: Request, lead: int, options: Options, window: int) -> str | None:
+def _of_agent(request: Request, lead: int, settings: Settings, window: int) -> str | None:
     """A short prompt for a coding agent whose own, with its tools, takes too much of the window; None: it stays."""
     text = "\n\n".join(map(text_of, request.messages[:lead]))
     tools = request.body.get("tools")
@@ -111,16 +113,16 @@ def _of_agent(request: Request, lead: int, options: Options, window: int) -> str
     names = tuple(name for name in map(tool_name, tools) if name)
     if not is_agent(text, names):
         return None
-    return shortened_prompt(text, tuple(filter(options.allows_tool, names)), window)
+    return shortened_prompt(text, tuple(name for name in names if allows_tool(settings, name)), window)
 
 
-def narrowed(request: Request, covered: Sequence[Message], options: Options, window: int) -> dict[str, Any]:
+def narrowed(request: Request, covered: Sequence[Message], settings: Settings, window: int) -> dict[str, Any]:
     """Options in which tools that were not called in a long `covered` history go without words; none if it stays as it is.
 
     Only where the diet does not suffice. `window` in tokens.
     """
     tools, choice = request.body.get("tools"), request.body.get("tool_choice")
-    if options.policy == "standard" or not isinstance(tools, list) or len(dumps(tools)) <= diet_from(window):
+    if settings.policy == "standard" or not isinstance(tools, list) or len(dumps(tools)) <= diet_from(window):
         return {}
     called = [tool_name(call) for message in covered for call in calls_of(message)]
     if len(called) < ENOUGH_CALLS:
@@ -128,6 +130,12 @@ def narrowed(request: Request, covered: Sequence[Message], options: Options, win
     used = {*called, tool_name(choice)} if isinstance(choice, Mapping) else set(called)
     bare = named_only(tools, used)
     return {} if bare is tools else {"tools": bare}
+
+
+def allows_tool(settings: Settings, name: str) -> bool:
+    """Return whether a tool of this name may be offered to the model."""
+    allowed = settings.tools_allowed
+    return not allowed or any(fnmatchcase(name, glob) for glob in allowed)
 
 
 def tool_name(tool: Any) -> str:
@@ -139,7 +147,7 @@ def tool_name(tool: Any) -> str:
     return str(named.get("name") or tool.get("type") or "")
 
 
-def _tools(request: Request, options: Options, window: int | None, tokens: int | None) -> dict[str, Any]:
+def _tools(request: Request, settings: Settings, window: int | None, tokens: int | None) -> dict[str, Any]:
     """What becomes of the tools, which may have so many `tokens`."""
     fields: dict[str, Any] = {}
     body = request.body
@@ -147,15 +155,15 @@ def _tools(request: Request, options: Options, window: int | None, tokens: int |
         tools = body.get(form)
         if not isinstance(tools, list) or not tools:
             continue
-        allowed = [tool for tool in tools if options.allows_tool(tool_name(tool))]
-        slim = _slim(allowed, options, window)
+        allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
+        slim = _slim(allowed, settings, window)
         if tokens is not None:
-            slim = _set(slim, _called(request), options.tools_first, tokens * BYTES_PER_TOKEN)
+            slim = _set(slim, _called(request), settings.tools_first, tokens * BYTES_PER_TOKEN)
         if not allowed:
             fields |= {name: None for name in (form, choice, "parallel_tool_calls") if name in body}
         elif slim is not allowed or len(allowed) < len(tools):
             fields[form] = slim
-        if allowed and not _chosen(body.get(choice), options):
+        if allowed and not _chosen(body.get(choice), settings):
             fields[choice] = "auto"
     return fields
 
@@ -166,17 +174,17 @@ def _called(request: Request) -> frozenset[str]:
     return frozenset(tool_name(call) for message in earlier for call in calls_of(message))
 
 
-def _chosen(choice: Any, options: Options) -> bool:
+def _chosen(choice: Any, settings: Settings) -> bool:
     """Whether the tool that the model is told to call, if it is one, may be called."""
-    return not isinstance(choice, dict) or options.allows_tool(tool_name(choice))
+    return not isinstance(choice, dict) or allows_tool(settings, tool_name(choice))
 
 
-def _slim(tools: Sequence[Any], options: Options, window: int | None) -> Sequence[Any]:
+def _slim(tools: Sequence[Any], settings: Settings, window: int | None) -> Sequence[Any]:
     """Always under `local`, else where the definitions take too much of the window."""
-    if not tools or options.policy == "standard" or (options.policy == "auto" and window is None):
+    if not tools or settings.policy == "standard" or (settings.policy == "auto" and window is None):
         return tools
     raw = dumps(tools)
-    if options.policy == "auto" and window is not None and len(raw) <= diet_from(window):
+    if settings.policy == "auto" and window is not None and len(raw) <= diet_from(window):
         return tools
     if len(raw) > _REMEMBERED:
         return diet(tools)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+from proxy.settings import Settings
+from proxy.settings.settings import CLOSEST_TARGET
 
 _SAFE = 0.97
 """Share of the window that the upper bound of a prompt may fill: a prompt of exactly the window is refused
@@ -93,3 +96,27 @@ class ContextBudget:
         `passing` of the tokens are there for this turn alone.
         """
         return tokens - passing >= self.due or upper > self.limit or (passing > 0 and tokens > self.ceiling)
+
+
+def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget:
+    """Return the budget for a window of so many tokens, of which `fixed` can't be shortened.
+
+    Of a fraction and tokens the lower one counts. A target that is not given in tokens keeps its distance from a trigger
+    that is.
+    """
+    within, target = None, settings.target
+    if settings.trigger_tokens is not None and settings.trigger_tokens < window * settings.trigger:
+        within = max(1, int(settings.trigger_tokens / settings.trigger))
+    if settings.target_tokens is not None:
+        tokens = min(settings.target_tokens, window * settings.target)
+        target = min(tokens / (within or window), settings.trigger * CLOSEST_TARGET)
+    return _budget(window, settings.trigger, target, settings.pause, fixed, within)
+
+
+@lru_cache(maxsize=256)
+def _budget(
+    window: int, trigger: float, target: float, pause: float, fixed: int, within: int | None
+) -> ContextBudget:
+    return ContextBudget(
+        window=window, trigger=trigger, target=target, pause=pause, fixed=fixed, within=within
+    )

@@ -5,22 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Literal
 
-Policy = Literal["auto", "standard", "local"]
-Limit = Literal[
-    "protect_newest",
-    "minimum_gain",
-    "lines",
-    "line_characters",
-    "output_characters",
-    "entries",
-    "result_tokens",
-    "guide",
-    "tools",
-]
-"""What can be set alone, whatever the policy says."""
+from proxy.settings import Limit, Policy, Settings
 
 NOTHING_SET: Mapping[Limit, int] = MappingProxyType({})
 
@@ -92,6 +81,47 @@ _RESULT_SHARE = 1 / 5
 _LAYER_SHARE = 1 / 20
 _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
+_CAP_SHARE = 1 / 4
+"""Fraction of the window that the answer cap of the policy may take."""
+_UNKNOWN = 2**31
+"""Stands for an unknown window: nothing is small for its sake."""
+
+
+def prune_limits(settings: Settings, window: int) -> PruneLimits:
+    """Return what pruning may leave in a window of so many tokens."""
+    return _limits(settings.policy, window, tuple(settings.limits.items()))
+
+
+def answer_cap_for(settings: Settings, window: int | None) -> int | None:
+    """Return the completion tokens of an answer whose client sets no bound; None: no cap. `window` in tokens."""
+    if settings.answer_cap is not None:
+        return settings.answer_cap or None
+    cap = _limits(settings.policy, window or _UNKNOWN, ()).answer_cap
+    return cap if cap is None or window is None else min(cap, max(1, int(window * _CAP_SHARE)))
+
+
+def limit_origins(settings: Settings, model: str, window: int) -> dict[str, str]:
+    """Name where each limit for a model comes from: a setting, a policy, or the window, of which it is a share.
+
+    `settings` are those for all models.
+    """
+    chosen = settings.for_model(model)
+    origins = _policy_origins(chosen.policy, window) | dict.fromkeys(settings.limits, "SPILLWAY_LIMITS")
+    cap = _limits(chosen.policy, window, ()).answer_cap
+    capped = "standard" if cap is None else "local" if answer_cap_for(chosen, window) == cap else "window"
+    if settings.answer_cap is not None:
+        capped = "SPILLWAY_ANSWER_CAP"
+    for glob, model_settings in settings.models.items():
+        if fnmatchcase(model, glob):
+            origins |= dict.fromkeys(model_settings.limits, f"SPILLWAY_MODELS {glob}")
+            if "answer_cap" in model_settings.model_fields_set:
+                capped = f"SPILLWAY_MODELS {glob}"
+    return {**origins, "answer_cap": capped}
+
+
+@lru_cache(maxsize=256)
+def _limits(policy: Policy, window: int, chosen: tuple[tuple[Limit, int], ...]) -> PruneLimits:
+    return limits_for(policy, window, dict(chosen))
 
 
 def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHING_SET) -> PruneLimits:
@@ -116,7 +146,7 @@ def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHIN
     )
 
 
-def origins_for(policy: Policy, window: int) -> dict[str, str]:
+def _policy_origins(policy: Policy, window: int) -> dict[str, str]:
     """Where each figure comes from that the user did not choose: `standard` or `local`, or the `window` that allows no more."""
     limits = _of_policy(policy, window)
     named = "standard" if limits is STANDARD else "local"

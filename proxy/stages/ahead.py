@@ -25,7 +25,7 @@ from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Message, Request
 from proxy.neutral.weight import is_heavy
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.shortening.ahead import growth, history_next, is_due_next, may_be_due
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Expected, Job
@@ -68,7 +68,7 @@ class _Ask:
     rest: Sequence[Message]
     """What comes after its history, and is not compacted."""
     route: Route
-    options: Options
+    settings: Settings
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class AheadCompactor:
         if budget is None or usage is None:
             return
         used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
-        if not (may_be_due(budget, used) and self._may(upstream, job.options) and _is_conversation(job)):
+        if not (may_be_due(budget, used) and self._may(upstream, job.settings) and _is_conversation(job)):
             return
         assert job.said is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
@@ -208,7 +208,7 @@ class AheadCompactor:
             return
         request = job.asked.changed(messages=history)
         plan = _Plan(
-            ask=_Ask(job.exchange.apart(), job.dialect, request, rest, job.route, job.options),
+            ask=_Ask(job.exchange.apart(), job.dialect, request, rest, job.route, job.settings),
             tenant=job.exchange.tenant,
             scope=job.scope,
             expected=Expected(len(links), links[-1]),
@@ -231,10 +231,10 @@ class AheadCompactor:
         while len(plans) > MOST:
             plans.popitem(last=False)
 
-    def _may(self, upstream: Upstream, options: Options) -> bool:
+    def _may(self, upstream: Upstream, settings: Settings) -> bool:
         """Whether work may be done ahead at a backend; by itself only where tokens are not paid."""
-        if options.ahead != "auto":
-            return options.ahead == "on"
+        if settings.ahead != "auto":
+            return settings.ahead == "on"
         backend = upstream.prober.known_backend
         return upstream.name in self._near and (backend is None or backend.kind != "openrouter")
 
@@ -245,9 +245,9 @@ class AheadCompactor:
         try:
             while (plan := place.waiting()) is not None:
                 assert plan.ask is not None  # or it would not be waiting
-                route, options = plan.ask.route, plan.ask.options
-                summariser = (await self._compactor.summary_route(options, route)).upstream
-                if not self._may(summariser, options):
+                route, settings = plan.ask.route, plan.ask.settings
+                summariser = (await self._compactor.summary_route(settings, route)).upstream
+                if not self._may(summariser, settings):
                     place.plans.pop(plan.key)
                     continue
                 upstreams = {place.upstream, summariser}

@@ -14,13 +14,14 @@ from proxy.net.apart import apart
 from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
 from proxy.neutral.weight import HEAVY, is_heavy
-from proxy.options import Options
 from proxy.recall.recalled import NOTHING
+from proxy.settings import Settings
 from proxy.shortening.asking import Summariser, SummaryAsk, at_its_end
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.compaction import Compaction, compact, kind_of
 from proxy.shortening.condensing import least_tail
 from proxy.shortening.ladder.results import cleaned
+from proxy.shortening.strategies import STRATEGIES
 from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
@@ -263,13 +264,13 @@ class Compactor:
             by,
             limit=max(1.0, limit - overhead),
             summarised=summarised,
-            strategy=job.options.shortening,
+            strategy=STRATEGIES[job.settings.strategy],
         )
         return await drive(flow, asked, heavy=heavy)
 
-    async def summary_route(self, options: Options, route: Route) -> Route:
+    async def summary_route(self, settings: Settings, route: Route) -> Route:
         """Who summarises what goes by a route: the same model unless another is configured."""
-        named = options.summary_model if options.shortening.asks else None
+        named = settings.summary_model if STRATEGIES[settings.strategy].asks else None
         return route if named is None else await self._router.route(named)
 
     async def summariser(self, job: Job, budget: ContextBudget, overhead: float) -> Summariser:
@@ -278,7 +279,7 @@ class Compactor:
         A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
         surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
         """
-        route = await self.summary_route(job.options, job.route)
+        route = await self.summary_route(job.settings, job.route)
         same = route.upstream is job.route.upstream and route.model == job.route.model
         window = budget.window
         if not same:
@@ -304,7 +305,7 @@ class Compactor:
 
     def summaries(self, job: Job) -> Summaries:
         """Has one summary written by the model that summarises for this job."""
-        return Summaries(job, partial(self.summary_route, job.options, job.route), self._experience)
+        return Summaries(job, partial(self.summary_route, job.settings, job.route), self._experience)
 
     def checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
         """The rewrite against the client's own messages, so that the next job finds it."""

@@ -73,7 +73,7 @@ class Embedder:
 
     async def near(self, job: Job, query: str, passages: Sequence[str]) -> list[float] | None:
         """How near each passage is to a query; None: words have to do."""
-        model = job.options.recall_model
+        model = job.settings.recall_model
         if model is None or not query or not 0 < len(passages) <= MOST_PASSAGES:
             return None
         if self._resting.get(model, 0.0) > job.journal.clock():

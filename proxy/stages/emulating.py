@@ -12,7 +12,7 @@ from proxy.backends.profile import ModelKey, ModelProfile
 from proxy.emulation import NO_TOOLS, FormCount, Offer, as_text, offer_of
 from proxy.history.turns import RESULT_ROLES
 from proxy.neutral.request import Message, Request
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.stages.job import Job
 from proxy.telemetry.events import Called
 
@@ -20,7 +20,7 @@ _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function
 
 
 def offer_to_emulate(
-    request: Request, profile: ModelProfile, options: Options, *, now: bool, drops_functions: bool = False
+    request: Request, profile: ModelProfile, settings: Settings, *, now: bool, drops_functions: bool = False
 ) -> Offer | None:
     """What a request offers to a model that has no tools of its own; None where nothing is to be emulated.
 
@@ -30,7 +30,7 @@ def offer_to_emulate(
     lacks = now or (profile.tools is not None and not profile.tools.value)
     if not lacks and drops_functions:
         lacks = bool(request.body.get("functions")) and not request.body.get("tools")
-    if not (lacks and options.emulate_tools):
+    if not (lacks and settings.emulate_tools):
         return None
     offer = offer_of(request.body)
     if offer is None and any(

@@ -9,6 +9,7 @@ from proxy.emulation import protocol
 from proxy.errors import ContextOverflow
 from proxy.history.turns import newest_user
 from proxy.recall.recalled import NOTHING
+from proxy.shortening.policy import prune_limits
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
@@ -43,14 +44,14 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
         "rungs": [],
         "messages": job.prompt.messages,
     }
-    if budget is None or not is_managed(job.route, job.options):
+    if budget is None or not is_managed(job.route, job.settings):
         return {**told, **_left_alone(job)}
     told["budget"] = {
         "trigger": budget.brim,
         "target": budget.goal,
         "pause": budget.pause_point,
     }
-    told["limits"] = asdict(job.options.limits_for(budget.zone))
+    told["limits"] = asdict(prune_limits(job.settings, budget.zone))
     return {**told, **(await _rehearsed(job, counting, compactor, recaller))} if job.is_due else told
 
 
@@ -118,7 +119,7 @@ def _recalled(job: Job) -> dict[str, Any] | None:
 
 
 def _left_alone(job: Job) -> dict[str, str]:
-    if is_managed(job.route, job.options):
+    if is_managed(job.route, job.settings):
         return {"note": "The window is not known: the request is forwarded as it is."}
     return {"action": "passed", "note": "The user set managed = false: it passes through untouched."}
 

@@ -18,6 +18,7 @@ from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.request import text_of
 from proxy.neutral.weight import is_heavy
 from proxy.shortening.extract import told_by_code
+from proxy.shortening.policy import prune_limits
 from proxy.shortening.source import form_of
 from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job
@@ -85,7 +86,7 @@ class HandingOver:
             won = sum(self._meter.costs(job.key, new))
             written = sum(self._meter.costs(job.key, [{"role": "assistant", "content": entry["text"]}]))
             window = _UNKNOWN_WINDOW if job.budget is None else job.budget.zone
-            if won > max(job.options.limits_for(window).minimum_gain, written):
+            if won > max(prune_limits(job.settings, window).minimum_gain, written):
                 return None
             since = told_by_code(new, limit=_SHORT)
             return grown(entry["text"], since) if since else entry["text"]

@@ -21,9 +21,9 @@ from proxy.neutral.dialect import Dialect, Writer
 from proxy.neutral.managing import Managed
 from proxy.neutral.piece import Piece
 from proxy.neutral.request import Message, Request
-from proxy.options import Options
 from proxy.recall.recalled import NOTHING, RecalledBlocks
-from proxy.shortening.budget import ContextBudget
+from proxy.settings import Settings
+from proxy.shortening.budget import ContextBudget, budget_for
 from proxy.stages.routing import Route
 from proxy.status import Notice
 from proxy.telemetry.events import Measured
@@ -112,7 +112,7 @@ class Job:
     asked: Request
     """As the client sent it."""
     route: Route
-    options: Options
+    settings: Settings
     profile: ModelProfile
     scope: str
     """Digest of the credential, backend and model: nothing is shared across it."""
@@ -179,7 +179,7 @@ class Job:
         window, estimate = self.profile.window or self.assumed, self.prompt.estimate
         if window is not self._window or estimate is not self._estimate:
             self._window, self._estimate = window, estimate
-            self._budget = None if window is None else self.options.budget(window.value, estimate.fixed)
+            self._budget = None if window is None else budget_for(self.settings, window.value, estimate.fixed)
         return self._budget
 
     @property
@@ -243,7 +243,7 @@ class Job:
     @property
     def may_emulate(self) -> bool:
         """Whether there is anything to emulate, and it is not done yet."""
-        emulates = self.offers_tools and self.options.emulate_tools
+        emulates = self.offers_tools and self.settings.emulate_tools
         return self.prompt.offer is None and bool(emulates or self.prompt.search)
 
     @property

@@ -22,4 +22,4 @@ def narrowing(
     window = job.profile.window
     if checkpoint is None or offer is not None or window is None:
         return {}
-    return narrowed(request, sent[: checkpoint.covered], job.options, window.value)
+    return narrowed(request, sent[: checkpoint.covered], job.settings, window.value)

@@ -12,7 +12,7 @@ from proxy.errors import BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavai
 from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.stages.naming import Addressed, address, address_read
 from proxy.stages.routing import Route, Router, has_path, is_managed
 from proxy.telemetry.events import BackendFailed, FirstByte, Routed, Sent
@@ -94,7 +94,7 @@ async def relay_response(
 
 
 async def left_alone(
-    exchange: Exchange, wire: bytes, router: Router, options: Options
+    exchange: Exchange, wire: bytes, router: Router, settings: Settings
 ) -> tuple[Route, bytes | AsyncIterable[bytes]] | None:
     """Where a chat request goes that the client or the user wants passed through, and its body; None if it is managed.
 
@@ -104,10 +104,10 @@ async def left_alone(
         BadRequest, BodyTooLarge: see `address_read`.
     """
     bypassed = exchange.header(b"x-spillway-bypass") == "1"
-    if not bypassed and options.manages_all and router.manages_all:
+    if not bypassed and settings.manages_all and router.manages_all:
         return None
-    to = await address_read(exchange, router, wire, options.max_body, asks=not bypassed)
-    if not bypassed and is_managed(to.route, options):
+    to = await address_read(exchange, router, wire, settings.max_body, asks=not bypassed)
+    if not bypassed and is_managed(to.route, settings):
         return None
     return to.route, _body(exchange, to)
 

@@ -16,12 +16,13 @@ from proxy.net.apart import apart
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import HEAVY, is_heavy
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.search import with_search
 from proxy.shaping.shape import ShapedPart, shaped, steps
 from proxy.shaping.stabilise import stabilised
 from proxy.shaping.tidy import Tidier, tidied
+from proxy.shortening.budget import budget_for
 from proxy.shortening.continuation import asked_to_go_on
 from proxy.stages.backend_options import with_backend_options
 from proxy.stages.counting import Counting
@@ -58,13 +59,19 @@ class Preparer:
     """Prepares jobs."""
 
     def __init__(
-        self, *, counting: Counting, store: Checkpoints, recaller: Recaller, keeper: Keeper, options: Options
+        self,
+        *,
+        counting: Counting,
+        store: Checkpoints,
+        recaller: Recaller,
+        keeper: Keeper,
+        settings: Settings,
     ) -> None:
         self._counting = counting
         self._keeper = keeper
         self._recaller = recaller
         self._store = store
-        self._options = options
+        self._settings = settings
         self._tidier = Tidier(_REMEMBERED)
         self._chains = Chains(_REMEMBERED)
 
@@ -79,9 +86,9 @@ class Preparer:
         expected: Expected | None = None,
     ) -> Job:
         """Everything up to the decision what to do; of a request that is `expected`, before a client makes it."""
-        options = self._options.for_model(route.model)
+        settings = self._settings.for_model(route.model)
         asked = await with_backend_options(asked, route)
-        if options.stabilise:
+        if settings.stabilise:
             backend = route.upstream.prober.known_backend
             asked, stripped = stabilised(asked, takes_marks=backend is None or backend.takes_marks)
             if stripped:
@@ -92,7 +99,7 @@ class Preparer:
             dialect=dialect,
             asked=asked,
             route=route,
-            options=options,
+            settings=settings,
             profile=await route.profile(asked.body),
             expected=expected,
             is_task=bool((exchange.header(b"x-task") or "").strip()),
@@ -112,7 +119,9 @@ class Preparer:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
             less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & asked.body.keys())
             # What the policy makes of the rest hangs on the tools.
-            made = steps(asked, job.options, None if job.profile.window is None else job.profile.window.value)
+            made = steps(
+                asked, job.settings, None if job.profile.window is None else job.profile.window.value
+            )
             front = made[-1].after if made else asked
             job.asked = asked.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job, emulate=False)
@@ -201,7 +210,7 @@ class Preparer:
             shorter = await self._find(job, links[: found.covered - 1])
             body = {**request.body, "messages": [*system, *_rewritten(shown, shorter)]}
             estimate = await self._counting.measure(job.route, job.profile, body)
-            budget = job.options.budget(window.value, estimate.fixed)
+            budget = budget_for(job.settings, window.value, estimate.fixed)
             if budget.needs_compaction(estimate.tokens, estimate.upper):
                 break
             found = shorter
@@ -218,17 +227,17 @@ class Preparer:
         heavy = not small and is_heavy(
             [job.asked.body.get(form) for form in ("tools", "functions")], HEAVY_TOOLS
         )
-        asked, options = job.asked, job.options
+        asked, settings = job.asked, job.settings
         if heavy:
-            request, made = await apart(heavy, shaped, asked, options, window)
+            request, made = await apart(heavy, shaped, asked, settings, window)
         else:
-            request, made = shaped(asked, options, window)
+            request, made = shaped(asked, settings, window)
         search = ""
-        if options.recall == "tool" and not job.is_task:
+        if settings.recall == "tool" and not job.is_task:
             request, search = with_search(request, profile, alone=not emulate)
         backend = job.known_backend
         drops = backend is not None and backend.drops_functions
-        offer = offer_to_emulate(request, profile, options, now=emulate, drops_functions=drops)
+        offer = offer_to_emulate(request, profile, settings, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
         own = rules if offer is None else RepairRules()

@@ -9,7 +9,7 @@ from proxy.errors import BadRequest
 from proxy.exchange import Exchange
 from proxy.net.apart import apart
 from proxy.neutral.request import Message, Request
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.wire.jsontext import holds_more, may_hold_more
 
 LARGE = 512 * 1024
@@ -25,7 +25,7 @@ _LEAST_PART = 3
 
 
 async def read(
-    exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], options: Options
+    exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], settings: Settings
 ) -> Request:
     """The request in the body of an exchange. `reads`: out of the body decoded, and as it came.
 
@@ -34,7 +34,7 @@ async def read(
         BodyTooLarge: it is larger than is taken when it is decoded.
         Overloaded: too much is held already.
     """
-    body = await exchange.decoded(wire, options.max_body)
+    body = await exchange.decoded(wire, settings.max_body)
     return await apart(True, _read, body, wire, reads) if _is_much(body) else reads(body, wire)
 
 
@@ -50,28 +50,28 @@ def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) ->
     return reads(body, wire)
 
 
-def check_bounds(request: Request, options: Options) -> None:
+def check_bounds(request: Request, settings: Settings) -> None:
     """See that a request has no more messages and parts than are taken.
 
     Raises:
         BadRequest: it has.
     """
     size = len(request.raw) if request.raw is not None else None
-    if size is not None and size < _LEAST_PART * min(options.max_messages, options.max_parts):
+    if size is not None and size < _LEAST_PART * min(settings.max_messages, settings.max_parts):
         return
     messages = request.messages
-    if len(messages) > options.max_messages:
+    if len(messages) > settings.max_messages:
         raise BadRequest(
-            f"The request has {len(messages)} messages; at most {options.max_messages} are taken "
+            f"The request has {len(messages)} messages; at most {settings.max_messages} are taken "
             "(SPILLWAY_MAX_MESSAGES). Leave out the oldest ones.",
             param="messages",
             code="array_above_max_length",
         )
     parts = _parts(messages) + sum(_length(request.body.get(form)) for form in ("tools", "functions"))
-    if parts > options.max_parts:
+    if parts > settings.max_parts:
         raise BadRequest(
             f"The request has {parts} parts, counting parts of contents, tool calls and tools; at most "
-            f"{options.max_parts} are taken (SPILLWAY_MAX_PARTS). Join texts, or leave out the oldest messages.",
+            f"{settings.max_parts} are taken (SPILLWAY_MAX_PARTS). Join texts, or leave out the oldest messages.",
             param="messages",
             code="array_above_max_length",
         )

@@ -83,7 +83,7 @@ class Recaller:
         `reserve` are tokens that will come on top of the prompt. Where not to `keep` it, no other request is bound to it.
         """
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
-        if job.budget is None or checkpoint is None or not job.options.recalls:
+        if job.budget is None or checkpoint is None or job.settings.recall == "off":
             return
         if job.undisturbed or job.hands_over:
             return
@@ -168,7 +168,7 @@ class Recaller:
         self, job: Job, budget: ContextBudget, turn: _Place, earlier: Mapping[int, Block], reserve: int
     ) -> Block | None:
         """Choose for the newest turn, and put it into the prompt; None: it needs nothing, or there is no room."""
-        wanted = budget.zone * job.options.recall_share - _MARKS
+        wanted = budget.zone * job.settings.recall_share - _MARKS
         room = room_left(job, budget) - _MARKS
         found = await self._found(job, turn.sent, wanted)
         best = within(found[:1], room)
@@ -219,7 +219,7 @@ class Recaller:
         many = sum([len(each.spans) for each in said]) > _MANY
         heavy = many or is_heavy(prompt.sent)
         near = None
-        if job.options.recall_model is not None:
+        if job.settings.recall_model is not None:
             texts = await apart(heavy, _texts, prompt.sent, said)
             near = await self._embedder.near(job, words, texts)
         ranked = partial(rank, said, query, near)

@@ -11,6 +11,7 @@ from proxy.neutral.request import Message
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.condensing import head_end
 from proxy.shortening.ladder import Reduction
+from proxy.shortening.policy import prune_limits
 from proxy.stages.job import Job, Prompt
 from proxy.tokens.meter import Meter
 
@@ -27,7 +28,7 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
     history = job.prompt.history
     costs = cost(history)
     overhead = max(0.0, of_history(job.prompt) - sum(costs))
-    limits = job.options.limits_for(budget.zone)
+    limits = prune_limits(job.settings, budget.zone)
     room = max(1.0, goal - overhead)
     limits = replace(
         limits,
@@ -43,7 +44,7 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
         enough=max(1.0, goal + budget.enough - budget.goal - overhead),
         whole=budget.zone * UNREAD,
         roomy=max(1.0, budget.pause_point - overhead),
-        recallable=room if job.options.recalls and not job.undisturbed else math.inf,
+        recallable=room if job.settings.recall != "off" and not job.undisturbed else math.inf,
         limits=limits,
         cost=cost,
     )

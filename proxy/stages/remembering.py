@@ -14,7 +14,7 @@ from proxy.net.apart import apart
 from proxy.neutral.remembering import Alone, Fetch, Keep, Keeping, Unseal
 from proxy.neutral.request import Request
 from proxy.neutral.weight import is_heavy
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.stages.reading import check_bounds, read
 from proxy.stages.sealing import Sealer
 from proxy.store.documents import Documents
@@ -45,7 +45,7 @@ class Memory:
         self._limit = limit
 
     async def read(
-        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], options: Options
+        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], settings: Settings
     ) -> Request:
         """The request in a body, with what it names that is kept elsewhere. `reads`: see `proxy.stages.reading`.
 
@@ -54,10 +54,10 @@ class Memory:
             BodyTooLarge, Overloaded: it is more than is taken.
             StoreUnavailable: it can't be looked up now.
         """
-        request = await read(exchange, wire, reads, options)
+        request = await read(exchange, wire, reads, settings)
         if request.reading is not None:
             request = await self.ask(exchange.tenant, request.reading())
-        check_bounds(request, options)
+        check_bounds(request, settings)
         return request
 
     async def ask(self, owner: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:

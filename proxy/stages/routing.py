@@ -18,7 +18,8 @@ from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.errors import BadRequest
 from proxy.net.upstream import Upstream
 from proxy.neutral.request import Request
-from proxy.options import Options
+from proxy.settings import Settings
+from proxy.settings.settings import OFF
 
 _log = logging.getLogger("spillway")
 
@@ -77,10 +78,12 @@ _TELLING: tuple[Callable[[Route], bool], ...] = (
 """What tells of several models the one that is meant, if it holds of no other; what is surest comes first."""
 
 
-def is_managed(route: Route, options: Options) -> bool:
+def is_managed(route: Route, settings: Settings) -> bool:
     """Whether requests on this route are managed: what the user said of the model, else of the backend."""
-    chosen = options.for_model(route.model).managed
-    return route.upstream.managed if chosen is None else chosen
+    managed = route.upstream.managed
+    for overrides in settings.matching(route.model):
+        managed = managed if overrides.managed is None else overrides.managed
+    return managed
 
 
 async def has_path(upstream: Upstream, path: str) -> bool:
@@ -101,8 +104,6 @@ def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list
     return warnings
 
 
-OFF = "off"
-"""Instead of the model that answers requests which name none: nobody does."""
 _STRICT = "The request names no `model`, and SPILLWAY_DEFAULT_MODEL=off has none answer then: name one (GET /v1/models shows them)."
 _SEVERAL = (
     "The request names no `model`, and there are several here: name one (GET /v1/models shows them), load only one, or have "

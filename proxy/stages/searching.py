@@ -110,4 +110,4 @@ class Searcher:
 
 def _most(job: Job) -> float:
     """Tokens that all searches of an answer may bring: as many as a block."""
-    return 0.0 if job.budget is None else job.budget.zone * job.options.recall_share
+    return 0.0 if job.budget is None else job.budget.zone * job.settings.recall_share

@@ -9,7 +9,7 @@ from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.shaping.shape import ShapedPart
 from proxy.shortening.ladder.cap import within_limits
-from proxy.shortening.policy import ResultLimits
+from proxy.shortening.policy import ResultLimits, prune_limits
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.telemetry.events import Shaped
@@ -18,7 +18,7 @@ from proxy.telemetry.events import Shaped
 def limits_from_the_first(job: Job) -> ResultLimits | None:
     """The limits of results, where they hold from the first request on."""
     window = job.profile.window
-    limits = None if window is None else job.options.limits_for(window.value)
+    limits = None if window is None else prune_limits(job.settings, window.value)
     return limits.results if limits is not None and limits.from_the_first else None
 
 

@@ -23,6 +23,7 @@ from proxy.net.responses import retry_after
 from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
 from proxy.shortening.loops import LoopWatch
+from proxy.shortening.strategies import STRATEGIES
 from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
@@ -147,7 +148,7 @@ class Summaries:
             NotWritten: the backend was lost, and it is done ahead of time.
         """
         job = self._job
-        if job.unsummarised >= IN_VAIN or not job.options.shortening.asks:
+        if job.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
             return ""
         again, route, self._tokens = job.unsummarised > 0, await self._route(), 0
         if again and not self._experience.second_serves(route):
@@ -170,7 +171,7 @@ class Summaries:
     async def _in_time(self, route: Route, ask: SummaryAsk) -> SummaryReply | None:
         """What came; None if the model is not to be asked again."""
         if self._until is None:
-            self._until = asyncio.get_running_loop().time() + self._job.options.summary_timeout
+            self._until = asyncio.get_running_loop().time() + self._job.settings.summary_timeout
         try:
             async with asyncio.timeout_at(self._until):
                 while (came := await self._asked(route, ask)) is not None:
@@ -179,7 +180,7 @@ class Summaries:
                     await asyncio.sleep(came)
         except TimeoutError:
             self._job.journal.tell(BackendFailed(TimeoutError.__name__))
-            _log.warning("summary by %s given up after %g s", route.model, self._job.options.summary_timeout)
+            _log.warning("summary by %s given up after %g s", route.model, self._job.settings.summary_timeout)
         return None
 
     async def _asked(self, route: Route, ask: SummaryAsk) -> SummaryReply | float | None:
@@ -247,7 +248,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
                 [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
                 append=ask.append,
                 max_tokens=ask.max_tokens,
-                ask_usage=job.asked.compaction is not None and job.options.ask_usage,
+                ask_usage=job.asked.compaction is not None and job.settings.ask_usage,
             )
         ),
         ahead=job.expected is not None,

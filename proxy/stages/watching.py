@@ -29,7 +29,7 @@ def watch_of(
         resumable=budget is not None and job.resumable,
         unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
         search=job.prompt.search,
-        vain_resumes=job.options.vain_resumes,
+        vain_resumes=job.settings.vain_resumes,
         ceiling=room_of(job).ceiling,
     )
 
@@ -39,5 +39,5 @@ def room_of(job: Job) -> Room:
     budget = job.budget
     if budget is None:
         return Room(0, 0, 0, assumed=True)
-    ceiling = int(job.options.answer_windows * budget.window)
+    ceiling = int(job.settings.answer_windows * budget.window)
     return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)

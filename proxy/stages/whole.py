@@ -273,7 +273,7 @@ def _counted(job: Job, piece: Piece, driver: StreamDriver) -> dict[str, Any]:
 
 def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
     try:
-        return plain_body(response, raw, job.options.max_answer)
+        return plain_body(response, raw, job.settings.max_answer)
     except Undecodable as error:
         wrong = UpstreamInvalid(f"The backend's answer can't be decompressed: {error}.")
         job.journal.tell(failure(wrong))

@@ -12,7 +12,7 @@ import pytest
 from proxy.cli import main
 from proxy.commands.check.judging import judged
 from proxy.commands.check.seen import Around, SeenBackend
-from proxy.settings import load_settings
+from proxy.config import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel
 from tests.fakes.server import BackgroundServer
 from tests.proxying import running_proxy

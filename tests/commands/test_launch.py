@@ -18,7 +18,7 @@ import pytest
 from proxy.cli import main
 from proxy.commands.launch.choosing import choose_model
 from proxy.commands.launch.programs import PROGRAMS
-from proxy.settings import environment
+from proxy.config import environment
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, VllmFake
 from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.settings import environment
+from proxy.config import environment
 from tests.fakes import FakeModel, Gate, LlamaCppFake, Reply, scripted
 from tests.proxying import Proxy, running_proxy
 from tests.stages.test_recalling import WINDOW, brain, long_chat

@@ -9,8 +9,7 @@ import pytest
 
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
-from proxy.options import Options
-from proxy.settings import BackendSetting
+from proxy.settings import BackendSetting, Settings
 from proxy.stages.reading import read
 from tests.fakes import GenericFake, LlamaCppFake, scripted
 from tests.proxying import running_proxy
@@ -88,6 +87,6 @@ async def test_many_values_are_not_read_on_the_loop() -> None:
     few = b'{"model":"m","input":"%b"}' % (b"x" * 100_000)
     many = b'{"model":"m","input":[%b]}' % b",".join([b'{"role":"user","content":"x"}'] * 2000)
     for body in (few, many):
-        await read(exchange, body, reads, Options())
+        await read(exchange, body, reads, Settings())
     assert threads[0] is threading.current_thread()
     assert threads[1] is not threads[0]

@@ -84,13 +84,13 @@ def text(messages: Any) -> str:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_guide_is_found_as_each_program_pastes_it_and_nothing_else_is_touched(form: Any) -> None:
     given_messages = form(GUIDE)
-    short = guided(given_messages, 300, None)
+    short = guided(given_messages, 300)
     assert len(text(short)) < len(text(given_messages)) - len(GUIDE) + 1300
     # Around it not a letter is another one.
-    own = guided(given_messages, None, "OWN")
-    assert text(own) == text(form("OWN"))
-    for told in (*RULES, "`make test`", "make serve PORT=9", "# Project guide", "## Rules"):
-        assert told in text(short)
+    (guide,) = guides_in(text(short))
+    assert text(short)[: guide.begins] + GUIDE + text(short)[guide.ends :] == text(given_messages)
+    for line in (*RULES, "`make test`", "make serve PORT=9", "# Project guide", "## Rules"):
+        assert line in text(short)
     assert re.search(r"\[\d+ of \d+ lines of this guide are left out here\. Read \S+ where", text(short))
 
 
@@ -98,7 +98,7 @@ def test_a_guide_is_found_as_each_program_pastes_it_and_nothing_else_is_touched(
 @pytest.mark.parametrize("tokens", [None, 10_000])
 def test_a_guide_that_has_room_stays(form: Any, tokens: int | None) -> None:
     messages = form(GUIDE)
-    assert guided(messages, tokens, None) is messages
+    assert guided(messages, tokens) is messages
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -111,8 +111,8 @@ def test_a_guide_that_has_room_stays(form: Any, tokens: int | None) -> None:
 )
 def test_a_guide_within_bounds_stays_within_them(form: Any, lines: list[str], tokens: int) -> None:
     messages = form("\n".join(lines))
-    once = guided(messages, tokens, None)
-    assert guided(once, tokens, None) == once
+    once = guided(messages, tokens)
+    assert guided(once, tokens) == once
     (guide,) = [text(once)[each.begins : each.ends] for each in guides_in(text(once))] or [""]
     assert len(guide.encode()) <= max(tokens * 4, 600)
 
@@ -120,28 +120,24 @@ def test_a_guide_within_bounds_stays_within_them(form: Any, lines: list[str], to
 def test_several_guides_share_the_room() -> None:
     small = "Use tabs."
     both = f"Instructions from: /a/AGENTS.md\n{GUIDE}\nInstructions from: /b/AGENTS.md\n{small}"
-    short = text(guided([system(both)], 300, None))
+    short = text(guided([system(both)], 300))
     assert small in short
     assert [guide.path for guide in guides_in(short)] == ["/a/AGENTS.md", "/b/AGENTS.md"]
     assert len(short) < 1400
-    own = text(guided([system(both)], 300, "OWN"))
-    assert own.count("OWN") == 1
-    assert GUIDE[:20] not in own
-    assert small not in own
 
 
 @pytest.mark.parametrize("opening", ["Instructions from: /a/AGENTS.md", "Contents of /a/CLAUDE.md:"])
 def test_the_users_own_words_are_no_guide(opening: str) -> None:
     said = f"Look at this.\n{opening}\n\n{GUIDE}"
     messages = [system("You are an agent."), user(said)]
-    assert guided(messages, 100, None) is messages
+    assert guided(messages, 100) is messages
     reminded = [user(f"<system-reminder>\nNothing.\n</system-reminder>\n{opening}\n\n{GUIDE}")]
-    assert guided(reminded, 100, None) is reminded
+    assert guided(reminded, 100) is reminded
 
 
 def test_what_comes_after_the_first_answer_is_no_guide() -> None:
     messages = [user("hi"), assistant("Hello."), *claude(GUIDE)[1:]]
-    assert guided(messages, 100, None) is messages
+    assert guided(messages, 100) is messages
 
 
 @pytest.mark.parametrize(
@@ -151,7 +147,7 @@ def test_it_takes_no_longer_than_the_text_is_long(piece: str) -> None:
     def once(times: int) -> float:
         messages = [system("Instructions from: a\n" + piece * times)]
         begun = process_time()
-        guided(messages, 100, None)
+        guided(messages, 100)
         return process_time() - begun
 
     def seconds(times: int) -> float:

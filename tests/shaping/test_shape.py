@@ -6,7 +6,7 @@ import pytest
 
 from proxy.dialects.chat.request import read, written
 from proxy.neutral.request import Request
-from proxy.options import Options
+from proxy.settings import Settings
 from proxy.shaping.shape import shaped, tool_name
 from proxy.wire.jsontext import dumps, loads
 from tests.histories import user
@@ -22,8 +22,8 @@ def request(**fields: Any) -> Request:
     return read(dumps({"model": "m", "messages": [user("a")], **fields}))
 
 
-def shape(asked: Request, options: Options, window: int | None) -> Request:
-    return shaped(asked, options, window)[0]
+def shape(asked: Request, settings: Settings, window: int | None) -> Request:
+    return shaped(asked, settings, window)[0]
 
 
 def sent(made: Request) -> dict[str, Any]:
@@ -34,10 +34,10 @@ def sent(made: Request) -> dict[str, Any]:
 
 def test_what_the_policy_leaves_alone_is_the_same_request() -> None:
     asked = request(tools=[tool("read")], tool_choice="required")
-    assert shape(asked, Options(), 8192) is asked
-    assert shape(asked, Options(), None) is asked
-    assert shape(asked, Options(policy="standard"), 100) is asked
-    assert shape(asked, Options(policy="local", answer_cap=0), 8192) is asked
+    assert shape(asked, Settings(), 8192) is asked
+    assert shape(asked, Settings(), None) is asked
+    assert shape(asked, Settings(policy="standard"), 100) is asked
+    assert shape(asked, Settings(policy="local", answer_cap=0), 8192) is asked
 
 
 # -- tools
@@ -59,25 +59,25 @@ def test_a_tool_goes_by_the_name_that_it_is_called_by(given: Any, name: str) -> 
 
 def test_only_tools_that_are_allowed_are_offered() -> None:
     asked = request(tools=[tool("read"), tool("write"), tool("run")])
-    made = shape(asked, Options(tools_allowed=("r*",)), 8192)
+    made = shape(asked, Settings(tools_allowed=("r*",)), 8192)
     assert [tool_name(each) for each in sent(made)["tools"]] == ["read", "run"]
 
 
 def test_without_any_tool_left_nothing_is_said_of_tools() -> None:
     asked = request(tools=[tool("write")], tool_choice="auto", parallel_tool_calls=True, x=1)
-    assert set(sent(shape(asked, Options(tools_allowed=("read",)), 8192))) == {"model", "messages", "x"}
+    assert set(sent(shape(asked, Settings(tools_allowed=("read",)), 8192))) == {"model", "messages", "x"}
 
 
 @pytest.mark.parametrize(
     ("tools", "choice"), [("tools", "tool_choice"), ("functions", "function_call")], ids=["new", "old"]
 )
 def test_a_tool_that_is_not_offered_is_not_demanded(tools: str, choice: str) -> None:
-    options = Options(tools_allowed=("read",))
+    settings = Settings(tools_allowed=("read",))
     offered = [{"name": "read"}, {"name": "write"}]
     assert (
-        sent(shape(request(**{tools: offered, choice: {"name": "write"}}), options, 8192))[choice] == "auto"
+        sent(shape(request(**{tools: offered, choice: {"name": "write"}}), settings, 8192))[choice] == "auto"
     )
-    kept = sent(shape(request(**{tools: offered, choice: {"name": "read"}}), options, 8192))
+    kept = sent(shape(request(**{tools: offered, choice: {"name": "read"}}), settings, 8192))
     assert kept[choice] == {"name": "read"}
 
 
@@ -85,23 +85,23 @@ def test_a_tool_that_is_not_offered_is_not_demanded(tools: str, choice: str) -> 
 def test_tools_are_described_in_a_sentence_under_local_or_where_they_fill_the_window(copies: int) -> None:
     tools = [tool(f"read{number}", LONG) for number in range(copies)]
     asked = request(tools=tools)
-    for options, window in (
-        (Options(policy="local", answer_cap=0, limits={"tools": 10**6}), 10**7),
-        (Options(), 512),
+    for settings, window in (
+        (Settings(policy="local", answer_cap=0, limits={"tools": 10**6}), 10**7),
+        (Settings(), 512),
     ):
-        made = sent(shape(asked, options, window))["tools"]
+        made = sent(shape(asked, settings, window))["tools"]
         assert {each["function"]["description"] for each in made} == {"Reads a file."}
         assert [tool_name(each) for each in made] == [tool_name(each) for each in tools]
-    assert shape(asked, Options(), 10**7) is asked
+    assert shape(asked, Settings(), 10**7) is asked
 
 
 # -- the answer
 
 
 def test_an_answer_without_a_bound_is_capped() -> None:
-    options = Options(answer_cap=700)
-    assert sent(shape(request(), options, None))["max_tokens"] == 700
-    newer = sent(shape(request(max_completion_tokens=None), options, None))
+    settings = Settings(answer_cap=700)
+    assert sent(shape(request(), settings, None))["max_tokens"] == 700
+    newer = sent(shape(request(max_completion_tokens=None), settings, None))
     assert newer["max_completion_tokens"] == 700
     assert "max_tokens" not in newer
 
@@ -109,20 +109,20 @@ def test_an_answer_without_a_bound_is_capped() -> None:
 @pytest.mark.parametrize("bound", [{"max_tokens": 9}, {"max_completion_tokens": 9}, {"n_predict": 9}])
 def test_a_bound_of_the_client_stands(bound: dict[str, int]) -> None:
     asked = request(**bound)
-    assert shape(asked, Options(answer_cap=700), None) is asked
+    assert shape(asked, Settings(answer_cap=700), None) is asked
 
 
 def test_no_bound_in_a_servers_own_words_is_none() -> None:
-    assert sent(shape(request(n_predict=-1), Options(answer_cap=700), None))["max_tokens"] == 700
+    assert sent(shape(request(n_predict=-1), Settings(answer_cap=700), None))["max_tokens"] == 700
 
 
 # -- the system prompt
 
 
 def test_the_system_prompt_is_replaced_under_local_where_there_is_one() -> None:
-    options = Options(policy="local", answer_cap=0, system_prompt="Be brief.")
+    settings = Settings(policy="local", answer_cap=0, system_prompt="Be brief.")
     first, second = ({"role": "system", "content": text} for text in ("Long.", "Longer."))
-    made = shape(request(messages=[first, second, user("a")]), options, 8192)
+    made = shape(request(messages=[first, second, user("a")]), settings, 8192)
     assert sent(made)["messages"] == [{"role": "system", "content": "Be brief."}, user("a")]
     chore = request()
-    assert shape(chore, options, 8192) is chore
+    assert shape(chore, settings, 8192) is chore

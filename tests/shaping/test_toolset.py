@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.options import TOOLS_FIRST
+from proxy.settings.settings import TOOLS_FIRST
 from proxy.shaping.toolset import tool_set
 from proxy.wire.jsontext import dumps
 from tests.agent_prompts import TOOLS

@@ -5,15 +5,14 @@ from typing import get_args
 
 import pytest
 
+from proxy.settings import Limit, Policy, Settings
 from proxy.shortening.policy import (
     LOCAL,
     SMALL_WINDOW,
     STANDARD,
-    Limit,
-    Policy,
     PruneLimits,
+    limit_origins,
     limits_for,
-    origins_for,
 )
 
 
@@ -79,6 +78,6 @@ def test_each_limit_can_be_set_alone_and_holds_as_it_is(policy: Policy, name: Li
     ],
 )
 def test_where_a_figure_comes_from_is_told(policy: Policy, window: int, tokens: str, lines: str) -> None:
-    origins = origins_for(policy, window)
-    assert set(origins) == set(NAMES)
+    origins = limit_origins(Settings(policy=policy), "m", window)
+    assert set(origins) == {*NAMES, "answer_cap"}
     assert (origins["protect_newest"], origins["lines"]) == (tokens, lines)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Scope
 from typing_extensions import override
 
 from proxy.app import create_app
-from proxy.settings import BackendSetting, ModelSetting, Settings
+from proxy.settings import BackendSetting, ModelOverrides, Settings
 from tests.histories import assistant, call, tool, user
 from tests.watchdog import Watchdog, slowness
 
@@ -71,7 +71,7 @@ async def proxy(backend: Backend) -> AsyncIterator[ASGIApp]:
     """The real application, called in this process, so that its CPU time is all there is."""
     chosen: dict[str, Any] = {
         "store": "memory://",
-        "models": {"m": ModelSetting(window=WINDOW)},
+        "models": {"m": ModelOverrides(window=WINDOW)},
         "backends": (BackendSetting(name="b", url="http://127.0.0.1:9"),),
     }
     app = create_app(Settings(**chosen), transport=backend)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.neutral.request import text_of
-from proxy.settings import ModelSetting
+from proxy.settings import ModelOverrides
 from proxy.wire.jsontext import dumps
 from tests.agent_prompts import ENVIRONMENT, PROMPT, TOOLS
 from tests.agent_prompts import RULES as RULES_OF_AGENT
@@ -66,23 +65,12 @@ def test_a_guide_is_brought_within_bounds_and_stays_so_while_the_conversation_gr
 
 
 @pytest.mark.parametrize("policy", ["standard", "auto"])
-def test_without_the_switch_a_guide_is_as_it_is_sent(policy: str, tmp_path: Path) -> None:
-    own = tmp_path / "own.md"
-    own.write_text("OWN")
+def test_without_the_switch_a_guide_is_as_it_is_sent(policy: str) -> None:
     body = {"model": "m", "messages": opencode(GUIDE), "max_tokens": 20}
-    with staged(policy=policy, guide_file=own) as (fake, proxy):
+    with staged(policy=policy) as (fake, proxy):
         answer = proxy.chat(body)
         assert "x-spillway-shaped" not in answer.headers
         assert fake.chats()[-1].json == body
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_version_of_the_users_own_stands_for_a_guide(form: Any, tmp_path: Path) -> None:
-    own = tmp_path / "AGENTS.local.md"
-    own.write_text("Run `make test`. Touch nothing else.\n")
-    with staged(models={"m": ModelSetting(guide_file=own)}) as (fake, proxy):
-        ask(proxy, form(GUIDE))
-        assert text(fake.chats()[-1].json["messages"]) == text(form("Run `make test`. Touch nothing else."))
 
 
 def test_a_limit_for_guides_holds_whatever_the_policy() -> None:
@@ -155,7 +143,7 @@ def test_rules_environment_names_and_guides_are_kept_word_for_word() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "window"),
-    [({"policy": "standard"}, WINDOW), ({"agent_prompt": False}, WINDOW), ({}, 64_000)],
+    [({"policy": "standard"}, WINDOW), ({"system_prompt": "off"}, WINDOW), ({}, 64_000)],
 )
 def test_where_the_prompt_stays_as_it_is_sent(settings: dict[str, Any], window: int) -> None:
     with staged(window, **settings) as (fake, proxy):
@@ -176,10 +164,8 @@ def test_a_prompt_that_is_no_coding_agents_stays() -> None:
             assert fake.chats()[-1].json["messages"] == messages
 
 
-def test_a_prompt_of_the_users_own_comes_first(tmp_path: Path) -> None:
-    own = tmp_path / "prompt.txt"
-    own.write_text("Be brief.")
-    with staged(system_prompt_file=own) as (fake, proxy):
+def test_a_prompt_of_the_users_own_comes_first() -> None:
+    with staged(system_prompt="Be brief.") as (fake, proxy):
         ask(proxy, AGENT, tools=TOOLS)
         assert fake.chats()[-1].json["messages"][0] == {"role": "system", "content": "Be brief."}
 
@@ -300,23 +286,11 @@ def test_what_stands_in_front_is_shown_with_where_it_comes_from() -> None:
             {"limits": {"guide": 70}},
             ("within 70 tokens", 70, "SPILLWAY_MODELS m"),
         ),
-        ({"policy": "standard", "guide_file": OWN}, {}, ("as sent", None, "standard")),
-        (
-            {"policy": "local", "guide_file": OWN, "limits": {"guide": 300}},
-            {},
-            ("replaced", None, "SPILLWAY_GUIDE_FILE"),
-        ),
-        ({"policy": "local"}, {"guide_file": OWN}, ("replaced", None, "SPILLWAY_MODELS m")),
     ],
 )
 def test_what_becomes_of_guides_is_shown_as_it_is(
-    settings: dict[str, Any], model: dict[str, Any], told: tuple[str, int | None, str], tmp_path: Path
+    settings: dict[str, Any], model: dict[str, Any], told: tuple[str, int | None, str]
 ) -> None:
-    own = tmp_path / "own.md"
-    own.write_text("OWN")
-    settings, model = (
-        {**each, **({"guide_file": own} if OWN in each.values() else {})} for each in (settings, model)
-    )
-    with staged(**settings, models={"m": ModelSetting(**model)}) as (_, proxy):
+    with staged(**settings, models={"m": ModelOverrides(**model)}) as (_, proxy):
         shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
     assert (shown["guide_file"], shown["guide"], shown["limits_from"]["guide"]) == told

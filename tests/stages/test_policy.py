@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from proxy.config import load_settings
 from proxy.errors import SettingError
-from proxy.settings import ModelSetting, Settings, load_settings
-from proxy.settings.choosing import options_of
+from proxy.settings import ModelOverrides, Settings
 from proxy.wire.jsontext import dumps
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, qa, summariser, walk
 from tests.fakes.tokens import FakeTokenizer
@@ -131,8 +131,8 @@ def test_only_tools_on_the_list_are_offered() -> None:
         ({"policy": "local", "answer_cap": 0}, 8192, None),
         ({"policy": "local", "answer_cap": 300}, 8192, 300),
         ({"answer_cap": 300}, 8192, 300),
-        ({"models": {"m": ModelSetting(policy="local")}}, 8192, 1000),
-        ({"policy": "local", "models": {"m": ModelSetting(answer_cap=200)}}, 8192, 200),
+        ({"models": {"m": ModelOverrides(policy="local")}}, 8192, 1000),
+        ({"policy": "local", "models": {"m": ModelOverrides(answer_cap=200)}}, 8192, 200),
     ],
 )
 def test_the_answer_is_capped_by_setting_then_by_policy(
@@ -160,12 +160,10 @@ def test_a_capped_answer_ends_for_its_length(stream: bool) -> None:
 
 
 @pytest.mark.parametrize(("policy", "replaced"), [("auto", False), ("local", True)])
-def test_the_system_prompt_is_replaced_under_local(tmp_path: Path, policy: str, replaced: bool) -> None:
-    file = tmp_path / "short.txt"
-    file.write_text("Be brief.\n")
+def test_the_system_prompt_is_replaced_under_local(policy: str, replaced: bool) -> None:
     with (
         LlamaCppFake([FakeModel("m", 4096)], walk(last=2)) as fake,
-        running_proxy(fake, policy=policy, system_prompt_file=file) as proxy,
+        running_proxy(fake, policy=policy, system_prompt="Be brief.") as proxy,
     ):
         proxy.chat({"model": "m", "messages": HELLO})
         proxy.chat({"model": "m", "messages": HELLO[1:]})
@@ -175,25 +173,15 @@ def test_the_system_prompt_is_replaced_under_local(tmp_path: Path, policy: str, 
         assert effective(proxy)["system_prompt"] == ("replaced" if replaced else "as sent")
 
 
-def test_each_model_may_have_its_own_system_prompt(tmp_path: Path) -> None:
-    file = tmp_path / "short.txt"
-    file.write_text("For m.")
-    models = {"m": ModelSetting(policy="local", system_prompt_file=file), "n": ModelSetting(policy="local")}
-    options = options_of(Settings.model_validate({"models": models}))
-    assert options.for_model("m").own_system_prompt == "For m."
-    assert options.for_model("n").own_system_prompt is None
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe\xff"])
-def test_a_system_prompt_that_can_not_be_read_is_told_in_one_line(
-    tmp_path: Path, content: bytes | None
-) -> None:
-    file = tmp_path / "prompt.txt"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(SettingError, match=r"SPILLWAY_SYSTEM_PROMPT_FILE=.*prompt\.txt") as error:
-        options_of(Settings.model_validate({"system_prompt_file": file}))
-    assert "\n" not in str(error.value)
+def test_each_model_may_have_its_own_system_prompt() -> None:
+    models = {"m": {"policy": "local", "system_prompt": "For m."}, "n": {"policy": "local"}}
+    with LlamaCppFake([FakeModel("m"), FakeModel("n")], walk(last=2)) as fake:
+        with running_proxy(fake, models=models) as proxy:
+            for model in models:
+                proxy.chat({"model": model, "messages": HELLO})
+        first, second = (chat.json["messages"] for chat in fake.chats())
+    assert first == [{"role": "system", "content": "For m."}, HELLO[1]]
+    assert second == HELLO
 
 
 def test_a_compressed_request_that_is_changed_is_sent_plain() -> None:
@@ -221,8 +209,8 @@ def test_what_holds_for_a_model_is_shown() -> None:
 
 def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_from() -> None:
     models = {
-        "*": ModelSetting(limits={"lines": 50, "entries": 7}),
-        "m": ModelSetting(limits={"entries": 9}, policy="local"),
+        "*": ModelOverrides(limits={"lines": 50, "entries": 7}),
+        "m": ModelOverrides(limits={"entries": 9}, policy="local"),
     }
     settings = {"limits": {"lines": 40, "minimum_gain": 60}, "models": models}
     with LlamaCppFake([FakeModel("m", 8192)], walk()) as fake, running_proxy(fake, **settings) as proxy:

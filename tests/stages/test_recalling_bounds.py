@@ -16,7 +16,8 @@ from proxy.history.chain import chain
 from proxy.history.checkpoint import Checkpoint
 from proxy.history.marks import RECALLED, RECALLED_END
 from proxy.neutral.request import text_of
-from proxy.options import Options
+from proxy.settings import Settings
+from proxy.shortening.budget import budget_for
 from proxy.stages.embedding import Embedder
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Router
@@ -45,9 +46,9 @@ class Stand:
             scope=scope, digest=links[covered - 1], covered=covered, replacement=(summary,),
             tokens_before=0, tokens_after=0, kind="compacted", created=0.0,
         )  # fmt: skip
-        self.meter, self.key, self.scope, self.options = meter, ("b", "m"), scope, Options()
+        self.meter, self.key, self.scope, self.settings = meter, ("b", "m"), scope, Settings()
         self.exchange = SimpleNamespace(tenant="")
-        self.budget, self.undisturbed, self.hands_over = self.options.budget(WINDOW), False, False
+        self.budget, self.undisturbed, self.hands_over = budget_for(self.settings, WINDOW), False, False
         self.journal = Journals(clock=lambda: 0.0).silent()
         history = [summary, *messages[covered:]]
         self.expected = None

@@ -127,11 +127,10 @@ def test_what_was_done_ahead_is_not_what_users_waited_for() -> None:
         assert 'when="ahead"' in labels
 
 
-def test_a_system_prompt_that_is_longer_than_the_clients_saves_nothing(tmp_path: Path) -> None:
-    own = tmp_path / "own.txt"
-    own.write_text("Be kind, and answer in full sentences. " * 20)
+def test_a_system_prompt_that_is_longer_than_the_clients_saves_nothing() -> None:
+    own = "Be kind, and answer in full sentences. " * 20
     asked = [{"role": "system", "content": "Be."}, {"role": "user", "content": "hello"}]
-    with LlamaCppFake() as fake, running_proxy(fake, policy="local", system_prompt_file=own) as proxy:
+    with LlamaCppFake() as fake, running_proxy(fake, policy="local", system_prompt=own) as proxy:
         answer = proxy.chat({"model": "m", "messages": asked})
         assert answer.headers["x-spillway-shaped"].startswith("system=-")
         for _ in range(2):

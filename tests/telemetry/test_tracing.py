@@ -19,7 +19,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from proxy.settings import BackendSetting, wants_traces
+from proxy.config import wants_traces
+from proxy.settings import BackendSetting
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Reply, scripted, walk
 from tests.fakes.server import BackgroundServer
 from tests.fakes.waiting import Gate, wait_until

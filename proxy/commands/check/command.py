@@ -23,7 +23,6 @@ from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.settings import BackendSetting, Settings
-from proxy.settings.choosing import helpers_of, options_of
 from proxy.stages.routing import Router, not_listed
 
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
@@ -41,12 +40,11 @@ PROGRAMS = {"lmstudio": "lms", "ollama": "ollama", "llamacpp": "llama-server", "
 
 async def check(settings: Settings, *, as_json: bool = False) -> int:
     """Print what was found; 0 if any backend answered, else 1."""
-    options = options_of(settings)
     connect_timeout = min(5.0, settings.connect_timeout)
     async with HttpTransport(connect_timeout=connect_timeout, read_timeout=10.0) as transport:
         backends = settings.backends or await _found(transport, settings)
     async with open_wire(backends, connect_timeout=connect_timeout, read_timeout=10.0) as wire:
-        found = upstreams(backends, settings, options, wire)
+        found = upstreams(backends, settings, wire)
         seen = [await _seen(each, backend) for each, backend in zip(found, backends, strict=True)]
         table = await Router(found).table() if found else {}
     answers = any(backend.kind for backend in seen)
@@ -58,7 +56,7 @@ async def check(settings: Settings, *, as_json: bool = False) -> int:
                 text=warning,
                 cure="name one of those that are listed, or have it loaded",
             )
-            for warning in not_listed(helpers_of(settings, options), table)
+            for warning in not_listed(settings.helpers, table)
         ]
     if as_json:
         _say(json.dumps(_as_json(seen, findings, answers=answers), indent=2, ensure_ascii=False))

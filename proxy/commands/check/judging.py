@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
-from proxy.settings import Settings, is_here
+from proxy.config import is_here
+from proxy.settings import Settings
 
 SMALL = 4096
 """Tokens of a window that is hardly ever meant."""

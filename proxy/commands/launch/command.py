@@ -14,7 +14,8 @@ from types import FrameType
 from proxy.commands.launch.choosing import choose_model
 from proxy.commands.launch.programs import PROGRAMS, Place, Program, Start
 from proxy.commands.launch.serving import NoServer, models_of, spillway
-from proxy.settings import Settings, environment
+from proxy.config import environment
+from proxy.settings import Settings
 
 NOT_INSTALLED = 127
 """As shells have it."""

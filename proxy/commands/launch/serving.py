@@ -13,8 +13,9 @@ import httpx
 
 import proxy
 from proxy.commands.running import LISTENING, listens, url_of
+from proxy.config import environment, state_folder
 from proxy.dialects.responses.catalog import VERSION
-from proxy.settings import Settings, environment, state_folder
+from proxy.settings import Settings
 
 _STOP = 15.0
 """Seconds that one that was started gets to stop."""

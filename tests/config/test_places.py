@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.settings import is_nearby
+from proxy.config import is_nearby
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,25 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import SettingsConfigDict, SettingsError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+from typing_extensions import override
 
-from proxy.environment import misspelt, without_user
+from proxy.config.names import is_injected, misspelt, removed_setting, without_user
 from proxy.errors import SettingError
-from proxy.settings.entries import BackendSetting, ModelSetting
-from proxy.settings.settings import Settings
-from proxy.shortening.policy import Limit
+from proxy.settings import BackendSetting, Limit, ModelOverrides, Settings
 
-_NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelSetting}
+_NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelOverrides}
 _EXAMPLES = {
     "SPILLWAY_BACKENDS": '[{"url": "http://127.0.0.1:1234"}]',
     "SPILLWAY_LIMITS": '{"lines": 400}',
@@ -42,7 +49,7 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     if named is not None and not named.is_file():
         raise SettingError(f"config file {named} does not exist")
 
-    class Sourced(Settings):
+    class Sourced(_Sourced):
         model_config = SettingsConfigDict(toml_file=named)
 
     try:
@@ -53,6 +60,47 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         raise SettingError(_unparsed(error)) from None
     except (ValueError, OSError) as error:
         raise SettingError(f"config file {named} cannot be read: {error}".replace("\n", " ")) from None
+
+
+class _Environment(EnvSettingsSource):
+    """The environment, without what Kubernetes and Docker put there; a list may be words with commas between them."""
+
+    @override
+    def _load_env_vars(self) -> dict[str, str | None]:
+        return {
+            name: value
+            for name, value in super()._load_env_vars().items()
+            if not is_injected(name.upper(), value or "")
+        }
+
+    @override
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        lists = field is not None and get_origin(field.annotation) is tuple and field_name != "backends"
+        return value if lists else super().decode_complex_value(field_name, field, value)
+
+
+class _Sourced(Settings, BaseSettings):
+    """The settings with the places that they are read from."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SPILLWAY_", env_nested_delimiter="__", env_ignore_empty=True
+    )
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Command line (init) over environment over TOML file."""
+        del env_settings, dotenv_settings, file_secret_settings
+        path = settings_cls.model_config.get("toml_file")
+        file = (TomlConfigSettingsSource(settings_cls),) if path else ()
+        return (init_settings, _Environment(settings_cls), *file)
 
 
 def _unparsed(error: SettingsError) -> str:
@@ -72,7 +120,7 @@ def _one_line(error: ValidationError) -> str:
     name = "SPILLWAY_" + "__".join(path).upper()
     if first["type"] == "extra_forbidden":
         fields = _NESTED.get(path[0], Settings).model_fields if len(path) > 1 else Settings.model_fields
-        return f"{name}: no such setting; allowed are {', '.join(sorted(fields))}"
+        return removed_setting(name) or f"{name}: no such setting; allowed are {', '.join(sorted(fields))}"
     value = repr(first.get("input"))
     if "KEY" in name or isinstance(first.get("input"), dict | list | tuple):
         value = "(hidden)"

@@ -1,14 +1,18 @@
-"""How settings are written: names in the environment, ours or not or misspelt, and the values that have a form of their own."""
+"""Names of settings in the environment: ours, misspelt, removed, or put there by others."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Any
 
 PREFIX = "SPILLWAY_"
+REMOVED = {
+    "agent_prompt": "SPILLWAY_SYSTEM_PROMPT=off leaves system prompts as they are",
+    "guide_file": "SPILLWAY_LIMITS__GUIDE bounds guide files",
+    "system_prompt_file": "put its text into SPILLWAY_SYSTEM_PROMPT",
+}
+"""Settings of earlier versions, and what to do instead."""
 
 # Kubernetes tells every pod of the services beside it (pkg/kubelet/envvars), Docker's links of the linked container:
 # with a service called spillway, or spillway-redis, these names begin as ours do.
@@ -37,9 +41,16 @@ def misspelt(environment: Mapping[str, str], settings: Mapping[str, Collection[s
         if upper.startswith(PREFIX) and value and not is_injected(upper, value):
             wrong = _wrong(upper.removeprefix(PREFIX).lower().split("__"), settings)
             if wrong is not None:
+                removed = removed_setting(name)
                 nearest = f"; the nearest is {PREFIX}{wrong.upper()}" if wrong else ""
-                return f"{name}: no such setting{nearest}"
+                return removed or f"{name}: no such setting{nearest}"
     return None
+
+
+def removed_setting(name: str) -> str | None:
+    """Say what to do about a setting that was removed, by its name in the environment; None: it is no such setting."""
+    cure = REMOVED.get(name.upper().removeprefix(PREFIX).rpartition("__")[2].lower())
+    return f"{name}: no longer a setting; {cure}" if cure else None
 
 
 def _wrong(parts: list[str], settings: Mapping[str, Collection[str]]) -> str | None:
@@ -60,55 +71,6 @@ def _wrong(parts: list[str], settings: Mapping[str, Collection[str]]) -> str | N
 
 def _nearest(word: str, words: Collection[str]) -> str:
     return next(iter(get_close_matches(word, words, n=1)), "")
-
-
-def listed(value: Any) -> Any:
-    """A list as people type it: JSON, or words with commas between them.
-
-    Raises:
-        ValueError: it is neither, or has nothing in it but commas: then somebody meant something.
-    """
-    if not isinstance(value, str):
-        return value
-    if not value.lstrip().startswith("["):
-        if not (words := [word.strip() for word in value.split(",") if word.strip()]):
-            raise ValueError("must be a list with something in it; leave it out for none")
-        return words
-    try:
-        return json.loads(value)
-    except ValueError:
-        raise ValueError(
-            'must be a list: JSON, such as ["a", "b"], or words with commas between them'
-        ) from None
-
-
-def numbered(value: Any) -> Any:
-    """A list as the environment spells it with `__0__`, `__1__` …, which arrives as a table of numbers."""
-    if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
-        return [value[key] for key in sorted(value, key=int)]
-    return value
-
-
-def host_glob(value: str) -> str:
-    """A name by which clients call, or a glob over such names, in lower case.
-
-    Raises:
-        ValueError: it is more than that, or less.
-    """
-    if not re.fullmatch(r"[\w.*-]+", value, re.ASCII):
-        raise ValueError("must be a name such as spillway or *.example.com, without scheme, port and path")
-    return value.lower().removesuffix(".")
-
-
-def origin_glob(value: str) -> str:
-    """The origin of web pages as browsers tell it, or a glob over such, in lower case.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not re.fullmatch(r"\*|null|[A-Za-z*][\w.+*-]*://[^\s/?#@]+/?", value, re.ASCII):
-        raise ValueError("must be an origin such as https://chat.example.com, without path, or *")
-    return value.lower().rstrip("/")
 
 
 def without_user(text: str) -> str:

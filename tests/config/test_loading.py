@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
+from proxy.config import load_settings, proxy_for
+from proxy.config.names import REMOVED
 from proxy.errors import SettingError
-from proxy.settings import Settings, load_settings, proxy_for
+from proxy.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,8 @@ def test_backends_may_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SPILLWAY_BACKENDS__0__API_KEYS", "the nearest is SPILLWAY_BACKENDS__0__API_KEY"),
         ("SPILLWAY_MODELS__Q__WINDWO", "the nearest is SPILLWAY_MODELS__Q__WINDOW"),
         ("SPILLWAY_MODELS__Q__XYZ", "the nearest is SPILLWAY_MODELS"),
+        ("SPILLWAY_BACKENDS__0__XYZZY", "the nearest is SPILLWAY_BACKENDS"),
+        ("SPILLWAY_STROE__X", "the nearest is SPILLWAY_STORE"),
         ("SPILLWAY_TRIGGER__0", "the nearest is SPILLWAY_TRIGGER"),
         ("SPILLWAY_QQQQQQQQ", "no such setting"),
         ("SPILLWAY_", "no such setting"),
@@ -101,6 +105,18 @@ def test_a_misspelt_variable_is_named_with_the_nearest_that_exists(
     assert message.startswith(f"{name}: no such setting")
     assert message.endswith(nearest)
     assert "s3cret" not in message
+
+
+@pytest.mark.parametrize("name", [*REMOVED, "models__q__guide_file"])
+def test_a_setting_that_was_removed_says_what_to_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cure = REMOVED[name.rpartition("__")[2]]
+    monkeypatch.setenv(f"SPILLWAY_{name.upper()}", "1")
+    assert refusal() == f"SPILLWAY_{name.upper()}: no longer a setting; {cure}"
+
+
+def test_a_file_that_sets_what_was_removed_is_told_what_to_do(tmp_path: Path) -> None:
+    config = toml(tmp_path, "[models.'q*']\nguide_file = 'x'\n")
+    assert refusal(config).endswith(f"no longer a setting; {REMOVED['guide_file']}")
 
 
 def test_what_is_empty_or_not_ours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +227,7 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     assert "spillway.toml" in broken
     assert "line 1" in broken
     assert (
-        "SPILLWAY_NOSUCH: no such setting; allowed are admin_keys, agent_prompt, ahead, allow_admin, allow_open"
+        "SPILLWAY_NOSUCH: no such setting; allowed are admin_keys, ahead, allow_admin, allow_open"
         in refusal(toml(tmp_path, "nosuch = 1"))
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from textwrap import fill
 
-from proxy.settings.settings import Settings
+from proxy.settings import Settings
 
 _INDENT = " " * 6
 _ABOVE = (
