@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from proxy.emulation.calls import Call, CallFault, FormCount, Malformed, Scanned, Text, texts_joined
 from proxy.emulation.history import as_text, calls_as_text
 from proxy.emulation.leaks import LeakedCalls, leaked_message
-from proxy.emulation.message import EmulatedMessage, emulated_message
-from proxy.emulation.offer import NO_TOOLS, Offer, Tool, offer_of
-from proxy.emulation.protocol import protocol
-from proxy.emulation.scanned import Call, Malformed, Scanned, Text
+from proxy.emulation.offer import NO_TOOLS, Offer, Tool, faults_of, offer_of
+from proxy.emulation.protocol import complaint, protocol
 from proxy.emulation.scanner import CallScanner
-from proxy.emulation.stream import EmulatedStream
-from proxy.emulation.verdict import CallFault, FormCount, complaint, faults_of
+from proxy.emulation.stream import EmulatedMessage, EmulatedStream, emulated_message
 
 __all__ = [
     "NO_TOOLS",
@@ -34,4 +32,5 @@ __all__ = [
     "leaked_message",
     "offer_of",
     "protocol",
+    "texts_joined",
 ]

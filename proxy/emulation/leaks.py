@@ -16,19 +16,22 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.answer.events import Correct
-from proxy.emulation.forms import FORMS
-from proxy.emulation.offer import Offer
-from proxy.emulation.scanned import Call, Malformed, Text
-from proxy.emulation.scanner import CallScanner
-from proxy.emulation.verdict import (
+from proxy.emulation.calls import (
     EXAMPLE_SHOWN,
     MOST_FAULTS,
     UNFINISHED,
+    Call,
     CallFault,
     FormCount,
+    Malformed,
+    Text,
+    fault,
     fault_of,
-    strangers_of,
 )
+from proxy.emulation.forms import FORMS
+from proxy.emulation.offer import Offer
+from proxy.emulation.repair import UNKNOWN_TOOL
+from proxy.emulation.scanner import CallScanner
 from proxy.neutral.piece import CallPart, Piece, calls_finish
 
 _MARKED = frozenset(form.name for form in FORMS if form.marked)
@@ -106,7 +109,7 @@ class LeakedCalls:
         """What a text holds that has to be read; None: nothing has to be any more."""
         if self._over:
             return None
-        return _EARLY if self._scanner.said <= _ANNOUNCED else _LATE
+        return _EARLY if self._scanner.answered <= _ANNOUNCED else _LATE
 
     @property
     def unseen(self) -> int:
@@ -167,7 +170,10 @@ class LeakedCalls:
     def _scan(self, text: str) -> None:
         for found in self._scanner.feed(text):
             self._sort(found)
-        self.faults += strangers_of(self._scanner)
+        self._report_unknown()
+
+    def _report_unknown(self) -> None:
+        self.faults += [fault(UNKNOWN_TOOL, name, form) for name, form in self._scanner.unknown_tools()]
 
     def _sort(self, found: Text | Call | Malformed) -> None:
         if not isinstance(found, Text):
@@ -208,7 +214,7 @@ class LeakedCalls:
         whole = finish not in UNFINISHED
         for last in self._scanner.close(cut=not whole):
             self._sort(last)
-        self.faults += strangers_of(self._scanner)
+        self._report_unknown()
         found, self._found = self._found, []
         wrong = [each for each in found if isinstance(each, Malformed)]
         self.faults += map(fault_of, wrong)
@@ -226,14 +232,14 @@ class LeakedCalls:
         place = calls[0].place
         text = "".join(piece.text for piece in self._held)
         before = (self._before + text[: place.at - self._size])[-_BEFORE:]
-        if not (place.said or self._showing):
+        if not (place.answered or self._showing):
             return True
         paragraph = before.rstrip().rpartition("\n\n")[2]
         if _SHOWS.search(paragraph):
             return False
         if all(call.form in _MARKED for call in calls):
             return before.endswith("\n") or bool(_SENTENCE_END.search(before))
-        short = place.said <= _ANNOUNCED and not self._showing and "\n\n" not in before.strip()
+        short = place.answered <= _ANNOUNCED and not self._showing and "\n\n" not in before.strip()
         return short and bool(_ANNOUNCES.search(paragraph))
 
     def _called(self, calls: Sequence[Call], finish: str | None) -> Sequence[Piece]:

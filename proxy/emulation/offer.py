@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any, Literal
 
-from proxy.emulation.arguments import Arguments, Unreadable, read_arguments, read_parameters
-from proxy.emulation.cursor import Words
-from proxy.emulation.forms.base import RawCall
+from proxy.emulation.calls import MOST_FAULTS, CallFault, fault
+from proxy.emulation.forms import Written
+from proxy.emulation.repair import (
+    CUT,
+    NOT_JSON,
+    UNKNOWN_TOOL,
+    WRONG_ARGUMENTS,
+    Unreadable,
+    json_text,
+    read_json,
+)
 from proxy.emulation.schema import Checker
-from proxy.emulation.tolerant import CUT, UNKNOWN_TOOL, WRONG_ARGUMENTS
+from proxy.neutral.piece import CallPart
 from proxy.wire.jsontext import dumps, loads
 
 Choice = Literal["auto", "none", "required", "named"]
+NATIVE = "native"
+"""Stands for the form of a call that the backend sent as one."""
 
 
 @dataclass(frozen=True)
@@ -53,38 +64,64 @@ class Offer:
     legacy: bool = False
     """Whether the client asked with `functions`, and wants `function_call` back."""
 
-    @cached_property
-    def words(self) -> Words:
-        """The names that count, to be asked letter by letter."""
-        return Words(self.callable)
-
     @property
     def required(self) -> bool:
         """Whether a call has to be made."""
         return self.choice in ("required", "named")
 
-    def read(self, written: RawCall, *, cut: bool) -> Arguments:
-        """The arguments of a call. `cut`: the text may end where more was to come.
+    def read(self, written: Written, *, cut: bool = False) -> tuple[str, bool]:
+        """The arguments of a call as JSON text, byte for byte if they are valid, and whether they were repaired.
+
+        `cut`: they may end where more was to come.
 
         Raises:
             Unreadable: it can't be called like that; `cut` if its end is missing.
         """
         tool = self.tools.get(written.name) if written.name in self.callable else None
-        if not written.closed and (cut or tool is None or written.misplaced):
-            raise Unreadable(CUT)
         if tool is None:
             raise Unreadable(f"there is no tool {written.name!r}", UNKNOWN_TOOL)
-        if written.broken:
-            raise Unreadable("it is not valid JSON")
         if written.misplaced:
             raise Unreadable('its parameters must be put into an object under "arguments"', WRONG_ARGUMENTS)
-        if written.parameters is not None:
-            if not written.closed:
-                raise Unreadable(CUT)
-            return read_parameters(written.parameters, tool.checker)
-        found = read_arguments(written.arguments or "", tool.checker)
-        open_end = () if written.closed else ("missing_brackets",)
-        return Arguments(found.text, tuple(dict.fromkeys((*written.repairs, *open_end, *found.repairs))))
+        value, repaired, text = written.arguments, written.repaired, ""
+        if written.parameters:
+            value = {name: _typed(text, tool.checker.kinds_of(name)) for name, text in value.items()}
+        for _ in range(2):  # the form of OpenAI's API: the object as a string
+            if isinstance(value, str):
+                text = value.strip() or "null"
+                value, mended = read_json(text, cut=cut)
+                repaired |= mended
+        if not isinstance(value, dict | None):
+            raise Unreadable("the arguments must be one JSON object", WRONG_ARGUMENTS)
+        checked, mended, wrong = tool.checker.check(value or {})
+        if wrong is not None:
+            raise Unreadable(wrong, WRONG_ARGUMENTS)
+        if not text or value is None or repaired or mended:
+            text = json_text(checked)
+        return text, repaired or mended
+
+
+def _typed(text: str, kinds: frozenset[str]) -> Any:
+    """The value of a bare text, which the schema says how to read (Qwen3-Coder's own parser does so)."""
+    text = text.removeprefix("\n").removesuffix("\n")
+    if not kinds or "string" in kinds:
+        return text
+    try:
+        return read_json(text)[0]
+    except Unreadable:
+        return text
+
+
+def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[CallFault]:
+    """Faults of calls that the backend sent as such. `cut`: the answer ended for want of room."""
+    found: list[CallFault] = []
+    for call in islice(calls, MOST_FAULTS):
+        if not call.name:
+            continue
+        try:
+            offer.read(Written(call.name, call.arguments), cut=cut)
+        except Unreadable as wrong:
+            found.append(fault(CUT if cut and wrong.kind == NOT_JSON else wrong.kind, call.name, NATIVE))
+    return found
 
 
 NO_TOOLS = Offer({}, "none")

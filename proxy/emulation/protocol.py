@@ -6,11 +6,13 @@ holds for one answer only, such as a `tool_choice`, is told apart from it, at th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.emulation.forms.tagged import CLOSING, OPENING
+from proxy.emulation.calls import Malformed
+from proxy.emulation.forms import CLOSING, OPENING
 from proxy.emulation.offer import Offer, Tool
+from proxy.emulation.repair import CUT
 from proxy.history.tooltext import RULE
 from proxy.wire.jsontext import dumps
 
@@ -36,6 +38,19 @@ def call_text(name: str, arguments: str) -> str:
 
 
 EXAMPLE = call_text("NAME", '{"PARAMETER": VALUE}')
+_CUT = "it was cut off before its end"
+_REASONS = 3
+_LONGEST_REASON = 400
+
+
+def complaint(malformed: Sequence[Malformed]) -> str:
+    """A user message that has the model write its calls once more."""
+    reasons = (_CUT if call.reason == CUT else call.reason[:_LONGEST_REASON] for call in malformed)
+    listed = "; ".join(list(dict.fromkeys(reasons))[:_REASONS])
+    return (
+        f"The tool call could not be made: {listed}. Write it again, complete and corrected, and nothing else:\n"
+        f"{EXAMPLE}"
+    )
 
 
 def protocol(offer: Offer) -> str:

@@ -6,13 +6,14 @@ is worth checks nothing: any object is accepted then. Regular expressions are ne
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from proxy.emulation.tolerant import Unreadable, parse
+from proxy.emulation.repair import Unreadable, json_text, read_json
 from proxy.wire.jsontext import dumps
 
 if TYPE_CHECKING:
@@ -29,10 +30,13 @@ _UNIQUE = 1_000
 _MISTAKES = 20
 _ROUNDS = 3
 """Mending one value may bring another to light: text that holds an object that holds text."""
-_TOLD = 3
+_DESCRIBED = 3
 _SHOWN = 60
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
-_BOOLEANS = {"true": True, "false": False}
+_WORDS: dict[str, dict[str, Any]] = {
+    "boolean": {"true": True, "false": False},
+    "null": {"null": None, "none": None},
+}
 _UNCHECKED = ("pattern", "patternProperties", "unevaluatedProperties")
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
 _Keyword: TypeAlias = "Callable[..., Iterator[ValidationError] | None]"
@@ -75,24 +79,21 @@ class Checker:
             kind for schema in schemas if isinstance(schema, Mapping) for kind in _kinds(schema.get("type"))
         )
 
-    def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...], str | None]:
-        """Arguments with their types mended, the names of the repairs, and what is wrong in spite of them.
+    def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], bool, str | None]:
+        """Arguments with their types mended, whether any was, and what is wrong in spite of that.
 
-        Repairs: `number_for_text`, `text_for_boolean`, `text_for_null`, `text_for_number`, `text_for_structure`.
         Arguments with nothing to mend are the same object.
         """
-        repairs: dict[str, None] = {}
-        mistakes = self._mistakes(value)
+        original, mistakes = value, self._mistakes(value)
         for _ in range(_ROUNDS):
-            mended = [(m, new) for m in mistakes if (new := _mended(m)) is not None]
+            mended = [(mistake, new) for mistake in mistakes if (new := _mended(mistake))]
             if not mended:
                 break
-            for mistake, (kind, other) in mended:
-                value = _replaced(value, list(mistake.absolute_path), other)
-                repairs[kind] = None
+            for mistake, (new,) in mended:
+                value = _replaced(value, list(mistake.absolute_path), new)
             mistakes = self._mistakes(value)
-        told = list(dict.fromkeys(map(_told, mistakes)))
-        return value, tuple(repairs), "; ".join(told[:_TOLD]) or None
+        wrong = list(dict.fromkeys(map(_described, mistakes)))
+        return value, value is not original, "; ".join(wrong[:_DESCRIBED]) or None
 
     def _mistakes(self, value: dict[str, Any]) -> list[ValidationError]:
         self._references = self._nested = 0
@@ -155,32 +156,31 @@ def _wanted(mistake: ValidationError) -> list[str]:
     return [kind for m in here if m.validator == "type" for kind in _kinds(m.validator_value)]
 
 
-def _mended(mistake: ValidationError) -> tuple[str, Any] | None:
-    """The name of the repair and the value that was meant; None if that is not known."""
-    value = mistake.instance
-    for kind in _wanted(mistake):
-        if isinstance(value, str):
-            if (mended := _from_text(value.strip(), kind)) is not None:
-                return mended
-        elif isinstance(value, int | float) and not isinstance(value, bool) and kind == "string":
-            return "number_for_text", dumps(value).decode()
+def _mended(mistake: ValidationError) -> tuple[Any] | None:
+    """The value that was meant; None if that is not known."""
+    value, kinds = mistake.instance, _wanted(mistake)
+    if isinstance(value, str):
+        return next((found for kind in kinds if (found := _from_text(value.strip(), kind))), None)
+    if isinstance(value, int | float) and not isinstance(value, bool) and "string" in kinds:
+        return (json_text(value),)
+    if "array" in kinds and not isinstance(value, list | None):
+        return ([value],)
     return None
 
 
-def _from_text(text: str, kind: str) -> tuple[str, Any] | None:
+def _from_text(text: str, kind: str) -> tuple[Any] | None:
     if kind in {"integer", "number"} and _NUMBER.fullmatch(text):
-        number, _ = parse(text)
-        return ("text_for_number", number) if kind == "number" or isinstance(number, int) else None
-    if kind == "boolean" and text.lower() in _BOOLEANS:
-        return "text_for_boolean", _BOOLEANS[text.lower()]
-    if kind == "null" and text in {"null", "None"}:
-        return "text_for_null", None
+        number = json.loads(text)
+        return (number,) if kind == "number" or isinstance(number, int) else None
+    if kind == "array" and text[:1] not in {"[", "{"}:
+        return ([text],)
     if kind in {"array", "object"} and text[:1] == {"array": "[", "object": "{"}[kind]:
         try:
-            return "text_for_structure", parse(text)[0]
+            return (read_json(text)[0],)
         except Unreadable:
             return None
-    return None
+    words = _WORDS.get(kind, {})
+    return (words[text.lower()],) if text.lower() in words else None
 
 
 def _replaced(value: Any, path: Sequence[str | int], new: Any) -> Any:
@@ -192,7 +192,7 @@ def _replaced(value: Any, path: Sequence[str | int], new: Any) -> Any:
     return changed
 
 
-def _told(mistake: ValidationError) -> str:
+def _described(mistake: ValidationError) -> str:
     """What is wrong, for the model."""
     instance: Any = mistake.instance
     wished: Any = mistake.validator_value

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from proxy.answer.events import Correct
-from proxy.emulation.arguments import CUT
-from proxy.emulation.offer import Offer
-from proxy.emulation.protocol import call_text
-from proxy.emulation.scanned import Call, Malformed, Scanned, Text, texts_joined
-from proxy.emulation.scanner import CallScanner
-from proxy.emulation.verdict import (
+from proxy.emulation.calls import (
     NO_CALL,
     UNFINISHED,
+    Call,
     CallFault,
     FormCount,
-    complaint,
+    Malformed,
+    Scanned,
+    Text,
+    fault,
     fault_of,
-    strangers_of,
+    texts_joined,
 )
+from proxy.emulation.offer import Offer
+from proxy.emulation.protocol import call_text, complaint
+from proxy.emulation.repair import CUT, UNKNOWN_TOOL
+from proxy.emulation.scanner import CallScanner
 from proxy.neutral.piece import CallPart, Piece, calls_finish
 
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
@@ -87,8 +90,8 @@ class EmulatedStream:
         """By the name of the form."""
         self.faults: list[CallFault] = []
         """What is wrong with calls; the owner takes them out."""
-        self.strangers: list[CallFault] = []
-        """All that were of what is no tool: they stay text, so that later attempts know of them."""
+        self.unknown: list[CallFault] = []
+        """All of tools that are not offered: their calls stay text, so that later attempts know of them."""
         self.leaked = 0
         """None: calls are meant to be text here."""
 
@@ -187,7 +190,7 @@ class EmulatedStream:
         parts: list[_Part] = []
         for own in self._choices.values():
             found = own.scanner.close(cut=cut)
-            self._meet(own.scanner)
+            self._report_unknown(own.scanner)
             own.closed = True
             parts += [
                 self._part(own.last.blank(), each, own)
@@ -207,11 +210,11 @@ class EmulatedStream:
         own.last = piece
         finish = piece.finish
         found = own.scanner.feed(piece.text)
-        self._meet(own.scanner)
+        self._report_unknown(own.scanner)
         if finish:
             own.closed, ended = True, finish not in UNFINISHED
             found = texts_joined([*found, *own.scanner.close(cut=not ended)])
-            self._meet(own.scanner)
+            self._report_unknown(own.scanner)
             if ended and (own.calls or any(isinstance(each, Call) for each in found)):
                 # Some backends have words of their own for `stop`.
                 finish = calls_finish(legacy=self._offer.legacy)
@@ -221,10 +224,10 @@ class EmulatedStream:
             return None
         return self._parts(piece, own, found, finish)
 
-    def _meet(self, scanner: CallScanner) -> None:
-        met = strangers_of(scanner)
-        self.faults += met
-        self.strangers += met
+    def _report_unknown(self, scanner: CallScanner) -> None:
+        unknown = [fault(UNKNOWN_TOOL, name, form) for name, form in scanner.unknown_tools()]
+        self.faults += unknown
+        self.unknown += unknown
 
     def _choice(self, piece: Piece) -> _Choice:
         scanner = CallScanner(self._offer)
@@ -256,7 +259,7 @@ class EmulatedStream:
             self.faults.append(fault_of(found))
             return _Part(replace(like, text=found.text), found)
         counted.called += 1
-        counted.repaired += bool(found.repairs)
+        counted.repaired += found.repaired
         return _Part(replace(like, calls=(self._call(found, own),), bare=True), found)
 
     def _call(self, call: Call, own: _Choice) -> CallPart:
@@ -296,3 +299,49 @@ def _without_half_calls(pieces: Iterable[Scanned]) -> list[Scanned]:
             # The white space before a call goes with it.
             kept[-1] = Text(before.text.rstrip())
     return [piece for piece in texts_joined(kept) if piece != Text("")]
+
+
+@dataclass(slots=True)
+class EmulatedMessage:
+    """A choice of a whole answer, as a backend with tools would send it."""
+
+    piece: Piece
+    """The same object if nothing was found in it. What can't be made stays in the text, where the model wrote it."""
+    before: str
+    """The text up to a call that can't be made; all of it where there is none."""
+    malformed: list[Malformed] = field(default_factory=list)
+    """Calls that can't be made."""
+    stats: dict[str, FormCount] = field(default_factory=dict)
+    faults: list[CallFault] = field(default_factory=list)
+    unknown: list[CallFault] = field(default_factory=list)
+    """Those of them that stay in the text, and are not found again where the answer is gone on with."""
+    leaked: int = 0
+    """None: calls are meant to be text here."""
+
+    @property
+    def instead(self) -> str:
+        """The text from there on."""
+        return self.piece.text[len(self.before) :]
+
+    @property
+    def written(self) -> str:
+        """What the model is shown of its calls, right and wrong."""
+        made = (call_text(call.name, call.arguments) for call in self.piece.calls)
+        return "\n".join(filter(None, (*made, self.instead)))
+
+
+def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> EmulatedMessage:
+    """Read the calls in a choice's text, as in a stream of one piece."""
+    if piece.calls and not piece.text:
+        return EmulatedMessage(piece, "")
+    stream = EmulatedStream(offer, make_id, len)
+    sent = stream.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
+    sent += stream.feed(Piece(done=True))
+    said = [*sent, *stream.give_up()]
+    if calls := tuple(call for each in said for call in each.calls):
+        text = "".join(each.text for each in said)
+        finish = next((each.finish for each in said if each.finish), None)
+        piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
+    wrong = any(each.text for each in stream.malformed)
+    before = "".join(each.text for each in sent).rstrip() if wrong else piece.text
+    return EmulatedMessage(piece, before, stream.malformed, stream.stats, stream.faults, stream.unknown)

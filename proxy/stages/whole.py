@@ -98,7 +98,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         pieces[0] = SearchCalls(job.prompt.search).less(pieces[0])
     for each in read:
         if isinstance(stopped, Pause):
-            each.faults = each.strangers  # the others are left out, and asked for again
+            each.faults = each.unknown  # the others are left out, and asked for again
         else:
             driver.ledger.add(job, each.stats)
         tell_found(job, each)

@@ -62,8 +62,8 @@ class Output:
     cut: bool = False
 
 
-def paris(form: str, *repairs: str, arguments: str = '{"city": "Paris"}') -> Call:
-    return Call("get_weather", arguments, form, repairs)
+def paris(form: str, *, repaired: bool = False, arguments: str = '{"city": "Paris"}') -> Call:
+    return Call("get_weather", arguments, form, repaired)
 
 
 def row(name: str, text: str, *pieces: Scanned | str, cut: bool = False) -> Output:
@@ -121,42 +121,42 @@ CLEAN = [
         "qwen3-coder",
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
         "</function>\n</tool_call>",
-        paris("tool_call", arguments='{"city":"Paris","days":3}'),
+        paris("tool_call", arguments='{"city": "Paris", "days": 3}'),
     ),
     row(
         "qwen3-coder without the outer tag",
         "<function=write_file>\n<parameter=path>\na.html\n</parameter>\n<parameter=content>\n<b>\n1 < 2\n</b>\n\n</parameter>\n</function>",
-        Call("write_file", r'{"path":"a.html","content":"<b>\n1 < 2\n</b>\n"}', "function"),
+        Call("write_file", r'{"path": "a.html", "content": "<b>\n1 < 2\n</b>\n"}', "function"),
     ),
     row("qwen3-coder without parameters", "<tool_call>\n<function=now>\n</function>\n</tool_call>", Call("now", "{}", "tool_call")),
     row(
         "qwen3-coder with structures",
         '<function=search><parameter=tags>["a", "b"]</parameter><parameter=filter>{"x": True}</parameter></function>',
-        Call("search", '{"tags":["a","b"],"filter":{"x":true}}', "function"),
+        Call("search", '{"tags": ["a", "b"], "filter": {"x": true}}', "function"),
     ),
     # Python
-    row("python list", '[get_weather(city="Paris")]', paris("pythonic", arguments='{"city":"Paris"}')),
+    row("python list", '[get_weather(city="Paris")]', paris("pythonic", arguments='{"city": "Paris"}')),
     row(
         "python list of several",
         "[get_weather(city='Paris', days=3, hourly=True, height=-1.5),\n now( ) , search(tags=['a', \"b\"], filter={'x': None, 1: (2,)},)]\n",
-        Call("get_weather", '{"city":"Paris","days":3,"hourly":true,"height":-1.5}', "pythonic"),
+        Call("get_weather", '{"city": "Paris", "days": 3, "hourly": true, "height": -1.5}', "pythonic"),
         Call("now", "{}", "pythonic"),
-        Call("search", '{"tags":["a","b"],"filter":{"x":null,"1":[2]}}', "pythonic"),
+        Call("search", '{"tags": ["a", "b"], "filter": {"x": null, "1": [2]}}', "pythonic"),
     ),
-    row("python with JSON's words", "[get_weather(city='P', hourly=true)]", Call("get_weather", '{"city":"P","hourly":true}', "pythonic")),
+    row("python with JSON's words", "[get_weather(city='P', hourly=true)]", Call("get_weather", '{"city": "P", "hourly": true}', "pythonic")),
     row(
         "python with hard text",
         """[write_file(path="a", content="f(')}]\\n\\"", ) ]""",
-        Call("write_file", '{"path":"a","content":"f(\')}]\\n\\""}', "pythonic"),
+        Call("write_file", '{"path": "a", "content": "f(\')}]\\n\\""}', "pythonic"),
     ),
-    row("python with escapes that are none", r"[search(query='\d+\.')]", Call("search", r'{"query":"\\d+\\."}', "pythonic")),
+    row("python with escapes that are none", r"[search(query='\d+\.')]", Call("search", r'{"query": "\\d+\\."}', "pythonic")),
     row("python behind prose", "I look.\n\n[now()]", "I look.", Call("now", "{}", "pythonic")),
-    row("python list left open", "[now()", Call("now", "{}", "pythonic", ("missing_brackets",))),
+    row("python list left open", "[now()", Call("now", "{}", "pythonic")),
     row("python tag and JSON", f"<|python_tag|>{P}", paris("python_tag")),
     row("python tag and JSON in a row", f"<|python_tag|>{P}; {P}", paris("python_tag"), paris("python_tag")),
     row("python tag and a list", "<|python_tag|>[now(), now()]B.", Call("now", "{}", "python_tag"), Call("now", "{}", "python_tag"), "B."),
     row("python tag and an array", f"<|python_tag|>[{P}]", paris("python_tag")),
-    row("python tag and a call", '<|python_tag|>search.call(query="x")', Call("search", '{"query":"x"}', "python_tag")),
+    row("python tag and a call", '<|python_tag|>search.call(query="x")', Call("search", '{"query": "x"}', "python_tag")),
     row("python start and end", "<|python_start|>[now()]<|python_end|>", Call("now", "{}", "python_tag")),
     # shapes
     row("tool and args", f'{{"tool": "get_weather", "args": {ARGS}}}', paris("bare")),
@@ -217,7 +217,7 @@ CLEAN = [
     row("indented bare", f"Step 1:\n   {P}", "Step 1:", paris("bare")),
     row("thought before", f"<think>\nhm {P} {TAGGED}\n</think>\n\n{P}", f"<think>\nhm {P} {TAGGED}\n</think>", paris("bare")),
     row("directly behind a thought", f"<think>x</think>{P}", "<think>x</think>", paris("bare")),
-    row("on the line behind a brace", f"{{\n{P}", "{\n", paris("bare")),
+    row("on the line behind a brace", f"{{\n{P}", "{", paris("bare")),
     row("white space around", f"\n\n {TAGGED} \n\n", paris("tool_call")),
     # several
     row("two tags", f"{TAGGED}\n{TAGGED}", paris("tool_call"), paris("tool_call")),

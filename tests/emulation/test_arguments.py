@@ -1,3 +1,5 @@
+"""Arguments of written calls: byte for byte where they are valid JSON, mended where not, bounded in depth."""
+
 from __future__ import annotations
 
 import json
@@ -7,65 +9,75 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation.arguments import Arguments, Unreadable, read_arguments, read_parameters
-from proxy.emulation.schema import Checker
-from tests.emulation.test_tolerant import values
-
-ANYTHING = Checker(None)
-
-
-@pytest.mark.no_cover
-@given(st.dictionaries(st.text(), values))
-def test_arguments_that_are_json_stay_as_they_were_written(value: dict[str, Any]) -> None:
-    text = json.dumps(value, indent=1, ensure_ascii=False)
-    assert read_arguments(f" {text}\n", ANYTHING) == Arguments(text)
-    assert read_arguments(json.dumps(text), ANYTHING) == Arguments(text)
+from proxy.emulation import Call, Malformed
+from tests.emulation.outputs import offer
+from tests.emulation.test_history import values
+from tests.emulation.test_scanner import scanned
 
 
-@pytest.mark.parametrize("text", ["", "  ", "null", '""', '"null"'])
-def test_nothing_is_no_arguments(text: str) -> None:
-    assert read_arguments(text, ANYTHING) == Arguments("{}")
+def written(arguments: str, before: str = "") -> tuple[Any, ...]:
+    return scanned([f'<tool_call>{{{before}"name": "now", "arguments": {arguments}}}</tool_call>'])
 
 
-def test_a_string_with_mistakes_is_mended_as_well() -> None:
-    assert read_arguments('"{\\"a\\": 1,}"', ANYTHING) == Arguments('{"a":1}', ("trailing_commas",))
+@given(st.dictionaries(st.text(), values), st.booleans(), st.sampled_from([None, 0, 1]))
+def test_valid_json_stays_as_it_was_written(value: dict[str, Any], ascii_only: bool, indent: int) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    assert written(text) == (Call("now", text, "tool_call"),)
+    assert written(json.dumps(text)) == (Call("now", text, "tool_call"),)
+    array = f'<tool_call>[{{"tool": "now", "args": {text}, "x": {text}}}, {{"args": {{}}, "tool": "now"}}]</tool_call>'
+    assert scanned([array]) == (Call("now", text, "tool_call"), Call("now", "{}", "tool_call"))
 
 
-@pytest.mark.parametrize("text", ["[]", "1", "true", '"[1]"', "{} {}", "{'a': NaN}", '{"a": Infinity}', "["])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(Unreadable):
-        read_arguments(text, ANYTHING)
+@pytest.mark.parametrize(
+    ("before", "arguments", "read"),
+    [
+        ("", r'{"a": "\"arguments\": {}", "b" :  1.50}', r'{"a": "\"arguments\": {}", "b" :  1.50}'),
+        ('"type": "function", "id": "1", ', '{"arguments":{"a":1}}', '{"arguments":{"a":1}}'),
+        ("", '{"a": 1}, "input": {"a": 2}', '{"a": 1}'),
+        ("", '{"a": 1}, "arguments": {"a":2}', '{"a":2}'),
+        ("", '{"a": 123456789012345678901234567890,}', '{"a": 123456789012345678901234567890}'),
+        ("", r'{"a": "\ud83c"}', r'{"a": "\ud83c"}'),
+        ("", r'"{\"a\": 1,}"', '{"a": 1}'),
+    ],
+)
+def test_the_right_arguments_are_found(before: str, arguments: str, read: str) -> None:
+    (call,) = written(arguments, before)
+    assert (call.name, call.arguments) == ("now", read)
+
+
+@pytest.mark.parametrize("text", ["[]", "1", "true", '"[1]"', '"{} {}"', '"["'])
+def test_anything_but_an_object_is_refused(text: str) -> None:
+    (wrong,) = written(text)
+    assert isinstance(wrong, Malformed)
 
 
 def test_depth_is_bounded() -> None:
     def nested(levels: int) -> str:
         return '{"a":' * levels + "1" + "}" * levels
 
-    assert read_arguments(nested(60), ANYTHING).text == nested(60)
+    assert written(nested(60)) == (Call("now", nested(60), "tool_call"),)
     wide = json.dumps({"a": [{}] * 1000})
-    assert read_arguments(wide, ANYTHING).text == wide
-    for levels in (70, 100_000):
-        with pytest.raises(Unreadable, match="deeper"):
-            read_arguments(nested(levels), ANYTHING)
-
-
-def test_large_numbers_keep_their_digits() -> None:
-    text = '{"a": 123456789012345678901234567890, "b": [1,]}'
-    assert json.loads(read_arguments(text, ANYTHING).text)["a"] == 123456789012345678901234567890
+    assert written(wide) == (Call("now", wide, "tool_call"),)
+    for levels in (70, 10_000):
+        (wrong,) = written(nested(levels))
+        assert wrong.reason == "now: it is nested deeper than 64 levels"
 
 
 def test_parameters_are_read_by_their_schema() -> None:
-    schema = {
-        "properties": {
-            "text": {"type": "string"},
-            "either": {"type": ["string", "integer"]},
-            "count": {"type": "integer"},
-            "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-        }
+    properties = {
+        "text": {"type": "string"},
+        "either": {"type": ["string", "integer"]},
+        "count": {"type": "integer"},
+        "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
     }
-    written = [("text", "\n12\n\n"), ("either", "5"), ("count", "\n 3 \n"), ("maybe", "None"), ("other", "1")]
-    assert read_parameters(written, Checker(schema)) == Arguments(
-        r'{"text":"12\n","either":"5","count":3,"maybe":null,"other":"1"}'
-    )
-    with pytest.raises(Unreadable, match="must be integer"):
-        read_parameters([("count", "many")], Checker(schema))
+    function = {"name": "f", "parameters": {"properties": properties}}
+    tools = offer(tools=[{"type": "function", "function": function}])
+    texts = {"text": "\n12\n\n", "either": "5", "count": "\n 3 \n", "maybe": "None", "other": "1"}
+    body = "".join(f"<parameter={name}>{text}</parameter>" for name, text in texts.items())
+    read = r'{"text": "12\n", "either": "5", "count": 3, "maybe": null, "other": "1"}'
+    (call,) = scanned([f"<function=f>{body}</function>"], of=tools)
+    assert isinstance(call, Call)
+    assert call.arguments == read
+    (wrong,) = scanned(["<function=f><parameter=count>many</parameter></function>"], of=tools)
+    assert isinstance(wrong, Malformed)
+    assert "must be integer" in wrong.reason

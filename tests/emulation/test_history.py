@@ -12,9 +12,13 @@ from proxy.emulation.protocol import rule
 from proxy.history.turns import is_result, is_user
 from proxy.shortening.ladder.results import results_of
 from tests.emulation.outputs import TAGGED, offer
-from tests.emulation.test_tolerant import values
 
 OFFER = offer()
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=15,
+)
 SILENT = Offer({}, "none")
 PROTOCOL = protocol(OFFER)
 

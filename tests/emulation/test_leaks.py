@@ -18,7 +18,6 @@ from tests.emulation.test_scanner import pieces_of_text
 
 OFFER = offer()
 PARIS = ("get_weather", ARGS)
-PYTHON = ("get_weather", '{"city":"Paris"}')
 NOW = ("now", "{}")
 PROSE = "The first wheel stands still, and so does the second; only the third one turns, when there is rain. "
 
@@ -35,20 +34,20 @@ LEAKED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     "qwen coder": (
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
         "",
-        [PYTHON],
+        [PARIS],
     ),
     "qwen coder without the outer mark": (
         "I look it up.\n\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
         "I look it up.\n\n",
-        [PYTHON],
+        [PARIS],
     ),
     "qwen 2.5 coder": (P, "", [PARIS]),
     "llama 3.2 in a code block": (FENCED.replace("arguments", "parameters"), "", [PARIS]),
     "llama 3.2 announced": (f"I'll look it up.\n\n{FENCED}\n", "I'll look it up.\n\n", [PARIS]),
     "llama 3.1": (f"<|python_tag|>{P}<|eom_id|>", "", [PARIS]),
-    "llama 3.1, of its own": ('<|python_tag|>get_weather.call(city="Paris")<|eom_id|>', "", [PYTHON]),
-    "llama 4": ('[get_weather(city="Paris"), now()]<|eot|>', "", [PYTHON, NOW]),
-    "llama 4 with marks": ('<|python_start|>[get_weather(city="Paris")]<|python_end|><|eom|>', "", [PYTHON]),
+    "llama 3.1, of its own": ('<|python_tag|>get_weather.call(city="Paris")<|eom_id|>', "", [PARIS]),
+    "llama 4": ('[get_weather(city="Paris"), now()]<|eot|>', "", [PARIS, NOW]),
+    "llama 4 with marks": ('<|python_start|>[get_weather(city="Paris")]<|python_end|><|eom|>', "", [PARIS]),
     "mistral": (f"[TOOL_CALLS][{P}]</s>", "", [PARIS]),
     "mistral later": (f"I'll check.[TOOL_CALLS]get_weather[ARGS]{ARGS}", "I'll check.", [PARIS]),
     "behind a long text": (f"{PROSE * 9}\n\n{TAGGED}", f"{PROSE * 9}\n\n", [PARIS]),

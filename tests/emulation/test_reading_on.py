@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import Call, CallScanner, Offer, Scanned, Text
-from proxy.emulation.scanned import texts_joined
+from proxy.emulation import Call, CallScanner, Offer, Scanned, Text, texts_joined
 from tests.emulation.outputs import FENCED, TAGGED, P, offer, paris
 from tests.emulation.test_scanner import plain_text, scanned
 

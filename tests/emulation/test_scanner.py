@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import Call, CallScanner, Malformed, Offer, Scanned, Text
-from proxy.emulation.scanned import texts_joined
+from proxy.emulation import Call, CallScanner, Malformed, Offer, Scanned, Text, texts_joined
 from tests.emulation.broken import MALFORMED, REPAIRED, UNTOUCHED
 from tests.emulation.outputs import CLEAN, FENCED, TAGGED, Output, P, offer, paris
 
@@ -125,27 +124,29 @@ def test_every_character_is_text_or_part_of_a_call(text: str) -> None:
         ('{"args', ""),
         ('{"na', ""),
         ('{"name": "g', ""),
-        ('{"name": "gu', '{"name": "gu'),
+        ('{"name": "gu', ""),
+        ('{"name": "gu"', '{"name": "gu"'),
         ('{"name": "get_weather', ""),
         ('{"name": "get_weather"', ""),
-        ('{"name": "get_weather2', '{"name": "get_weather2'),
+        ('{"name": "get_weather2"', '{"name": "get_weather2"'),
         ('{"name": 1', '{"name": 1'),
         ('{"type": "f', ""),
         ('{"type": "o', '{"type": "o'),
         ('x {"name": "get_weather"', 'x {"name": "get_weather"'),
         ("{x", "{x"),
         ("[", ""),
-        ("[x", "[x"),
+        ("[x", ""),
+        ("[x]", "[x]"),
         ("x [T", "x"),
         ("x [To", "x [To"),
         ("[TOOL_CALLS]get_weather[ARGS]{", ""),
-        ("[TOOL_CALLS]x", "[TOOL_CALLS]x"),
+        ("[TOOL_CALLS]x is", "[TOOL_CALLS]x is"),
         ("a <t", "a"),
         ("a <ta", "a <ta"),
         ("<tool_call>", ""),
         ("<tool_call>x", "<tool_call>x"),
         ("<function=no", ""),
-        ("<function=nx", "<function=nx"),
+        ("<function=nx>{", "<function=nx>{"),
         ("<think>x {", "<think>x {"),
         ("`{", "`{"),
         (P, ""),

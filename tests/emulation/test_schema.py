@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.emulation.schema import Checker
 
 
-def checked(schema: Any, value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...], str | None]:
+def checked(schema: Any, value: dict[str, Any]) -> tuple[dict[str, Any], bool, str | None]:
     return Checker(schema).check(value)
 
 
@@ -49,7 +49,7 @@ def test_what_can_not_be_checked_is_accepted(schema: Any, monkeypatch: pytest.Mo
     reached: list[Any] = []
     monkeypatch.setattr(socket.socket, "connect", lambda _, address: reached.append(address))
     value = {"x": "a" * 40 + "b"}
-    assert checked(schema, value) == (value, (), None)
+    assert checked(schema, value) == (value, False, None)
     assert reached == []
 
 
@@ -63,7 +63,7 @@ def test_no_schema_is_an_error(schema: Any) -> None:
 def test_references_multiply_only_so_far() -> None:
     levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
     schema = {"$defs": {**levels, "l40": {}}, "$ref": "#/$defs/l0"}
-    assert checked(schema, {"x": 1}) == ({"x": 1}, (), None)
+    assert checked(schema, {"x": 1}) == ({"x": 1}, False, None)
 
 
 def test_a_reference_to_itself_ends_before_the_stack_does() -> None:
@@ -79,7 +79,7 @@ def test_a_reference_to_itself_ends_before_the_stack_does() -> None:
     for levels in range(12):
         sys.settrace(look)
         try:
-            assert deeper(levels) == ({"x": 1}, (), None)
+            assert deeper(levels) == ({"x": 1}, False, None)
         finally:
             sys.settrace(looking)
 
@@ -90,7 +90,7 @@ def test_references_inside_one_another_are_followed() -> None:
     for _ in range(50):
         value = {"in": value}
     mended, repairs, wrong = checked(tree, value)
-    assert (repairs, wrong) == (("text_for_number",), None)
+    assert (repairs, wrong) == (True, None)
     assert str(mended) == str(value).replace("'1'", "1")
 
 
@@ -102,7 +102,7 @@ def test_many_items_are_not_compared_with_each_other() -> None:
 
 def test_local_references_are_followed() -> None:
     schema = {"$defs": {"n": {"type": "integer"}}, "properties": {"x": {"$ref": "#/$defs/n"}}}
-    assert checked(schema, {"x": "7"}) == ({"x": 7}, ("text_for_number",), None)
+    assert checked(schema, {"x": "7"}) == ({"x": 7}, True, None)
     assert checked(schema, {"x": "y"})[2] == '"x" must be integer, not "y"'
 
 
@@ -117,21 +117,23 @@ def test_the_draft_that_is_named_counts(draft: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "mended", "repair"),
+    ("kind", "value", "mended"),
     [
-        ("integer", "12", 12, "text_for_number"),
-        ("integer", " -1 ", -1, "text_for_number"),
-        ("number", "1.5", 1.5, "text_for_number"),
-        ("boolean", "FALSE", False, "text_for_boolean"),
-        ("string", 5, "5", "number_for_text"),
-        ("string", 1.5, "1.5", "number_for_text"),
-        ("object", "{'a': 1}", {"a": 1}, "text_for_structure"),
-        ("array", "[1]", [1], "text_for_structure"),
-        (["null", "integer"], "null", None, "text_for_null"),
+        ("integer", "12", 12),
+        ("integer", " -1 ", -1),
+        ("number", "1.5", 1.5),
+        ("boolean", "FALSE", False),
+        ("string", 5, "5"),
+        ("string", 1.5, "1.5"),
+        ("object", "{'a': 1}", {"a": 1}),
+        ("array", "[1]", [1]),
+        ("array", "a", ["a"]),
+        ("array", {"a": 1}, [{"a": 1}]),
+        (["null", "integer"], "null", None),
     ],
 )
-def test_types_are_mended(kind: Any, value: Any, mended: Any, repair: str) -> None:
-    assert checked(one(kind), {"x": value, "y": value}) == ({"x": mended, "y": value}, (repair,), None)
+def test_types_are_mended(kind: Any, value: Any, mended: Any) -> None:
+    assert checked(one(kind), {"x": value, "y": value}) == ({"x": mended, "y": value}, True, None)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_types_are_mended(kind: Any, value: Any, mended: Any, repair: str) -> No
 )
 def test_what_might_mean_something_else_is_told(kind: str, value: Any) -> None:
     same, repairs, wrong = checked(one(kind), {"x": value})
-    assert (same, repairs) == ({"x": value}, ())
+    assert (same, repairs) == ({"x": value}, False)
     assert wrong is not None
     assert wrong.startswith(f'"x" must be {kind}, not ')
     assert len(wrong) < 120

@@ -14,8 +14,7 @@ from proxy.answer.answer import Answer
 from proxy.answer.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
 from proxy.answer.session import State
 from proxy.dialects.chat import ChatReader
-from proxy.emulation import CallScanner, LeakedCalls
-from proxy.emulation.scanned import texts_joined
+from proxy.emulation import CallScanner, LeakedCalls, texts_joined
 from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
 from proxy.neutral.piece import Piece
 from proxy.wire import sse

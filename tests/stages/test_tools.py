@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_a_repaired_call_is_counted(stream: bool) -> None:
         running_proxy(fake, **EMULATED) as proxy,
     ):
         _, made, _ = calls_of(proxy, stream=stream)
-        assert made == [{"name": "get_weather", "arguments": '{"city":"Paris","days":3}'}]
+        assert made == [{"name": "get_weather", "arguments": '{"city": "Paris", "days": 3}'}]
         told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
         assert told["tool_call"]["repaired"] == 1
         assert len(fake.chats()) == 1
@@ -224,7 +225,7 @@ def test_emulation_can_be_switched_off() -> None:
 @pytest.mark.parametrize("kind", ["llamacpp", "lmstudio", "vllm"])
 def test_an_emulated_call_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
     """The same outcome as with tools of the model's own."""
-    wanted = dumps({"city": "word " * 900}).decode()
+    wanted = json.dumps({"city": "word " * 900})
     written = f'I write it.\n<tool_call>\n{{"name": "get_weather", "arguments": {wanted}}}\n</tool_call>'
     model = FakeModel("m", 2048)
     with FAKES[kind]([model], summariser(says(written))) as fake, running_proxy(fake, **EMULATED) as proxy:
@@ -235,7 +236,7 @@ def test_an_emulated_call_that_does_not_fit_is_asked_for_again(kind: str, stream
 
 def test_a_call_that_ends_with_its_answer_is_counted_once() -> None:
     """The last chunk has the end of the call, the reason for the end and the count of both."""
-    arguments = dumps({"city": "word " * 900}).decode()
+    arguments = json.dumps({"city": "word " * 900})
     written = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
     with VllmFake([FakeModel("m", 2048)], summariser(says(written))) as fake:
         with running_proxy(fake, **EMULATED) as proxy:

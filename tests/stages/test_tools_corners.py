@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import pytest
 
-from proxy.emulation.cursor import Words
 from proxy.wire.jsontext import dumps
 from tests.fakes import (
     Brain,
@@ -258,14 +256,3 @@ def test_a_refusal_with_status_200_is_retried_on_a_stream_too(framed: bool) -> N
         fake.fail_next(200, body, [("content-type", kind)])
         answer = proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER], "stream": True})
         assert joined_calls(answer.content) == [PARIS]
-
-
-def test_a_very_long_tool_name_costs_its_length() -> None:
-    """Every beginning of it is kept: 20,000 letters are 200 MB, and a body may hold 64 MiB."""
-    tracemalloc.start()
-    try:
-        Words({"x" * 20_000})
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 10_000_000

@@ -1,0 +1,206 @@
+"""Forms in which models write calls, one entry each.
+
+A form has a beginning up to its first body, what may stand between bodies, and an end. A body is a bracketed value, followed to
+the bracket that closes it, or a parameter up to `</parameter>`. A group `name` holds a tool's name outside of the body, `key` that of
+a parameter; `value` is where the body starts, if not behind the match, and `tool` the name that stands in it.
+Patterns are matched against text that may go on (`regex`'s partial matches). So what matches must match whatever follows, and runs of
+white space are bounded.
+
+Sources: Hermes and Qwen's chat templates; Qwen3-Coder's tool parser; Meta's prompt formats of Llama 3.1 ("Custom tool format"), 3.2 and 4
+("Zero shot function calling"); mistral-common's tokenizers up to v7 (a list) and v11 (`[ARGS]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import regex
+
+from proxy.emulation.repair import CUT, Unreadable, arguments_as_written, read_json, read_python
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+PARAMETER_END = "</parameter>"
+_NAMES = ("name", "tool", "tool_name", "function")
+_ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
+_LABELS = {"type", "id"}
+"""Keys that may stand beside a name and mean nothing."""
+
+_S = r"\s{0,200}"
+_COMMA = r"[\s,]{0,200}"
+_BETWEEN = r"[\s,}\]]{0,200}"
+"""White space, commas, and closing brackets that are too many."""
+_LABEL = rf"""(?:["']type["']{_S}:{_S}["']function["']|["']id["']{_S}:{_S}["']?[^\s,{{}}\[\]"'`<\\]{{0,64}}["']?){_COMMA}"""
+_JSON = (
+    rf"""(?P<value>(?:\[{_COMMA})?\{{{_COMMA}(?:{_LABEL}){{0,3}}(?:["']function["']{_S}:{_S}\{{{_COMMA}(?:{_LABEL}){{0,3}})?"""
+    rf"""(?:["'](?:{"|".join(_ARGUMENTS)})["']{_S}:|["'](?:{"|".join(_NAMES)})["']{_S}:{_S}["'](?P<tool>[^"'\\\n]{{1,128}})["']))"""
+)
+"""The beginning of an object, or of an array of them, that starts like a call: with a tool's name, or with its arguments."""
+_NAME = r"(?P<name>[\w.:/-]{1,128})"
+_PYTHON = rf"(?P<name>[\w.:-]{{1,128}}?)(?:\.call)?{_S}(?=\()"
+_FUNCTION = rf"<function={_NAME}>{_S}"
+_PARAMETER = r"<parameter=(?P<key>[^<>\n]{0,256})>"
+_PARAMETERS = rf"(?:{_PARAMETER}|(?=</function>))"
+_PYTHON_TAG = rf"<\|python_(?:tag|start)\|>{_S}"
+_LIST_MORE, _LIST_END = rf"{_S},{_S}{_PYTHON}", rf"{_S}(?:,{_S})?\]"
+_LANGUAGE = r"(?i:json|tool|tool_calls?|function_call|xml)?"
+_NOTHING = r"(?!)"
+
+CLOSERS = regex.compile(r"</(?:tool_call|function_call|function)>|<\|python_end\|>")
+"""Closing marks that models and backends leave over behind a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """One form of calls."""
+
+    name: str
+    mark: str
+    """Beginning of all texts in it."""
+    begin: regex.Pattern[str]
+    more: regex.Pattern[str]
+    end: regex.Pattern[str]
+    open_end: bool = True
+    """Whether it may lack its end, though text follows."""
+    marked: bool = True
+    """Whether its mark alone says that a call is meant."""
+    line: bool = False
+    """Whether it counts only at the beginning of a line, behind at most three blanks."""
+
+
+def _form(
+    name: str, mark: str, begin: str, more: str = _NOTHING, end: str = _NOTHING, **how: bool
+) -> CallForm:
+    return CallForm(name, mark, regex.compile(begin), regex.compile(more), regex.compile(end), **how)
+
+
+FENCED = _form(
+    "fenced", "```", rf"`{{3,64}}{_LANGUAGE}[ \t]{{0,64}}(?=[\n\r{{[<]){_S}(?:<tool_call>{_S})?{_JSON}",
+    rf"{_BETWEEN}(?:</tool_call>{_S}<tool_call>{_S})?(?=[{{\[])", rf"{_BETWEEN}(?:</tool_call>{_S})?`{{3,64}}(?=[^`])",
+    open_end=False, marked=False,
+)  # fmt: skip
+FORMS = (
+    # Hermes, Qwen 2.5 and 3; the form that the prompt asks for. Some put a fence inside.
+    _form("tool_call", OPENING, rf"<tool_call>{_S}(?:`{{1,64}}[a-z_]{{0,20}}{_S})?{_JSON}",
+          rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}</tool_call>"),
+    _form("function_call", "<function_call>", rf"<function_call>{_S}(?:`{{1,64}}[a-z_]{{0,20}}{_S})?{_JSON}",
+          rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}</function_call>"),
+    # Qwen3-Coder, which forgets the outer tag at times
+    _form("tool_call", OPENING, rf"<tool_call>{_S}{_FUNCTION}{_PARAMETERS}",
+          rf"{_S}{_PARAMETER}", rf"{_S}</function>{_S}</tool_call>", open_end=False),
+    _form("function", "<function=", rf"{_FUNCTION}{_PARAMETERS}", rf"{_S}{_PARAMETER}", rf"{_S}</function>", open_end=False),
+    # Llama 3.1
+    _form("tool_call", OPENING, rf"<tool_call>{_S}{_FUNCTION}(?=\{{)", end=rf"{_BETWEEN}</function>{_S}</tool_call>"),
+    _form("function", "<function=", rf"{_FUNCTION}(?=\{{)", end=rf"{_BETWEEN}</function>"),
+    # Llama 3.1 and 4
+    _form("python_tag", "<|python_", rf"{_PYTHON_TAG}{_JSON}", rf"{_BETWEEN}(?:;{_S})?(?=\{{)"),
+    _form("python_tag", "<|python_", rf"{_PYTHON_TAG}{_PYTHON}"),
+    _form("python_tag", "<|python_", rf"{_PYTHON_TAG}\[{_S}{_PYTHON}", _LIST_MORE, _LIST_END, open_end=False),
+    # Mistral: a list up to v7, `[ARGS]` from v11 on
+    _form("mistral", "[TOOL_CALLS]", rf"\[TOOL_CALLS\]{_S}{_JSON}", rf"{_BETWEEN}(?=\{{)"),
+    _form("mistral", "[TOOL_CALLS]",
+          rf"\[TOOL_CALLS\]{_S}{_NAME}{_S}(?:\[CALL_ID\][\w-]{{0,64}}{_S})?(?:\[ARGS\]{_S})?(?=\{{)"),
+    # Llama 3.2 to 4, ToolACE
+    _form("pythonic", "[", rf"\[{_S}{_PYTHON}", _LIST_MORE, rf"{_LIST_END}[ \t]{{0,64}}(?=[\n\r<])",
+          open_end=False, marked=False, line=True),
+    # Llama 3.1 and 3.2, with `;` between; anything else behind it makes it part of a sentence
+    *(_form("bare", mark, _JSON, rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", r"[ \t]{0,64}(?=[\n\r[<`;,])",
+            open_end=False, marked=False, line=True) for mark in "{["),
+)  # fmt: skip
+
+
+class Body(NamedTuple):
+    """A body of a form as it was written, and the names before it."""
+
+    name: str
+    key: str | None
+    text: str
+    over: bool = True
+    """Whether it ended before the answer did."""
+    closed: bool = True
+
+
+@dataclass(slots=True)
+class Written:
+    """One call, not yet read by what its tool asks for."""
+
+    name: str
+    arguments: Any
+    """Values, or JSON text of them, or None; bare texts if they are `parameters`."""
+    parameters: bool = False
+    misplaced: bool = False
+    """Whether it has no arguments, and something that may have been meant as such."""
+    repaired: bool = False
+
+
+def calls_of(
+    form: CallForm, bodies: Sequence[Body], names: Collection[str], *, cut: bool
+) -> list[Written] | None:
+    """The calls in the bodies of a form, of which there is at least one; None if it turns out to be other JSON.
+
+    `cut`: the answer was cut off before the form's end.
+
+    Raises:
+        Unreadable: they can't be read.
+    """
+    if bodies[0].key is not None:
+        if cut or not all(body.over for body in bodies):
+            raise Unreadable(CUT, tool=bodies[0].name)
+        values = {str(body.key): body.text.removesuffix(PARAMETER_END) for body in bodies}
+        return [Written(bodies[0].name, values, parameters=True)]
+    found: list[Written] = []
+    for body in bodies:
+        if not body.name:
+            calls = _calls_in(body, form, names, first=not found, cut=cut)
+            if calls is None:
+                return None
+            found += calls
+        elif body.text.startswith("("):
+            if not body.closed:
+                raise Unreadable(CUT, tool=body.name)
+            found.append(Written(body.name, read_python(body.text)))
+        else:
+            found.append(Written(body.name, body.text))
+    return found or None
+
+
+def _calls_in(
+    body: Body, form: CallForm, names: Collection[str], *, first: bool, cut: bool
+) -> list[Written] | None:
+    """The calls in a body of JSON, or None; arguments without mistakes stay as they were written, to the byte."""
+    value, repaired = read_json(body.text, cut=cut and not body.over)
+    found: list[Written] = []
+    for item in value if isinstance(value, list) else [value]:
+        one = _written(item, names, first=first and not found, marked=form.marked)
+        if one is None:
+            return None
+        one.repaired = repaired
+        found.append(one)
+    if not repaired:
+        objects = [each for each in found if isinstance(each.arguments, dict)]
+        texts = arguments_as_written(body.text, [each.arguments for each in objects], _ARGUMENTS)
+        for each, text in zip(objects, texts, strict=True):
+            each.arguments = text
+    return found
+
+
+def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) -> Written | None:
+    """The call that an object is, if it is one.
+
+    Shapes: `{"name", "arguments"}` (OpenAI, Hermes), `{"name", "parameters"}` (Llama 3), `{"name", "input"}` (Anthropic),
+    `{"name", "params"}`, `{"tool", "args"}`, and `{"function": {…}}` around one of them. A name beside other keys is no call: in plain
+    text it is a record, between marks its arguments are in the wrong place. A definition of a tool has a description.
+    """
+    if not isinstance(item, dict):
+        return None
+    inner = item.get("function")
+    members = {**item, **inner} if isinstance(inner, dict) else item
+    name = next((members[key] for key in _NAMES if isinstance(members.get(key), str)), "")
+    if first and (name not in names or "description" in members):
+        return None
+    arguments = next((key for key in _ARGUMENTS if key in members), None)
+    others = arguments is None and not members.keys() <= {*_NAMES, *_LABELS}
+    if arguments is None and not marked and (others or name not in names):
+        return None
+    return Written(name, arguments and members[arguments], misplaced=others)
