@@ -14,8 +14,7 @@ SpillwayError
     ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
     ├── HeadTooLarge      431
     ├── TooSlow           408
-    ├── TooManyConnections  429
-    ├── Overloaded        503, more is being held than may be
+    ├── Overloaded        503, too many connections or viewers
     ├── ShuttingDown      503, the server is being stopped
     ├── StoreUnavailable  503, what is kept can't be looked up now
     ├── InternalError     500, a mistake of ours
@@ -134,30 +133,21 @@ class ContextOverflow(ClientError):
 
 
 class HeadTooLarge(ClientError):
-    """Request line and headers are larger than `SPILLWAY_MAX_HEADER`."""
+    """The request's target and headers are larger than 64 KiB."""
 
     status = 431
     code = "headers_too_large"
 
 
 class TooSlow(ClientError):
-    """The request did not arrive within `SPILLWAY_CLIENT_TIMEOUT`."""
+    """The request stopped arriving for a minute."""
 
     status = 408
     code = "request_timeout"
 
 
-class TooManyConnections(ClientError):
-    """One address has `SPILLWAY_MAX_CONNECTIONS_PER_ADDRESS` connections."""
-
-    status = 429
-    type = "rate_limit_error"
-    code = "too_many_connections"
-    retry_after = 1
-
-
 class Overloaded(ClientError):
-    """There are `SPILLWAY_MAX_CONNECTIONS` connections, or bodies of `SPILLWAY_MAX_BODIES` bytes."""
+    """There are `SPILLWAY_MAX_CONNECTIONS` connections, or too many viewers."""
 
     status = 503
     type = "server_error"

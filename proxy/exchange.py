@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
 from typing import Any, NoReturn
 
-from proxy.asgi import AsgiMessage, Client, Receive, Scope, SendMessage
-from proxy.errors import ClientError, Forbidden, Overloaded, ShuttingDown
+from starlette.types import Message, Receive, Scope, Send
+
+from proxy.errors import ClientError, Forbidden, ShuttingDown
 from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import body_too_large, decoded
@@ -24,26 +26,17 @@ _SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 """A request id as clients make them: nothing that could break a header, a log line or a table."""
 _PROCESS = token_hex(8)
 _NUMBERS = count(1)
-SMALL = 64 * 1024
-"""Bytes of a body that are taken in however many are held: large bodies of some do not keep out the chats of others."""
+_BODILESS = (204, 304)
 
 
-class Intake:
-    """What all exchanges of a server share; it stands in the scope of each as `spillway.intake`."""
+@dataclass(slots=True)
+class Shutdown:
+    """How far the server's graceful stop has come; in the state of every request's scope as `shutdown`."""
 
-    def __init__(self, room: int | None = None) -> None:
-        self.room = room
-        """Bytes of bodies that may be held at a time; None: any number."""
-        self.held = 0
-        """Bytes of bodies that are."""
-        self.short = False
-        """Whether a body found no room since that was last looked at."""
-        self.passed = 0
-        """Bytes that have gone through, in and out, since memory was last given back."""
-        self.draining = False
-        """Whether the server is being stopped: nothing new is begun."""
-        self.stopping = False
-        """Whether what still runs is ended: by cancelling it."""
+    draining: bool = False
+    """Whether new requests are refused."""
+    stopping: bool = False
+    """Whether running requests are cancelled."""
 
 
 class Exchange:
@@ -69,9 +62,8 @@ class Exchange:
     """A piece of the body that was looked at, and whether there are more."""
     _uploaded: asyncio.Event | None = None
     """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
-    _held = 0
 
-    def __init__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.target: bytes = scope.get("raw_path") or scope["path"].encode()
@@ -85,14 +77,12 @@ class Exchange:
         self.version: str = scope.get("http_version", "1.1")
         self._receive = receive
         self._send = send
-        self._intake: Intake = scope.get("spillway.intake") or Intake()
-        # Taken out of the scope, which would go round in a circle with it.
-        self._client: Client | None = scope.pop("spillway.client", None)
+        self._shutdown: Shutdown = scope.get("state", {}).get("shutdown") or Shutdown()
 
     @property
     def draining(self) -> bool:
         """Whether the server is being stopped."""
-        return self._intake.draining
+        return self._shutdown.draining
 
     def admit(self) -> None:
         """Let the request in.
@@ -100,7 +90,7 @@ class Exchange:
         Raises:
             ShuttingDown: nothing new is begun.
         """
-        if self._intake.draining:
+        if self._shutdown.draining:
             raise ShuttingDown("The server is being stopped; send the request to whatever takes its place.")
         self._task = asyncio.current_task()
 
@@ -118,7 +108,7 @@ class Exchange:
         The task is no longer cancelled then, so that it can be told.
         """
         task = asyncio.current_task()
-        if self.gone or not (self._intake.stopping or self.halted) or task is None:
+        if self.gone or not (self._shutdown.stopping or self.halted) or task is None:
             return None
         while task.cancelling():
             task.uncancel()
@@ -127,29 +117,6 @@ class Exchange:
         return ShuttingDown(
             "The server is being stopped; send the request again, to whatever takes its place."
         )
-
-    def hold(self, size: int) -> None:
-        """Count bytes of a body that are kept until the exchange is over.
-
-        Raises:
-            Overloaded: there are too many of them, of all exchanges together.
-        """
-        intake = self._intake
-        self._held += size
-        intake.held += size
-        if intake.room is not None and intake.held > intake.room and self._held > SMALL:
-            intake.short = True
-            raise Overloaded(
-                f"Requests of more than {intake.room} bytes are being worked on, which is all that is held at a time: "
-                "try again later, or send less. Whoever runs this can raise SPILLWAY_MAX_BODIES."
-            )
-
-    def over(self) -> None:
-        """The exchange is over: let go of what it held."""
-        intake, held = self._intake, self._held
-        intake.held -= held
-        intake.passed += held
-        self._task, self._held = None, 0
 
     def who(self) -> dict[str, Any]:
         """Who asked, and with which headers."""
@@ -190,24 +157,17 @@ class Exchange:
         return self.header(b"traceparent") or "", self.header(b"tracestate") or ""
 
     async def body(self, limit: int) -> bytes:
-        """Read the whole body, at most `limit` bytes, and hold it. One that tells a larger length is not read at all.
+        """Read the whole body, at most `limit` bytes; of one with a larger content-length, nothing.
 
         Raises:
             BodyTooLarge: it is larger.
-            Overloaded: too much is held already.
         """
-        if self._begun is None and self._client is not None and (rest := self._client.rest()) is not None:
-            if len(rest) > limit:
-                raise body_too_large(limit)
-            self.hold(len(rest))
-            return rest
         if self.tells_more_than(limit):
             raise body_too_large(limit)
         parts: list[bytes] = []
         size, more = 0, True
         while more:
             part, more = await self._part(size, limit)
-            self.hold(len(part))
             parts.append(part)
             size += len(part)
         return b"".join(parts)
@@ -222,18 +182,14 @@ class Exchange:
         self._begun = (body, False)
 
     async def decoded(self, body: bytes, limit: int) -> bytes:
-        """Undo the body's content-encoding, not on the loop, and hold what comes out.
+        """Undo the body's content-encoding, in a thread.
 
         Raises:
             BadRequest, BodyTooLarge: see the function of this name.
-            Overloaded: too much is held already.
         """
         if b"content-encoding" not in self._first:
             return body
-        out = await apart(True, decoded, body, self.header(b"content-encoding") or "", limit)
-        if out is not body:
-            self.hold(len(out))
-        return out
+        return await apart(True, decoded, body, self.header(b"content-encoding") or "", limit)
 
     async def body_stream(self, limit: int | None = None) -> AsyncIterator[bytes]:
         """The body as it arrives.
@@ -293,16 +249,16 @@ class Exchange:
             raise body_too_large(limit)
         return part, more
 
-    def watched(self) -> _Watched:
+    @contextmanager
+    def watched(self) -> Iterator[None]:
         """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
-        client, task = self._client, self._task or asyncio.current_task()
+        task = self._task or asyncio.current_task()
         assert task is not None
-        if client is not None:
-            client.when_gone(partial(self._left, task))
-        told = () if client is None else (partial(client.when_gone, None),)
-        if told and self._uploaded is None:
-            return _Watched(*told)
-        return _Watched(*told, spawn(self._wait(task), name="client-watch").cancel)
+        watcher = spawn(self._wait(task), name="client-watch")
+        try:
+            yield
+        finally:
+            watcher.cancel()
 
     async def _wait(self, task: asyncio.Task[Any]) -> None:
         """As ASGI has it: whoever wants to see the client leave has to take what else it sends."""
@@ -345,36 +301,21 @@ class Exchange:
     async def reply(self, status: int, headers: Headers, body: bytes) -> None:
         """Answer at once."""
         self.ended = True
-        if self._client is not None:
-            await self._client.answer(status, self._told(status, headers), body)
-            return
+        if status not in _BODILESS and all(name != b"content-length" for name, _ in headers):
+            headers = [*headers, (b"content-length", b"%d" % len(body))]
         await self.start(status, headers)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def refuse(self, error: ClientError, told: Mapping[str, Any]) -> None:
         """Answer with an error, told in the words of the client's dialect."""
         body = dumps(told)
-        headers = [AS_JSON, (b"content-length", str(len(body)).encode())]
+        headers = [AS_JSON]
         if error.retry_after is not None:
             headers.append((b"retry-after", str(error.retry_after).encode()))
         await self.reply(error.status, headers, body)
 
 
-class _Watched:
-    """While a client is watched. A class, because every request goes through it."""
-
-    def __init__(self, *ends: Callable[[], object]) -> None:
-        self._ends = ends
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        for end in self._ends:
-            end()
-
-
-async def _nobody(*_: AsgiMessage) -> NoReturn:
+async def _nobody(*_: Message) -> NoReturn:
     raise ConnectionError("nobody is there")
 
 

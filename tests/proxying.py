@@ -17,8 +17,7 @@ import uvloop
 import proxy.api.own  # noqa: F401 - what else the first request of a test would wait for
 from proxy.api.routes import Application
 from proxy.app import create_app
-from proxy.commands.serve import limits_of
-from proxy.exchange import Intake
+from proxy.exchange import Shutdown
 from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
 from proxy.wire.jsontext import loads
@@ -35,8 +34,8 @@ class Proxy:
     app: Application
     loop: asyncio.AbstractEventLoop
     """In which it runs, in another thread."""
-    intake: Intake
-    """What the requests that it works on hold."""
+    shutdown: Shutdown
+    """How far its stop has come."""
 
     def chat(self, body: dict[str, Any], **headers: str) -> httpx.Response:
         """Post a chat request."""
@@ -62,7 +61,8 @@ _USUAL: dict[str, Any] = {
 
 @contextmanager
 def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iterator[Proxy]:
-    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport`, a `clock`, and who gets `spans`."""
+    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport`, a `clock`, `spans` and the server's `client_timeout`."""
+    bounds = {name: settings.pop(name) for name in ("client_timeout",) if name in settings}
     given_to_app = {name: settings.pop(name) for name in ("transport", "clock", "spans") if name in settings}
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{**_USUAL, **settings, "backends": given})
@@ -72,9 +72,11 @@ def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iter
         app,
         host="127.0.0.1",
         port=0,
-        limits=limits_of(chosen),
         graceful=chosen.graceful_timeout,
-        started=lambda _: ready.set_result(asyncio.get_running_loop()),
+        keep_alive=chosen.keep_alive,
+        max_connections=chosen.max_connections,
+        on_started=lambda _: ready.set_result(asyncio.get_running_loop()),
+        **bounds,
     )
     thread = threading.Thread(target=_serve, args=(server,), daemon=True)
     thread.start()
@@ -82,9 +84,9 @@ def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iter
     url = f"http://127.0.0.1:{server.port}"
     try:
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-            yield Proxy(url, client, app, loop, server.intake)
+            yield Proxy(url, client, app, loop, server.state)
     finally:
-        server.should_exit = True
+        server.stop()
         thread.join(20)
 
 

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
+
 from proxy.api.door import Door
-from proxy.asgi import Receive, Scope, SendMessage
 from proxy.dialects import CHAT
 from proxy.errors import FAILED, BrokenOff, ClientError, InternalError
 from proxy.exchange import Exchange
@@ -49,7 +50,7 @@ class Endpoint:
         self._refusal = refusal
         self._turned_away = turned_away
 
-    async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange = Exchange(scope, receive, send)
         try:
@@ -62,27 +63,22 @@ class Endpoint:
             if not await self._may_end(exchange):
                 raise
         except ClientError as error:
-            if exchange.started:
-                raise
-            await exchange.refuse(error, self._refusal(error))
+            await self._refuse(exchange, error)
         except BrokenOff:
             _log.warning("a response passed through broke off in its middle")
-            raise
-        except Exception as error:  # the request boundary: the client gets an error object, the log the trace
+        except Exception as error:  # noqa: BLE001 - the request boundary: the client gets an error object, the log the trace
             _log.exception("request failed: %s", type(error).__name__)
-            if exchange.started:
-                raise
-            failed = InternalError(FAILED)
-            await exchange.refuse(failed, self._refusal(failed))
-        finally:
-            exchange.over()
+            await self._refuse(exchange, InternalError(FAILED))
+
+    async def _refuse(self, exchange: Exchange, error: ClientError) -> None:
+        """Answer with an error; if an answer has begun, uvicorn closes the connection in its middle."""
+        if not exchange.started:
+            await exchange.refuse(error, self._refusal(error))
 
     async def _may_end(self, exchange: Exchange) -> bool:
         """Whether a request that was cancelled may end there: the client has left, or was told that the server stops."""
         if (stopped := exchange.stopped()) is not None:
-            if exchange.started:
-                raise stopped from None
-            await exchange.refuse(stopped, self._refusal(stopped))
+            await self._refuse(exchange, stopped)
             return True
         task = asyncio.current_task()
         if exchange.gone and task is not None:

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
 from proxy import __version__
@@ -41,7 +41,6 @@ from proxy.api.schemas import (
 from proxy.api.scope import EXCHANGE, Handed, On, exchange_of
 from proxy.api.stored import stored_router
 from proxy.api.surface import SURFACE, Surface
-from proxy.asgi import AsgiMessage
 from proxy.dialects import CHAT, DIALECTS
 from proxy.dialects.bodies import object_in, text_in
 from proxy.exchange import Exchange
@@ -278,7 +277,7 @@ def _route_class(
             async def answer(exchange: Exchange) -> None:
                 scope[EXCHANGE] = exchange
 
-                async def forward(message: AsgiMessage) -> None:
+                async def forward(message: Message) -> None:
                     if message["type"] == "http.response.start":
                         await exchange.start(message["status"], message["headers"])
                     else:
@@ -314,8 +313,7 @@ def _page() -> list[Route]:
         if not (files.there and wants_page(scope["headers"])):
             await _pass_on(scope, receive, send)
             return
-        on: Surface = scope[SURFACE]
-        await Endpoint(files.index, on.door, keyless=True)(scope, receive, send)
+        await Endpoint(files.index, scope[SURFACE].door, keyless=True)(scope, receive, send)
 
     async def one(scope: Scope, receive: Receive, send: Send) -> None:
         await Endpoint(PageFiles().answer, scope[SURFACE].door, keyless=True)(scope, receive, send)

@@ -19,7 +19,7 @@ from proxy.errors import SettingError
 from proxy.net.discovery import Discovered, discover_all
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
-from proxy.server import Limits, Server, within_files
+from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
 from proxy.telemetry.log import FORMAT, OneLine
 
@@ -32,6 +32,8 @@ _DEMO_NOTE = (
     "No backend answers on the usual ports, so the built-in DEMO model is served (4k window, scripted answers).\n"
     "For real use start LM Studio, Ollama, llama.cpp or vLLM, which is found within seconds; or give --backend URL."
 )
+OPEN_FILES = 65536
+"""Wanted at most, where the system permits more."""
 DISCOVERY_INTERVAL = 2.0
 """Seconds between two looks for backends while the demo is served."""
 
@@ -43,6 +45,7 @@ def serve(settings: Settings) -> int:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
     _log_to_stderr(settings)
+    _raise_file_limit()
     return _run(_serve(settings))
 
 
@@ -53,6 +56,18 @@ def _log_to_stderr(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # The server's own start-up lines say nothing that ours do not.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system permits: a client takes two, and shells permit 1,024 (macOS: 256)."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ModuleNotFoundError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _run(main: object) -> int:
@@ -93,9 +108,10 @@ async def _serve(configured: Settings) -> int:
             app,
             host=settings.host,
             port=settings.port,
-            limits=within_files(limits_of(settings)),
             graceful=settings.graceful_timeout,
-            started=partial(_ready, settings.host, note=note),
+            keep_alive=settings.keep_alive,
+            max_connections=settings.max_connections,
+            on_started=partial(_ready, settings.host, note=note),
         )
         if note == _DEMO_NOTE:
             spawn(_replace_demo(app, configured), name="discovery")
@@ -140,21 +156,9 @@ def _found_note(found: Sequence[Discovered]) -> str:
     )
 
 
-def limits_of(settings: Settings) -> Limits:
-    """What clients may take of the server."""
-    return Limits(
-        head=settings.max_header,
-        timeout=settings.client_timeout,
-        keep_alive=settings.keep_alive,
-        bodies=settings.max_bodies,
-        connections=settings.max_connections,
-        per_address=settings.max_connections_per_address,
-    )
-
-
 def _ready(host: str, port: int, *, note: str) -> None:
-    """Print where it listens and what to type next, and have the collector skip what was made at the start."""
-    gc.freeze()
+    """Say where it listens, and what to type next."""
+    gc.freeze()  # the collector need not look through what was made at the start
     gc.enable()
     host = f"[{host}]" if ":" in host else host
     root = f"http://{host}:{port}"

@@ -233,21 +233,7 @@ class Settings(ModelSettings):
         gt=0,
         description="Bytes of the largest answer taken from a backend that does not stream it.",
     )
-    max_bodies: int = Field(
-        default=256 * 2**20,
-        gt=0,
-        description="Bytes of request bodies held at a time, of all clients together.",
-    )
-    max_header: int = Field(default=64 * 1024, ge=1024, description="Bytes of a request's line and headers.")
     max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
-    max_connections_per_address: int = Field(
-        default=500, ge=0, description="Of them from one address, loopback excepted; 0: no bound of its own."
-    )
-    client_timeout: float = Field(
-        default=60.0,
-        gt=0,
-        description="Seconds a client may take for its headers, be silent in its body, or not read its answer.",
-    )
     keep_alive: float = Field(
         default=5.0, gt=0, description="Seconds that a client's connection is kept open between two requests."
     )
@@ -278,9 +264,6 @@ class Settings(ModelSettings):
         if len(set(names)) != len(names):
             msg = f"backends must have different names, not {names}"
             raise ValueError(msg)
-        if self.max_bodies < self.max_body:
-            bounds = f"max_bodies {self.max_bodies} must be at least max_body {self.max_body}"
-            raise ValueError(f"{bounds}, or the largest never gets in")
         if self.host not in LOOPBACK and not self.api_keys and not self.allow_open:
             msg = (
                 f"host {self.host} is not loopback and api_keys is empty; "

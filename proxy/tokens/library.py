@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from proxy.memory import give_back
 from proxy.tokens.vocabulary import Vocabulary
 
 
@@ -46,5 +45,4 @@ class Library:
             self.failures[name] = f"{type(error).__name__}: {error}"
             return None
         self._loaded[name] = vocabulary
-        give_back()  # what it was built with: some MiB, for as long as the process lives
         return vocabulary

@@ -23,7 +23,7 @@ from tests.fakes.model import Brain
 from tests.fakes.waiting import Gate
 from tests.faults.objects import all_of
 from tests.proxying import Proxy, running_proxy
-from tests.server.raw import Raw, asking, connected
+from tests.raw import Raw, asking, connected
 
 pytestmark = pytest.mark.slow
 
@@ -165,9 +165,8 @@ def stepping(proxy: Proxy) -> Iterator[Steps]:
 
 def left_over(proxy: Proxy, transport: HttpTransport, fake: FakeBackend) -> list[str]:
     tasks = {task.get_name() for task in running()} - ALONGSIDE
-    held = ["a body"] if proxy.intake.held else []
     busy = ["a connection"] * len(transport.open)
-    return [*tasks, *held, *busy, *(["the backend's work"] if fake.active else [])]
+    return [*tasks, *busy, *(["the backend's work"] if fake.active else [])]
 
 
 def leave(client: Raw, gate: Silent) -> Callable[[], None]:

@@ -16,7 +16,7 @@ from proxy.store.sqlite import SqliteStore
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.server.raw import asking, connected
+from tests.raw import asking, connected
 
 WINDOW = 2048
 KEY = {"generic": {"models": {"m": {"window": WINDOW}}}}

@@ -24,7 +24,7 @@ from tests.fakes import (
 )
 from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.server.raw import asking, connected
+from tests.raw import asking, connected
 
 EXACT = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

@@ -14,8 +14,8 @@ from proxy.settings import BackendSetting
 from proxy.wire.jsontext import loads
 from tests import rawbackend
 from tests.proxying import running_proxy
+from tests.raw import connected
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend, read_until, sent
-from tests.server.raw import connected
 
 pytestmark = pytest.mark.slow
 

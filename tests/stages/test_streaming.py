@@ -31,7 +31,7 @@ from tests.fakes import (
 )
 from tests.fakes.waiting import PATIENCE
 from tests.proxying import read_stream, running_proxy
-from tests.server.raw import asking, connected
+from tests.raw import asking, connected
 
 WINDOW = 2048
 GO = [{"role": "user", "content": "go"}]

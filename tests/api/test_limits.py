@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from tests.fakes import Gate, GenericFake, LlamaCppFake, scripted, wait_until, w
 from tests.fakes.llamacpp import POOL_FULL
 from tests.fakes.model import Reply
 from tests.proxying import Proxy, running_proxy
-from tests.server.raw import Raw, chat, connected
+from tests.raw import Raw, chat, connected
 
 MIB = 2**20
 
@@ -53,17 +51,17 @@ def works_with_key(proxy: Proxy) -> bool:
     return proxy.client.get("/v1/models", headers={"authorization": "Bearer k"}).status_code == 200
 
 
-@pytest.mark.parametrize("size", [2000, 200_000])
+@pytest.mark.parametrize("size", [70_000, 200_000])
 def test_headers_beyond_the_bound_are_told_so(size: int) -> None:
     with (
         GenericFake() as fake,
-        running_proxy(fake, max_header=1024) as proxy,
+        running_proxy(fake) as proxy,
         connected(proxy.url) as client,
     ):
         client.send(b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"a" * size + b"\r\n\r\n")
         status, error = client.error()
         assert (status, error["code"]) == (431, "headers_too_large")
-        assert "SPILLWAY_MAX_HEADER" in error["message"]
+        assert "65536" in error["message"]
         assert fake.served == 0
 
 
@@ -94,28 +92,6 @@ def test_a_request_that_stops_in_its_middle_is_told_and_closed(sent: bytes) -> N
         assert (status, error["code"]) == (408, "request_timeout")
         assert client.rest() == b""
         wait_until(lambda: fake.active == 0)
-
-
-def test_a_body_that_drips_is_not_waited_for() -> None:
-    with (
-        GenericFake() as fake,
-        running_proxy(fake, client_timeout=0.3) as proxy,
-        connected(proxy.url) as client,
-    ):
-        client.send(chat(text="x" * 500)[:-400])
-        stop = threading.Event()
-
-        def drip() -> None:
-            while not stop.wait(0.05):
-                client.flood(b" ", 1)
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        try:
-            assert client.error()[0] == 408
-        finally:
-            stop.set()
-            thread.join()
 
 
 def test_a_connection_on_which_nothing_comes_is_closed() -> None:
@@ -158,51 +134,6 @@ def test_connections_are_counted_and_the_next_one_is_told() -> None:
         wait_until(lambda: works(proxy))
 
 
-def filled(length: int) -> bytes:
-    """A chat request whose body lacks its last bytes."""
-    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n%b" % (
-        length,
-        b"x" * (length - 10),
-    )
-
-
-def test_bodies_are_bounded_together_and_small_ones_get_in() -> None:
-    bounds = {"max_body": 2 * MIB, "max_bodies": 4 * MIB}
-    with GenericFake() as fake, running_proxy(fake, **bounds) as proxy:
-        held = [Raw(proxy.url) for _ in range(6)]
-        threads = [threading.Thread(target=each.flood, args=(filled(2 * MIB), 1)) for each in held]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        refused = [error for each in held if (error := told(each)) is not None]
-        assert len(refused) >= 4
-        assert {(status, error["code"]) for status, error in refused} == {(503, "overloaded")}
-        assert works(proxy)
-        for each in held:
-            each.close()
-        wait_until(lambda: large(proxy) == 200)
-
-
-def test_a_body_that_never_ends_has_to_go_when_others_want_its_room() -> None:
-    """It drips, so it is never silent, and has brought enough on the whole to be let drip for hours."""
-    bounds = {"max_body": 2 * MIB, "max_bodies": 2 * MIB, "client_timeout": 3.0}
-    with GenericFake() as fake, running_proxy(fake, **bounds) as proxy, connected(proxy.url) as holder:
-        holder.send(filled(2 * MIB)[:-1000])
-        wait_until(lambda: proxy.intake.held > MIB + 2**19)
-
-        def drips() -> int:
-            with suppress(OSError):
-                holder.send(b"x")
-            return large(proxy)
-
-        wait_until(lambda: drips() == 503)
-        wait_until(lambda: drips() == 200, 20)
-        status, error = holder.error()
-        assert (status, error["code"]) == (408, "request_timeout")
-        assert "others wait" in error["message"]
-
-
 def told(raw: Raw) -> tuple[int, Any] | None:
     raw.sock.settimeout(1)
     try:
@@ -219,36 +150,6 @@ def large(proxy: Proxy) -> int:
         "max_tokens": 5,
     }
     return proxy.chat(body).status_code
-
-
-def test_bodies_that_unfold_are_counted_as_what_they_become() -> None:
-    import gzip
-
-    body = {
-        "model": "fake-model",
-        "messages": [{"role": "user", "content": "hi"}],
-        "metadata": {"x": "y" * MIB},
-        "max_tokens": 5,
-    }
-    packed = gzip.compress(json.dumps(body).encode())
-    with GenericFake() as fake, running_proxy(fake, max_body=2 * MIB, max_bodies=2 * MIB) as proxy:
-
-        def ask() -> int:
-            return proxy.client.post(
-                "/v1/chat/completions",
-                content=packed,
-                headers={"content-type": "application/json", "content-encoding": "gzip"},
-            ).status_code
-
-        def asked_beside_another() -> int:
-            """Which of the two is refused depends on whose bytes come last."""
-            with connected(proxy.url) as holder:
-                holder.send(filled(MIB + 200_000))
-                return ask()
-
-        assert ask() == 200
-        wait_until(lambda: asked_beside_another() == 503, 20)
-        wait_until(lambda: ask() == 200)
 
 
 def test_a_length_beyond_the_bound_is_refused_before_the_body() -> None:
@@ -271,14 +172,6 @@ def test_a_refusal_reaches_a_client_that_still_sends(path: str) -> None:
         response, body = client.answer("POST")
         assert response.status == 401
         assert json.loads(body)["error"]["code"] == "invalid_api_key"
-        assert response.getheader("connection") == "close"
-
-
-def test_the_refusal_of_blank_lines_without_end_reaches_a_client_that_still_sends() -> None:
-    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
-        assert client.flood(b"\r\n" * 50_000, 29 * MIB) >= 29 * MIB
-        response, _ = client.answer()
-        assert response.status == 431
 
 
 def test_a_client_that_does_not_read_is_given_up_and_its_backend_let_go() -> None:

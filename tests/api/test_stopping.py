@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from tests.engine.spillway import Spillway, spillway_server
 from tests.fakes import Gate, GenericFake, wait_until, walk
 from tests.fakes.model import Reply
 from tests.proxying import read_stream
-from tests.server.raw import chat, connected
+from tests.raw import chat, connected
 
 STREAMS, WHOLE, PASSED = 50, 10, 5
 BYPASS = "x-spillway-bypass: 1\r\n"
@@ -146,3 +147,10 @@ def test_a_client_that_does_not_read_does_not_keep_it_from_ending(tmp_path: Path
         stop(proxy)
         assert status() == 0
         assert "Traceback" not in proxy.log
+
+
+@pytest.mark.slow
+def test_it_opens_as_many_files_as_the_system_permits(tmp_path: Path) -> None:
+    with GenericFake() as fake, spillway_server([fake.url], log=tmp_path / "log") as proxy:
+        soft, hard = resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE)
+        assert soft >= min(hard if hard != resource.RLIM_INFINITY else 65536, 65536)
