@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from proxy.neutral.managing import CompactionWish, Edit, Kept
-from proxy.neutral.remembering import Fetch, Keeping, Unseal
+from proxy.neutral.remembering import Fetch, Unseal
 from proxy.neutral.thinking import Thinking
 
 Message: TypeAlias = dict[str, Any]
@@ -71,8 +71,8 @@ class Request:
     """The body as its dialect parsed it, opaque to everyone else."""
     reading: Callable[[], Generator[Fetch | Unseal, Any, Request]] | None = None
     """Reads it to its end, where it names what is kept elsewhere; it has no messages until then. None: it is read."""
-    keeping: Callable[[dict[str, Any]], Keeping] | None = None
-    """Keeps the answer, as the client is told it at its end; None: it is not to be kept."""
+    keeping: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]] | None = None
+    """The name and the document under which the answer, as the client is told it at its end, is stored; None: it is not."""
 
     @property
     def messages(self) -> list[Message]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator
-from contextlib import AsyncExitStack
 from typing import Any, Protocol, TypeVar
 
 from proxy.errors import BodyTooLarge, StoreUnavailable
 from proxy.exchange import Exchange
-from proxy.history.checkpoint import Claims
 from proxy.net.apart import apart
-from proxy.neutral.remembering import Alone, Fetch, Keep, Keeping, Unseal
+from proxy.neutral.remembering import Fetch, Unseal
 from proxy.neutral.request import Request
 from proxy.neutral.weight import is_heavy
 from proxy.settings import Settings
@@ -21,12 +18,9 @@ from proxy.store.documents import Documents
 
 T = TypeVar("T")
 
-LEASE = 5.0
-"""Seconds for which a conversation is held while an answer is put at its end."""
 
-
-class StoreHealth(Claims, Protocol):
-    """The store as far as it is asked how it is, and who changes what."""
+class StoreHealth(Protocol):
+    """The store as far as it is asked how it is."""
 
     @property
     def healthy(self) -> bool:
@@ -72,8 +66,7 @@ class Memory:
             if isinstance(step, Unseal):
                 reply = await self._sealer.open(owner, step.purpose, step.text)
             else:
-                look_up = self.fetch if step.vital else self._documents.fetch
-                reply = await look_up(owner, step.name)
+                reply = await self.fetch(owner, step.name)
                 left -= 0 if reply is None else reply.get("size", 0)
             heavy = heavy or is_heavy(reply)
             if left < 0:
@@ -97,24 +90,10 @@ class Memory:
         return found
 
     async def keep_answer(self, owner: str, request: Request, answer: dict[str, Any]) -> None:
-        """Keep an answer, if its request wants that."""
+        """Store an answer, if its request wants that; one that the store never takes is left out."""
         if request.keeping is not None:
-            await self.keep(owner, request.keeping(answer), heavy=is_heavy(request.messages))
-
-    async def keep(self, owner: str, flow: Keeping, *, heavy: bool = False) -> bool:
-        """Carry out what a flow keeps; False: something is left out that the store never takes. `heavy`: not on the loop."""
-        reply: Any = None
-        async with AsyncExitStack() as alone:
-            while not isinstance(step := await apart(heavy, _next, flow, reply), tuple):
-                reply = None
-                if isinstance(step, Alone):
-                    await self._alone(alone, f"document|{owner}|{step.name}")
-                elif isinstance(step, Keep):
-                    reply = await self._documents.keep(owner, step.name, step.document)
-                else:
-                    reply = await self._documents.fetch(owner, step.name)
-        kept: bool = step[0]
-        return kept
+            name, document = await apart(is_heavy(request.messages), request.keeping, answer)
+            await self._documents.keep(owner, name, document)
 
     async def drop(self, owner: str, name: str) -> None:
         """Delete a document.
@@ -126,16 +105,6 @@ class Memory:
             raise StoreUnavailable(
                 f"The store takes no changes now, so {name!r} is not deleted: try again later."
             )
-
-    async def _alone(self, stack: AsyncExitStack, key: str) -> None:
-        """Claim a key; after a time it is taken for left behind, and gone on without."""
-        try:
-            async with asyncio.timeout(LEASE):
-                while not await self._store.claim(key, LEASE):
-                    await self._store.wait(key, LEASE)
-        except TimeoutError:
-            return
-        stack.push_async_callback(self._store.release, key)
 
 
 def _next(flow: Generator[Any, Any, T], reply: Any) -> Any:

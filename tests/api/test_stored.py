@@ -1,12 +1,10 @@
-"""Responses and conversations that are kept: with the openai package, and as raw requests."""
+"""Responses that are kept: with the openai package, and as raw requests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import openai
@@ -154,7 +152,6 @@ def test_nothing_of_one_key_is_seen_with_another(streamed: bool) -> None:
     with talking("Blue.", "Red.", "Green.", api_keys=KEYS) as (fake, proxy):
         mine, other = (sdk(proxy, key) for key in KEYS)
         made = ask(mine, "sky?", streamed=streamed)
-        talk = mine.conversations.create(items=[{"type": "message", "role": "user", "content": "secret"}])
         with pytest.raises(openai.NotFoundError):
             other.responses.retrieve(made.id)
         with pytest.raises(openai.NotFoundError):
@@ -165,10 +162,6 @@ def test_nothing_of_one_key_is_seen_with_another(streamed: bool) -> None:
             ask(other, "rose?", streamed=streamed, previous_response_id=made.id)
         with pytest.raises(openai.BadRequestError):
             ask(other, [{"type": "item_reference", "id": made.output[0].id}], streamed=streamed)
-        with pytest.raises(openai.NotFoundError):
-            other.conversations.items.list(talk.id)
-        with pytest.raises(openai.NotFoundError):
-            ask(other, "rose?", streamed=streamed, conversation=talk.id)
         assert len(fake.chats()) == 1
         assert mine.responses.retrieve(made.id).output_text == "Blue."
 
@@ -218,81 +211,13 @@ def test_responses_outlive_a_restart_and_go_with_a_purge(tmp_path: Path) -> None
 
 
 @both
-def test_a_conversation_collects_what_is_said_in_it(streamed: bool) -> None:
-    with talking("Blue.", "Red.", "Green.") as (fake, proxy):
-        client = sdk(proxy)
-        talk = client.conversations.create(
-            metadata={"topic": "colours"},
-            items=[{"type": "message", "role": "developer", "content": "Be brief."}],
-        )
-        assert (talk.object, talk.metadata) == ("conversation", {"topic": "colours"})
-        one = ask(client, "sky?", streamed=streamed, conversation=talk.id)
-        assert one.conversation.id == talk.id
-        ask(client, "rose?", streamed=streamed, conversation={"id": talk.id}, store=False)
-        added = client.conversations.items.create(
-            talk.id, items=[{"type": "message", "role": "user", "content": "By the way."}]
-        )
-        assert len(added.data) == 1
-        ask(client, "grass?", streamed=streamed, conversation=talk.id)
-        assert [text for _, text in said(fake)] == [
-            *("Be brief.", "sky?", "Blue.", "rose?", "Red.", "By the way.", "grass?"),
-        ]
-        items: list[Any] = client.conversations.items.list(talk.id, order="asc", limit=100).data
-        assert [item.type for item in items] == ["message"] * 8
-        first: Any = client.conversations.items.retrieve(items[1].id, conversation_id=talk.id)
-        assert first.content[0].text == "sky?"
-        client.conversations.items.delete(items[1].id, conversation_id=talk.id)
-        with pytest.raises(openai.NotFoundError):
-            client.conversations.items.retrieve(items[1].id, conversation_id=talk.id)
-        assert len(client.conversations.items.list(talk.id).data) == 7
-        assert client.conversations.update(talk.id, metadata={"topic": "none"}).metadata == {"topic": "none"}
-        assert client.conversations.retrieve(talk.id).metadata == {"topic": "none"}
-        client.conversations.delete(talk.id)
-        with pytest.raises(openai.NotFoundError):
-            client.conversations.retrieve(talk.id)
-        with pytest.raises(openai.NotFoundError):
-            ask(client, "and?", streamed=streamed, conversation=talk.id)
-        with pytest.raises(openai.BadRequestError, match="together"):
-            ask(client, "and?", conversation=talk.id, previous_response_id=one.id)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"items": [1]},
-        {"items": [{"role": "user", "content": "x"}] * 21},
-        {"metadata": {"a": 1}},
-        {"metadata": []},
-    ],
-)
-def test_a_malformed_conversation_is_refused(body: Any) -> None:
-    with talking() as (_, proxy):
-        assert proxy.client.post("/v1/conversations", json=body).status_code == 400
-
-
-def test_what_the_store_does_not_take_leaves_a_conversation_as_it_was() -> None:
-    large = [{"type": "message", "role": "user", "content": token_hex(10_000)}]
-    with talking("Blue.", "Red.", "Green.", store_bytes=12_000) as (fake, proxy):
-        client = sdk(proxy)
-        talk = client.conversations.create()
-        ask(client, "sky?", conversation=talk.id)
-        with pytest.raises(openai.APIStatusError) as refused:
-            client.conversations.items.create(talk.id, items=large)  # type: ignore[arg-type]  # a message
-        assert refused.value.status_code == 413
-        ask(client, large, conversation=talk.id)
-        ask(client, "grass?", conversation=talk.id)
-        assert [text for _, text in said(fake)] == ["sky?", "Blue.", "grass?"]
-
-
-def test_answers_to_many_requests_of_one_conversation_are_all_kept() -> None:
-    with talking(*["Yes."] * 12) as (_, proxy):
-        client = sdk(proxy)
-        talk = client.conversations.create()
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda number: ask(client, f"question {number}", conversation=talk.id), range(12)))
-        items: list[Any] = client.conversations.items.list(talk.id, limit=100).data
-        asked = {item.content[0].text for item in items if item.role == "user"}
-        assert asked == {f"question {number}" for number in range(12)}
+def test_a_conversation_that_openai_keeps_is_refused_with_what_to_do(streamed: bool) -> None:
+    with talking("Blue.") as (fake, proxy):
+        for conversation in ("conv_1", {"id": "conv_1"}):
+            with pytest.raises(openai.BadRequestError, match="use `previous_response_id`") as refused:
+                ask(sdk(proxy), "sky?", streamed=streamed, conversation=conversation)
+            assert refused.value.param == "conversation"
+        assert fake.chats() == []
 
 
 @both
@@ -317,7 +242,6 @@ def test_without_its_store_answers_go_on_and_what_is_stored_is_told_to_be_out_of
         for call in (
             lambda: client.responses.retrieve("resp_other"),
             lambda: ask(client, "rose?", streamed=streamed, previous_response_id="resp_other"),
-            lambda: ask(client, "rose?", streamed=streamed, conversation="conv_1"),
             lambda: client.responses.delete(made.id),
         ):
             with pytest.raises(openai.InternalServerError) as refused:
@@ -340,7 +264,7 @@ def test_what_is_not_kept_here_is_asked_of_a_backend_that_is_not_managed() -> No
         setting = BackendSetting(url=fake.url, name="b", managed=False)
         with running_proxy(setting) as proxy:
             proxy.client.get("/v1/responses/resp_theirs")
-            proxy.client.delete("/v1/conversations/conv_theirs")
+            proxy.client.delete("/v1/conversations/conv_theirs")  # passed, like all that is not managed
         assert {("GET", "/v1/responses/resp_theirs"), ("DELETE", "/v1/conversations/conv_theirs")} <= {
             (request.method, request.path) for request in fake.requests
         }

@@ -166,13 +166,6 @@ def test_usage_with_400_digits(stage: Stage, path: str, count: str) -> None:
     assert stage.proxy.client.get("/metrics").status_code == 200
 
 
-def test_a_conversation_is_no_previous_response(stage: Stage) -> None:
-    stage.said.reset()
-    made = stage.proxy.client.post("/v1/conversations", json={}).json()["id"]
-    answer = stage.post("/v1/responses", dumps({"model": "m", "input": "go", "previous_response_id": made}))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "previous_response_not_found")
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_a_mistake_of_ours_ends_an_open_stream(
     path: str, stage: Stage, monkeypatch: pytest.MonkeyPatch

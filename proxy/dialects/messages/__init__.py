@@ -6,7 +6,6 @@ from typing import Any
 
 from proxy.dialects.bodies import error_in
 from proxy.dialects.messages.request import read
-from proxy.dialects.messages.threads import thread_in
 from proxy.dialects.messages.tools import changed_in
 from proxy.dialects.messages.writing import MessagesWriter, told
 from proxy.errors import ClientError
@@ -66,7 +65,6 @@ class Messages:
             edits=bool(request.form.get("context_management")),
             tool_changes=None if request.compaction is None else changed_in(request.form),
             silent=request.form.get("max_tokens") == 0,
-            gathers=bool(thread_in(request.form)),
         )
 
 

@@ -5,18 +5,14 @@ Fields: Anthropic API reference, "Create a Message" (2026), and PyPI `anthropic`
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from proxy.dialects.bodies import given, is_count, model_in, object_in, request_of, text_in
 from proxy.dialects.messages.conversation import ContentBlock, messages_of, system_of
 from proxy.dialects.messages.managing import compaction_in, edits_in, since_compaction, unknown_edits
-from proxy.dialects.messages.threads import in_full, node_of, thread_in
 from proxy.dialects.messages.tools import is_answered, offered_in, tools_in
 from proxy.errors import BadRequest
-from proxy.neutral.remembering import Fetch, Keep, Keeping
 from proxy.neutral.request import Request
 from proxy.neutral.thinking import Thinking, effort_in
 
@@ -33,39 +29,14 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         BadRequest: it is malformed, or asks for what only Anthropic's servers can do.
     """
     asked = object_in(raw)
-    model = model_in(asked)
     if not isinstance(asked.get("messages"), list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
-    if thread_in(asked) != "continue":
-        return _complete(asked, asked, bounded=bounded)
-    return Request(
-        body={"model": model, "messages": []},
-        model=model,
-        stream=asked.get("stream") is True,
-        form=asked,
-        reading=partial(_continued, asked, bounded=bounded),
-    )
-
-
-def _continued(own: Mapping[str, Any], *, bounded: bool) -> Generator[Fetch, Any, Request]:
-    """The request with all that its thread keeps."""
-    asked = yield from in_full(own)
-    return _complete(asked, own, bounded=bounded)
-
-
-def _complete(asked: Mapping[str, Any], own: Mapping[str, Any], *, bounded: bool) -> Request:
-    """The request, of which `own` is what the client sent."""
-    made = _made(asked, bounded=bounded)
-    return replace(made, keeping=partial(_keeping, own)) if bounded and thread_in(asked) else made
-
-
-def _keeping(own: Mapping[str, Any], answer: Mapping[str, Any]) -> Keeping:
-    """Store a message of a thread under its id, which a later request names."""
-    stored: bool = yield Keep(answer["id"], node_of(own, answer))
-    return stored
-
-
-def _made(asked: Mapping[str, Any], *, bounded: bool) -> Request:
+    if asked.get("thread") is not None:
+        raise BadRequest(
+            "`thread` asks for a conversation that Anthropic's servers keep; this proxy keeps none: send all of it in "
+            "`messages` with every request, without `thread`.",
+            param="thread",
+        )
     body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
     kept, messages = since_compaction(asked["messages"])
     body["messages"] = [*system_of(asked.get("system")), *messages_of(messages)]

@@ -162,7 +162,8 @@ def _named(asked: Mapping[str, Any]) -> dict[str, ContentBlock]:
 def _changes(messages: Iterable[Any]) -> Iterator[ContentBlock]:
     """Additions and removals, oldest first, with those that a compaction remembers."""
     contents = (message.get("content") for message in messages if isinstance(message, dict))
-    for block in (block for content in contents if isinstance(content, list) for block in content):
+    blocks = (block for content in contents if isinstance(content, list) for block in content)
+    for block in (block for block in blocks if isinstance(block, dict)):
         remembered = block.get("tool_changes") if text_in(block, "type") == COMPACTION else [block]
         for change in remembered if isinstance(remembered, list) else ():
             if isinstance(change, dict) and text_in(change, "type") in (_ADDITION, _REMOVAL):

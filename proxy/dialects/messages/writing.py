@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from proxy.dialects.calls import Numbering, is_whole
 from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
-from proxy.dialects.messages.threads import Gathered
 from proxy.dialects.translating import Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
 
@@ -42,8 +41,6 @@ _KINDS = {
     529: "overloaded_error",
 }
 """HTTP status to what Anthropic calls such an error."""
-_OF_THREADS = "thread_"
-"""How the codes of errors begin by which clients know that they have to send a whole conversation."""
 
 
 class MessagesWriter(Translator):
@@ -62,19 +59,16 @@ class MessagesWriter(Translator):
         edits: bool = False,
         tool_changes: Sequence[Mapping[str, Any]] | None = None,
         silent: bool = False,
-        gathers: bool = False,
     ) -> None:
         """`model` is what the client asked for, told where no backend has named one.
 
         `edits`: it wants its history edited, and to be told of that; `tool_changes`: the same of compactions, which
-        remember these; `silent`: it wants its prompt to be read, and no answer; `gathers`: its answer is kept, so `final`
-        has the content, too.
+        remember these; `silent`: it wants its prompt to be read, and no answer.
         """
         super().__init__()
         self._silent = "length" if silent else None
         self._id = answer_id
         self._model = model
-        self._gathered = Gathered() if gathers else None
         self._edits = edits
         self._tool_changes = tool_changes
         self._compacted = False
@@ -94,15 +88,7 @@ class MessagesWriter(Translator):
         if kind != self._block:
             return None
         before, after = self._delta_event(kind, _WORD).split(_WORD.encode())
-        gathered = self._gathered
-        if gathered is None:
-            return lambda text: before + text.encode() + after
-
-        def write(text: str) -> bytes:
-            gathered.grow(text)
-            return before + text.encode() + after
-
-        return write
+        return lambda text: before + text.encode() + after
 
     @override
     def _failed(self, error: Any) -> bytes:
@@ -118,8 +104,6 @@ class MessagesWriter(Translator):
             **self._applied(),
         }
         out.append(named_event("message_delta", told))
-        content = [] if self._gathered is None else self._gathered.content
-        self.final = {**self._message(NOBODY, self._usage), "content": content}
         return b"".join((*out, named_event("message_stop", {})))
 
     @override
@@ -169,7 +153,7 @@ class MessagesWriter(Translator):
             return []
         self._compacted = True
         block = compaction_block(kept, self._tool_changes)
-        opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None}, block)
+        opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None})
         delta = {name: said for name, said in block.items() if name != "tool_changes"}
         delta["type"] = f"{COMPACTION}_delta"
         grown = named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
@@ -207,12 +191,7 @@ class MessagesWriter(Translator):
         out: list[bytes] = []
         if self._block != kind:
             out += self._begin(kind, {"type": kind, kind: "", **_BLANK[kind]})
-        return [*out, self._grown(kind, said)]
-
-    def _grown(self, kind: str, said: str) -> bytes:
-        if self._gathered is not None:
-            self._gathered.grow(said)
-        return self._delta_event(kind, said)
+        return [*out, self._delta_event(kind, said)]
 
     def _delta_event(self, kind: str, said: str) -> bytes:
         delta = {"type": f"{kind}_delta", kind: said}
@@ -235,16 +214,12 @@ class MessagesWriter(Translator):
     def _arguments(self, said: str) -> bytes:
         if not said:
             return b""
-        if self._gathered is not None:
-            self._gathered.grow(said)
         delta = {"type": "input_json_delta", "partial_json": said}
         return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
-    def _begin(self, kind: str, block: dict[str, Any], whole: dict[str, Any] | None = None) -> list[bytes]:
-        """Open a block; `whole` is it at its end, where that is known."""
+    def _begin(self, kind: str, block: dict[str, Any]) -> list[bytes]:
+        """Open a block."""
         closed = self._close()
-        if self._gathered is not None:
-            self._gathered.begin(whole or block)
         self._block = kind
         self._blocks += 1
         return [
@@ -335,11 +310,10 @@ def told(error: Any, status: int = 0) -> dict[str, Any]:
         known = str(said.get("type"))
         kind = known if known in _KINDS.values() else "api_error"
     message = str(said.get("message") or "The backend failed.")
-    details = {"details": {"error_code": of}} if (of := str(said.get("code"))).startswith(_OF_THREADS) else {}
     tokens, window = whole_number(said.get("n_prompt_tokens")), whole_number(said.get("n_ctx"))
     if tokens and window:
         message = f"prompt is too long: {tokens} tokens > {window} maximum. {message}"
-    return {"error": {"type": kind, "message": message, **details}}
+    return {"error": {"type": kind, "message": message}}
 
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _SAME = ("temperature", "top_p", "parallel_tool_calls")
 _UNMET = ("top_logprobs", "moderation", "image")
 """Options for which there is nothing here, and without which clients can do."""
 _ELSEWHERE = {
+    "conversation": "a conversation that OpenAI's servers keep: send the history in `input`, or use `previous_response_id`",
     "background": "a response that is made in the background: ask for a stream, or wait for the answer",
     "prompt": "a prompt that OpenAI's servers keep: send it in `instructions` and `input`",
 }
@@ -79,7 +80,7 @@ def _recollected(
     opened: Opened = {}
     own = yield from stored.in_place_of_references(own)
     yield from open_compactions(own, opened)
-    before = yield from stored.before(asked, opened)
+    before = yield from stored.items_up_to(text_in(asked, "previous_response_id"), opened)
     return _made(asked, [*before, *own], own, wish, opened)
 
 
@@ -107,7 +108,6 @@ def _made(
         asked = {**asked, ADDED: added}
     body |= _tools(asked)
     reads = is_prewarming(asked)
-    kept = stored.is_kept(asked) or bool(stored.conversation_in(asked))
     return request_of(
         body,
         stream=asked.get("stream") is True,
@@ -116,10 +116,10 @@ def _made(
         structure=_format(updated(items, "text", asked.get("text"))),
         thinking=in_openais_word(text_in(updated(items, "reasoning", asked.get("reasoning")), "effort")),
         form=asked,
-        conversation=text_in(asked, "prompt_cache_key") or stored.conversation_in(asked),
+        conversation=text_in(asked, "prompt_cache_key"),
         compaction=wish,
         left_out=(*left_to_openai(tools_in(asked)), *filter(asked.get, _UNMET)),
-        keeping=partial(stored.keeping, asked, own) if kept and not reads else None,
+        keeping=partial(stored.keeping, asked, own) if stored.is_kept(asked) and not reads else None,
     )
 
 

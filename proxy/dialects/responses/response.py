@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.dialects.responses.stored import conversation_in, is_kept
+from proxy.dialects.responses.stored import is_kept
 from proxy.neutral.piece import whole_number
 
 _ECHOED: Mapping[str, Any] = {
@@ -40,8 +40,6 @@ def response_of(asked: Mapping[str, Any], **told: Any) -> dict[str, Any]:
     echoed = {name: default if asked.get(name) is None else asked[name] for name, default in _ECHOED.items()}
     if isinstance(echoed["tools"], list):
         echoed["tools"] = list(map(_tool, echoed["tools"]))
-    if into := conversation_in(asked):
-        echoed["conversation"] = {"id": into}
     return {
         "object": "response",
         "completed_at": None,

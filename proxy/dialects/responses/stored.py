@@ -1,7 +1,7 @@
-"""What is kept of responses and conversations, and how a request goes on from it.
+"""Stored responses, and requests that go on from them.
 
-A node holds what one response was asked, and what it answered; it names the node before it. A conversation names its last one.
-Fields: OpenAI API reference, "Conversation state" and "Conversations" (2026), and PyPI `openai` 3.54.0, `types/conversations/`.
+A node holds the input items of one response, its output and its object (`response`); it names the node before it.
+Fields: OpenAI API reference, "Conversation state" (2026), and PyPI `openai` 3.54.0.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 from proxy.dialects.bodies import text_in
 from proxy.dialects.responses.compaction import Opened, open_compactions
 from proxy.dialects.responses.conversation import Item, items_in
-from proxy.errors import BadRequest, NotFound
-from proxy.neutral.remembering import Alone, Fetch, Keep, Keeping, Unseal
+from proxy.errors import BadRequest
+from proxy.neutral.remembering import Fetch, Unseal
 from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")
@@ -30,28 +30,6 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "compac
 # -- what a request names
 
 
-def conversation_in(asked: Mapping[str, Any]) -> str:
-    """The id of the conversation that a request belongs to; empty: none.
-
-    Raises:
-        BadRequest: it is malformed, or goes on from a response as well.
-    """
-    said = asked.get("conversation")
-    if said is None:
-        return ""
-    name = text_in(said, "id") if isinstance(said, dict) else said
-    if not isinstance(name, str) or not name:
-        raise BadRequest(
-            "`conversation` must be the id of one, or an object with that.", param="conversation"
-        )
-    if asked.get("previous_response_id"):
-        raise BadRequest(
-            "`previous_response_id` and `conversation` can't be used together: send one of them.",
-            param="previous_response_id",
-        )
-    return name
-
-
 def referred(item: Item) -> str:
     """The id of the item that this one stands for; empty: it is one itself.
 
@@ -62,13 +40,8 @@ def referred(item: Item) -> str:
 
 
 def goes_on(asked: Mapping[str, Any]) -> bool:
-    """Whether a request goes on from what is kept.
-
-    Raises:
-        BadRequest: what names that is malformed.
-    """
-    named = bool(conversation_in(asked)) or bool(text_in(asked, "previous_response_id"))
-    return named or any(map(referred, items_in(asked.get("input"))))
+    """Return whether a request goes on from a stored response."""
+    return bool(text_in(asked, "previous_response_id")) or any(map(referred, items_in(asked.get("input"))))
 
 
 def is_kept(asked: Mapping[str, Any]) -> bool:
@@ -77,31 +50,6 @@ def is_kept(asked: Mapping[str, Any]) -> bool:
 
 
 # -- going on from it
-
-
-def before(asked: Mapping[str, Any], opened: Opened) -> Asking[list[Item]]:
-    """The items that come before those of a request, with what is under the seals of compactions among them.
-
-    Raises:
-        BadRequest, NotFound: there is nothing of that name, or not any more.
-    """
-    if name := conversation_in(asked):
-        kept = yield from conversation(name)
-        return (yield from items_up_to(kept["head"], opened))
-    return (yield from items_up_to(text_in(asked, "previous_response_id"), opened))
-
-
-def conversation(name: str) -> Fetching[dict[str, Any]]:
-    """What is kept of a conversation.
-
-    Raises:
-        NotFound: nothing.
-    """
-    kept = yield Fetch(name)
-    if kept is None or "head" not in kept:
-        raise NotFound(f"Conversation with id {name!r} not found.", param="conversation")
-    found: dict[str, Any] = kept
-    return found
 
 
 def items_up_to(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
@@ -114,7 +62,7 @@ def items_up_to(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
     name = head
     while name:
         node = yield Fetch(name)
-        if node is None or "input" not in node:  # a conversation has none
+        if node is None:
             raise _gone(head, name)
         parts.append([*node["input"], *node["output"]])
         name = node["previous"]
@@ -169,37 +117,20 @@ def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
 # -- keeping
 
 
-def keeping(asked: Mapping[str, Any], own: Sequence[Item], response: dict[str, Any]) -> Keeping:
-    """Keep a response as it was at its end; `own` are the items that it was sent."""
-    name, into = response["id"], conversation_in(asked)
-    previous = text_in(asked, "previous_response_id")
-    node = node_of(name, own, previous=previous, output=response["output"])
-    if is_kept(asked):
-        node["response"] = response
-    return (yield from append(into, name, node) if into else kept_as(name, node))
-
-
-def append(into: str, name: str, node: Node) -> Keeping:
-    """Keep a node at the end of a conversation, if that is still there; one that is not taken leaves it as it was."""
-    yield Alone(into)
-    kept = yield Fetch(into)
-    if kept is None or not (yield Keep(name, {**node, "previous": kept["head"]})):
-        return False
-    return (yield from kept_as(into, {**kept, "head": name}))
-
-
-def kept_as(name: str, document: dict[str, Any]) -> Keeping:
-    """Keep it, and nothing else."""
-    taken: bool = yield Keep(name, document)
-    return taken
-
-
-def node_of(name: str, items: Sequence[Item], *, previous: str = "", output: Sequence[Item] = ()) -> Node:
-    """A node with these items, each under an id of its own that tells where it lies; `size` in bytes."""
+def keeping(
+    asked: Mapping[str, Any], own: Sequence[Item], response: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The name and the node of a response as it was at its end; `own` are the items that it was sent."""
+    name, output = response["id"], response["output"]
     unique = name.partition("_")[2]
-    own = [identified(item, unique, number) for number, item in enumerate(items)]
-    size = len(dumps([own, list(output)]))
-    return {"previous": previous, "input": own, "output": list(output), "response": None, "size": size}
+    items = [identified(item, unique, number) for number, item in enumerate(own)]
+    return name, {
+        "previous": text_in(asked, "previous_response_id"),
+        "input": items,
+        "output": output,
+        "response": response,
+        "size": len(dumps([items, output])),
+    }
 
 
 def identified(item: Item, unique: str, number: int) -> Item:

@@ -161,6 +161,7 @@ def test_an_answer_that_the_client_began_is_to_be_gone_on_with() -> None:
     [
         ({"model": 5}, "`model`"),
         ({"max_tokens": None}, "`max_tokens`"),
+        ({"thread": {"type": "create"}}, "`thread`"),
         ({"messages": "hello"}, "`messages`"),
         ({"messages": [1]}, "messages[0]"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),

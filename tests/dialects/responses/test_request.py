@@ -246,7 +246,7 @@ def test_formats() -> None:
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "store: false"),
         ({"input": [{"id": "fc_1"}]}, "store: false"),
         ({"background": True}, "background"),
-        ({"conversation": "c"}, "Conversation"),
+        ({"conversation": "c"}, "previous_response_id"),
         ({"previous_response_id": "r"}, "Previous response"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "demands g"),

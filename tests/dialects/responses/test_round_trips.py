@@ -14,7 +14,7 @@ from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
 from proxy.neutral.dialect import NO_ANSWER
 from proxy.neutral.piece import Piece
-from proxy.neutral.remembering import Fetch, Keep
+from proxy.neutral.remembering import Fetch
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking
 from tests.dialects.streams import WORDS, Said, answers, piece_of
@@ -131,11 +131,8 @@ def drive(flow: Generator[Any, Any, Any], held: dict[str, Any]) -> Any:
     try:
         while True:
             step = flow.send(reply)
-            reply = None
-            if isinstance(step, Fetch):
-                reply = held.get(step.name)
-            elif isinstance(step, Keep):
-                held[step.name] = json.loads(json.dumps(step.document))
+            assert isinstance(step, Fetch)
+            reply = held.get(step.name)
     except StopIteration as stop:
         return stop.value
 
@@ -168,7 +165,8 @@ def test_going_on_by_id_is_the_same_as_sending_everything(
         assert stateful.messages == asked(input=sent).messages
         response = answered(stateful, said, now, streamed=streamed)
         assert stateful.keeping is not None
-        drive(stateful.keeping(response), held)
+        name, document = stateful.keeping(response)
+        held[name] = json.loads(json.dumps(document))
         sent += response["output"]
         previous, given_ = response["id"], results(said, now)
     # By references to each of its items, too.
