@@ -116,8 +116,9 @@ pictures: $(VENV)/.dev ## take the pictures of the page in docs/images anew (nee
 vendor: $(VENV)/.dev ## fetch what the page is made with anew from npm, and check it against THIRD_PARTY.md
 	@$(PY) -m tests.page.vendor
 
-docs: $(VENV)/.dev ## draw the diagrams in docs/ again from the code
+docs: $(VENV)/.dev ## write the settings and draw the diagrams in the documents again from the code
 	$(PY) -m tests.diagrams
+	$(PY) -m tests.reference
 
 site: $(VENV)/.dev ## build the documentation as a site in build/site; a link that leads nowhere is an error
 	$(VENV)/bin/zensical build --strict

@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.commands.launch.programs import PROGRAMS
-from proxy.config.names import without_user
 from proxy.errors import SettingError
 
 if TYPE_CHECKING:
@@ -127,6 +126,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _backend(url: str) -> BackendSetting:
+    from proxy.config.names import without_user
     from proxy.settings import BackendSetting
 
     try:

@@ -13,7 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from pydantic_core import PydanticUndefined
@@ -24,9 +24,9 @@ from proxy.cli import main
 from proxy.config import load_settings
 from proxy.settings import Settings
 from tests.diagrams import ARCHITECTURE, BETWEEN, drawn_again, states
+from tests.reference import PLACES, written
 
 ROOT = Path(__file__).parent.parent
-SETTINGS = ROOT / "docs/settings.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 CONFIGS = sorted((ROOT / "config").glob("*.toml"))
 MENTIONING = [
@@ -37,20 +37,7 @@ MENTIONING = [
     ROOT / "config/nginx.conf",
 ]
 
-ROW = re.compile(r"^\| `SPILLWAY_([A-Z_]+)` \| (.*?) \| (.+?) \|$", re.MULTILINE)
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-NOTHING = {"", "-", "\N{EN DASH}", "\N{EM DASH}", "none", "empty", "unset", "not set", "[]", "{}"}
-UNITS = {
-    "": 1,
-    "second": 1,
-    "min": 60,
-    "minute": 60,
-    "hour": 3600,
-    "day": 86400,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -59,69 +46,13 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"SPILLWAY_{name.upper()}", raising=False)
 
 
-def defaults() -> dict[str, Any]:
-    fields = Settings.model_fields
-    return {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+# Settings
 
 
-def documented() -> dict[str, str]:
-    """Settings of the table in docs/settings.md with the default as it is written there."""
-    return {name.lower(): shown for name, shown, _ in ROW.findall(SETTINGS.read_text())}
-
-
-def says(shown: str, value: object) -> bool:
-    """Whether a table cell gives this default: `0.8`, `sqlite:///…`, `256 MiB`, `30 days`, `on`, or none."""
-    text = shown.replace("`", "").strip()
-    if value in (None, (), {}):
-        return text.lower() in NOTHING
-    if isinstance(value, bool):
-        return text.lower() in ({"1", "true", "on", "yes"} if value else {"0", "false", "off", "no"})
-    if isinstance(value, int | float):
-        number = re.fullmatch(r"([\d.,_]+) ?([A-Za-z]*)", text)
-        factor = UNITS.get(number[2].lower().rstrip("s")) if number else None
-        return bool(number and factor and float(re.sub(r"[,_]", "", number[1])) * factor == value)
-    if isinstance(value, tuple):
-        return text == json.dumps(value)
-    return text.strip("\"'") == value
-
-
-# The checker itself
-
-
-@pytest.mark.parametrize(
-    ("shown", "value"),
-    [
-        ("`0.8`", 0.8),
-        ("256 MiB", 256 * 2**20),
-        ("268,435,456", 256 * 2**20),
-        ("30 days", 2592000.0),
-        ("10 s", 10.0),
-        ("900 seconds", 900.0),
-        ("on", True),
-        ("`0`", False),
-        ("none", None),
-        ("", ()),
-        ("`127.0.0.1`", "127.0.0.1"),
-    ],
-)
-def test_defaults_may_be_written_for_people(shown: str, value: object) -> None:
-    assert says(shown, value)
-    assert not says(f"{shown}9", value)
-    assert not says("wrong", value)
-
-
-# The settings table
-
-
-def test_every_setting_is_in_the_table_with_its_default() -> None:
-    table, expected = documented(), defaults()
-    assert set(expected) - set(table) == set(), "settings missing from the table in docs/settings.md"
-    wrong = {name: table[name] for name, value in expected.items() if not says(table[name], value)}
-    assert wrong == {}, "defaults in the table that are not the code's"
-
-
-def test_the_table_names_no_setting_that_does_not_exist() -> None:
-    assert set(documented()) - set(Settings.model_fields) <= {"config"}
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: path.name)
+def test_the_settings_are_listed_as_the_code_has_them(path: Path) -> None:
+    assert len(PLACES[path].findall(path.read_text())) == 1
+    assert written(path) == path.read_text(), "run `make docs`"
 
 
 def test_no_setting_is_required() -> None:

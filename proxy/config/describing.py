@@ -1,11 +1,13 @@
-"""The settings, as `spillway serve --help` lists them: for those who have the program and not its documentation."""
+"""List of the settings, for `spillway serve --help` and the documents."""
 
 from __future__ import annotations
 
 import shutil
 from textwrap import fill
 
-from proxy.settings import Settings
+from pydantic.fields import FieldInfo
+
+from proxy.settings import ModelSettings, Settings
 
 _INDENT = " " * 6
 _ABOVE = (
@@ -14,11 +16,16 @@ _ABOVE = (
 )
 
 
+def listed_settings() -> list[tuple[str, FieldInfo]]:
+    """List the settings by name: the server's own first, then those that can differ from model to model."""
+    return sorted(Settings.model_fields.items(), key=lambda each: each[0] in ModelSettings.model_fields)
+
+
 def described() -> str:
     """Each setting with its default and what it means, as wide as the terminal."""
     width = min(shutil.get_terminal_size().columns - 2, 120)
     lines = [fill(_ABOVE, width)]
-    for name, field in Settings.model_fields.items():
+    for name, field in listed_settings():
         default = field.get_default(call_default_factory=True)
         lines.append(f"  SPILLWAY_{name.upper()}{_shown(default)}")
         lines.append(fill(f"{field.description}", width, initial_indent=_INDENT, subsequent_indent=_INDENT))

@@ -9,7 +9,11 @@ from difflib import get_close_matches
 PREFIX = "SPILLWAY_"
 REMOVED = {
     "agent_prompt": "SPILLWAY_SYSTEM_PROMPT=off leaves system prompts as they are",
+    "client_timeout": "it is a minute; take it out",
     "guide_file": "SPILLWAY_LIMITS__GUIDE bounds guide files",
+    "max_bodies": "a proxy in front, such as nginx, bounds that; take it out",
+    "max_connections_per_address": "a proxy in front, such as nginx, bounds that; take it out",
+    "max_header": "it is 64 KiB; take it out",
     "system_prompt_file": "put its text into SPILLWAY_SYSTEM_PROMPT",
 }
 """Settings of earlier versions, and what to do instead."""

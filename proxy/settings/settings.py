@@ -48,11 +48,11 @@ class ModelSettings(BaseModel):
         default=0.8, description="Fill at which a request is compacted before it is sent."
     )
     trigger_tokens: Tokens | None = Field(
-        default=None, description="The same in tokens; the lower of the two counts."
+        examples=[24_000], default=None, description="The same in tokens; the lower of the two counts."
     )
     target: Fraction = Field(default=0.5, description="Fill to come down to when compacting.")
     target_tokens: Tokens | None = Field(
-        default=None, description="The same in tokens; the lower of the two counts."
+        examples=[12_000], default=None, description="The same in tokens; the lower of the two counts."
     )
     pause: Fraction = Field(
         default=0.9, description="Fill at which a running answer is paused and compacted."
@@ -62,7 +62,7 @@ class ModelSettings(BaseModel):
         description="How histories are shortened: auto, summarize (always), or without a model: truncate, mask.",
     )
     summary_model: str | None = Field(
-        default=None, description="Model that summarises; default: the request's own."
+        examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
     )
     virtual_window: int = Field(
         default=200_000,
@@ -75,6 +75,7 @@ class ModelSettings(BaseModel):
     )
     recall_share: Fraction = Field(default=0.3, description="Fraction of the window that this may take.")
     recall_model: str | None = Field(
+        examples=["nomic-embed-text"],
         default=None,
         description="Embedding model that finds what was said in other words; default: words alone.",
     )
@@ -87,22 +88,27 @@ class ModelSettings(BaseModel):
         description="How much is kept of tool output, and of what agents send with every prompt: auto, standard, local.",
     )
     limits: SingleLimits = Field(
+        examples=[{"lines": 400}],
         default_factory=dict,
         description="Single limits of the policy, as `SPILLWAY_LIMITS__LINES=400`; see below.",
     )
     answer_cap: int | None = Field(
+        examples=[1000],
         default=None,
         ge=0,
         description="Tokens of an answer whose client sets no bound; 0: no cap; default: 1,000 under local, else no cap.",
     )
     tools_allowed: WordList = Field(
-        default=(), description="Names of tools, or globs, that models are offered; empty: all."
+        examples=[["read_file", "search_*"]],
+        default=(),
+        description="Names of tools, or globs, that models are offered; empty: all.",
     )
     tools_first: WordList = Field(
         default=TOOLS_FIRST,
         description="Globs on names of tools, in small letters: which say what they do where not all have room, under local.",
     )
     system_prompt: NonBlank | None = Field(
+        examples=["You are a terse assistant."],
         default=None,
         description="Text that replaces the client's system prompt under local, or `off`: leave it; default: a short one for coding agents.",
     )
@@ -128,6 +134,7 @@ class Settings(ModelSettings):
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(numbered)] = Field(
+        examples=[[{"name": "ollama", "url": "http://127.0.0.1:11434"}]],
         default=(),
         description="JSON list of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
     )
@@ -135,13 +142,18 @@ class Settings(ModelSettings):
         default=("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
     )
     default_model: NonBlank | None = Field(
+        examples=["qwen3-8b"],
         default=None,
         description="Model that answers requests which name none, or `off`: refuse them; default: the only or the loaded one.",
     )
     api_keys: WordList = Field(
-        default=(), repr=False, description="Keys that clients must present; empty: open, on loopback only."
+        examples=[["sk-mine"]],
+        default=(),
+        repr=False,
+        description="Keys that clients must present; empty: open, on loopback only.",
     )
     admin_keys: WordList = Field(
+        examples=[["sk-admin"]],
         default=(),
         repr=False,
         description="Keys with which all conversations may be looked at, and no model asked.",
@@ -150,10 +162,12 @@ class Settings(ModelSettings):
         default=False, description="Show their holders what was said too, not only figures."
     )
     allowed_hosts: HostGlobs = Field(
+        examples=[["spillway", "*.example.com"]],
         default=(),
         description="Names under which clients may call without keys, or globs; own names and IP addresses always.",
     )
     cors: OriginGlobs = Field(
+        examples=[["https://chat.example.com", "http://localhost:*"]],
         default=(),
         description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all.",
     )
@@ -201,6 +215,7 @@ class Settings(ModelSettings):
         default=True, description="Ask for usage on streams whose client said nothing about it."
     )
     models: dict[str, ModelOverrides] = Field(
+        examples=[{"qwen3*": {"window": 32768}}],
         default_factory=dict,
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger …",
     )

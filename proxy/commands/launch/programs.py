@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxy.shaping.agent import SHORT
-
 SMALL = 32_768
 """Tokens of a window in which what agents say of themselves in front of every prompt takes too much."""
 ANSWER = 8_192
@@ -187,6 +185,8 @@ def _qwen(place: Place) -> Start:
     if place.small:
         # Its own is 38,000 characters: most of a window of 16k.
         prompt = place.folder / "system.md"
+        from proxy.shaping.agent import SHORT  # noqa: PLC0415 - pydantic, for which `spillway --help` would wait
+
         prompt.write_text(SHORT.format(name="Qwen Code"), encoding="utf-8")
         environment["QWEN_SYSTEM_MD"] = str(prompt)
     return Start(arguments=("--auth-type", "openai"), environment=environment)

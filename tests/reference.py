@@ -1,0 +1,99 @@
+"""Settings as docs/, config/ and docker-compose.yml list them: `make docs` writes them, tests/test_docs.py compares."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from proxy.config.describing import listed_settings
+
+ROOT = Path(__file__).parent.parent
+PAGE, EXAMPLE = ROOT / "docs/settings.md", ROOT / "config/spillway.example.toml"
+COMPOSE = ROOT / "docker-compose.yml"
+PLACES = {
+    PAGE: re.compile(r"(?<=<!-- settings: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
+    EXAMPLE: re.compile(r"(?<=# Written by make docs\.\n).*", re.DOTALL),
+    COMPOSE: re.compile(r"(?<=  # Written by make docs:\n).*?(?=  # End\.)", re.DOTALL),
+}
+"""Where the list stands in each file."""
+_UNITS = {
+    "Bytes": ((2**20, "MiB"), (2**10, "KiB"), (1, "bytes")),
+    "Seconds": ((86400, "days"), (1, "s")),
+    "Tokens": ((1, "tokens"),),
+}
+
+
+def table() -> str:
+    """List the settings as a table in Markdown."""
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    rows += [
+        f"| `SPILLWAY_{name.upper()}` | {_readable(field)} | {field.description} |"
+        for name, field in listed_settings()
+    ]
+    return "\n".join((*rows, ""))
+
+
+def example() -> str:
+    """List the settings as TOML: with their defaults, or behind `#:` with an example."""
+    return "".join(
+        f"\n{fill(str(field.description), 118, initial_indent='# ', subsequent_indent='# ')}\n{_assigned(name, field)}\n"
+        for name, field in listed_settings()
+    )
+
+
+def environment() -> str:
+    """List the settings as variables without a value, but for those that have one in compose."""
+    without = PLACES[COMPOSE].sub("", COMPOSE.read_text())
+    named = {f"SPILLWAY_{name.upper()}" for name, _ in listed_settings()} - set(_set_in(without))
+    return "".join(f"  {name}:\n" for name in sorted(named))
+
+
+def written(path: Path) -> str:
+    """Return the text of a file with its list as the code has it."""
+    lists = {PAGE: table, EXAMPLE: example, COMPOSE: environment}
+    return PLACES[path].sub(lambda _: lists[path](), path.read_text())
+
+
+def _set_in(compose: str) -> Iterator[str]:
+    shared = compose.split("x-settings:")[1].split("\nservices:", maxsplit=1)[0]
+    return (name for name, value in re.findall(r"^  (SPILLWAY_\w+):(.*)$", shared, re.MULTILINE) if value)
+
+
+def _readable(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    if default in (None, (), {}):
+        return "none"
+    word = str(field.description).split()[0]
+    if word in _UNITS and isinstance(default, int | float) and default:
+        size, unit = next((each for each in _UNITS[word] if default % each[0] == 0), _UNITS[word][-1])
+        return f"{default / size:,.15g} {unit}"
+    return f"`{json.dumps(default)}`" if isinstance(default, bool | tuple) else f"`{default}`"
+
+
+def _assigned(name: str, field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    if default in (None, (), {}) and field.examples:
+        return f"#: {name} = {_toml(field.examples[0])}"
+    return f"{name} = {_toml(default)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = (
+            f"{key if key.isidentifier() else json.dumps(key)} = {_toml(each)}" for key, each in value.items()
+        )
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    for place in PLACES:
+        place.write_text(written(place))
