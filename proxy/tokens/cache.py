@@ -11,12 +11,22 @@ from typing import Any, TypeAlias
 
 from proxy.counting.anchors import link
 from proxy.counting.content import Content, read_message
-from proxy.counting.features import EMPTY, NO_TEXT, PLAIN_MESSAGE, TEXT_SIZE, Vector, add, message_vector
+from proxy.counting.features import (
+    EMPTY,
+    NO_CLASSES,
+    NO_TEXT,
+    PLAIN_MESSAGE,
+    TEXT_SIZE,
+    Vector,
+    add,
+    byte_classes,
+    message_vector,
+)
 from proxy.counting.images import ImageRule
 from proxy.history.prefixes import LEAST, Found, Known, Prefixes
 from proxy.neutral.request import SYSTEM_ROLES
 from proxy.neutral.weight import is_heavy
-from proxy.tokens.vocabulary import Vocabulary, text_vector
+from proxy.tokens.vocabulary import Vocabulary, chunks
 
 WHOLE_KEY = 4096
 """Characters up to which a text is its own key; longer ones are known by a digest."""
@@ -154,6 +164,16 @@ class ShortHistory:
     def behind(self, covered: int) -> Sequence[Vector]:
         """Features of the messages of the rest that follow the first `covered`."""
         return [*map(self.vectorizer.message, self.rest[covered:])]
+
+
+def text_vector(vocabulary: Vocabulary, text: str, *, exact: bool) -> Vector:
+    """Count `text` and its byte classes; without the classes where the count is exact."""
+    if exact:
+        return (vocabulary.count(text), *NO_CLASSES)
+    parts = [
+        (vocabulary.count(chunk), *byte_classes(chunk.encode("utf-8", "replace"))) for chunk in chunks(text)
+    ]
+    return add(parts)
 
 
 def is_long(messages: Sequence[Any]) -> bool:

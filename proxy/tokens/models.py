@@ -16,10 +16,9 @@ from proxy.counting.verdict import Dispute, Observation, verdict_on
 from proxy.tokens.cache import TextCache, Vectorizer
 from proxy.tokens.estimate import Estimate, Lesson
 from proxy.tokens.extras import ExtrasCache
-from proxy.tokens.families import O200K_ID, load_general, load_of
+from proxy.tokens.families import GENERAL, O200K_ID, Resolution, load_general, load_of, resolve
 from proxy.tokens.library import Library
-from proxy.tokens.resolve import Resolution, resolve
-from proxy.tokens.vocabulary import GENERAL, CoarseVocabulary
+from proxy.tokens.vocabulary import Coarse
 
 MOST_MODELS = 1024
 """Models remembered; the one seen first is forgotten beyond that."""
@@ -151,7 +150,7 @@ class Models:
     def __init__(self, texts: TextCache, library: Library) -> None:
         self._texts = texts
         self._library = library
-        self._coarse = CoarseVocabulary()
+        self._coarse = Coarse()
         self._models: OrderedDict[ModelKey, Model] = OrderedDict()
 
     def get(self, key: ModelKey) -> Model:

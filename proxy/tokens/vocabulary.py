@@ -1,25 +1,28 @@
-"""Vocabularies: something that counts the tokens of a text, and the features made of it."""
+"""Vocabularies: tiktoken's engine over the shipped ones, the `tokenizers` library for files of the user's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import lzma
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import tiktoken
 
-from proxy.counting.chunks import chunks
-from proxy.counting.features import NO_CLASSES, Vector, add, byte_classes
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
-COARSE = "coarse"
-GENERAL = "general"
-"""The vocabulary that stands in for unknown ones: the beginning of o200k."""
-_COARSE_WEIGHTS = (
-    *(0.61, 0.15, 0.42, 0.56, 0.63),
-    *(1.24, 0.48, 0.32, 0.46, 0.40, 0.47, 0.44, 0.52, 0.51, 1.33, 0.84, 0.92, 0.84, 1.49, 1.49),
-    *(0.80, -0.52),
-)
-"""Fitted to the general vocabulary's counts of GNOME's help in 35 languages, chats, code and data; of Debian's handbook in 24
-languages, which was held out, its count is missed by 10 % on average."""
+CHUNK, REACH = 64 * 1024, 4 * 1024
+"""Characters after which a text is cut for the engine, and within which a place to cut is looked for."""
+LARGEST = 256 * 2**20
+"""Bytes of the largest `tokenizer.json` that is read; those of models have up to 35 MB."""
+_PLACE = re.compile(r"(?<=\n)(?=[^\W\d_])|(?<=[^\W\d_])(?= [^\W\d_])")
+_SPACE = "\u2581"
+_SAMPLE = "Does it count? 1,234 x_y\n\n\tna\u00efve \u6f22\u5b57 \U0001f600"
+_T = TypeVar("_T")
 
 
 class Vocabulary(Protocol):
@@ -27,15 +30,144 @@ class Vocabulary(Protocol):
 
     @property
     def id(self) -> str:
-        """Name under which counts are cached and weights kept."""
+        """Name under which counts are cached and weights stored."""
         ...
 
     def count(self, text: str) -> int:
-        """Tokens of a text of any length and content; never raises, linear in time."""
+        """Count the tokens of a text of any length and content; never raises, linear in time."""
         ...
 
 
-def clean(text: str) -> str:
+class ByteLevel:
+    """Byte pair encoding by tiktoken over a shipped vocabulary, split by the regex of the model's own tokenizer.
+
+    `most`: only so many of its tokens, which are a vocabulary too, made of the first merges.
+    """
+
+    def __init__(self, name: str, pattern: str, *, shipped: str = "", most: int | None = None) -> None:
+        self.id = name
+        ranks = {token: rank for rank, token in enumerate(unpack(shipped or name)[:most]) if token}
+        encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        ranks.clear()  # tiktoken keeps it for the names of tokens, next to three copies: 28 of 68 MB
+        self._encode = encoding.encode_ordinary
+
+    def count(self, text: str) -> int:
+        """Count the tokens of `text`; special tokens spelt in it are plain text."""
+        return sum(len(self._encode(chunk)) for chunk in chunks(text))
+
+
+class Tokenizers:
+    """Counts by the `tokenizers` library: exact for whatever it can load, 3 to 5 times slower than tiktoken."""
+
+    def __init__(self, name: str, tokenizer: Tokenizer) -> None:
+        self.id = name
+        # Files of embedding models want all texts to be equally long.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+
+    def count(self, text: str) -> int:
+        """Count the tokens of `text`; by its bytes where the tokenizer fails on it."""
+        try:
+            return self.exact(text)
+        except ValueError:
+            return Coarse().count(text)
+
+    def exact(self, text: str) -> int:
+        """Count the tokens of `text`.
+
+        Raises:
+            ValueError: the tokenizer fails on it.
+        """
+        pieces = [chunk for chunk in chunks(_without_surrogates(text)) if chunk]
+        # In a batch, because that releases the interpreter's lock.
+        encoded = _guarded(lambda: self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False))
+        return sum(len(one.ids) for one in encoded)
+
+
+class Coarse:
+    """Four bytes to a token, while no vocabulary is loaded."""
+
+    id = "coarse"
+
+    def count(self, text: str) -> int:
+        """Estimate the tokens of `text`."""
+        return -(-len(text.encode("utf-8", "surrogatepass")) // 4)
+
+
+def unpack(name: str) -> list[bytes]:
+    """Read the tokens of a shipped vocabulary in the order of their ranks; b"" is a rank not in use.
+
+    The form: "SPV1", then compressed by xz their number (4 bytes), a byte of length for each, and their bytes.
+    """
+    from proxy.tokens import data  # noqa: PLC0415 - so that tests see when the first one is read
+
+    body = lzma.decompress(resources.files(data).joinpath(f"{name}.spv").read_bytes()[4:])
+    number = int.from_bytes(body[:4], "big")
+    at, tokens = 4 + number, []
+    for length in body[4:at]:
+        tokens.append(body[at : at + length])
+        at += length
+    return tokens
+
+
+def sentencepiece(name: str, shipped: str) -> Vocabulary:
+    """Build a SentencePiece vocabulary with byte fallback from shipped pieces, which are in the order of merging."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers  # noqa: PLC0415 - see `from_file`
+
+    pieces = [piece.decode().replace(" ", _SPACE) for piece in unpack(shipped)]
+    ranks = {piece: rank for rank, piece in enumerate(pieces)}
+    merges = [
+        (piece[:at], piece[at:])
+        for piece in pieces
+        for at in range(1, len(piece))
+        if piece[:at] in ranks and piece[at:] in ranks
+    ]
+    for token in (f"<0x{byte:02X}>" for byte in range(256)):
+        ranks.setdefault(token, len(ranks))
+    tokenizer = Tokenizer(models.BPE(ranks, merges, fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)]
+    )
+    # No piece goes on behind a space, so that words may be merged one by one, and remembered.
+    words = Regex(f"{_SPACE}*[^{_SPACE}]+|{_SPACE}+")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(words, "isolated")
+    return Tokenizers(name, tokenizer)
+
+
+def from_file(name: str, path: Path) -> Vocabulary:
+    """Build the vocabulary of a `tokenizer.json`; takes up to 3 s.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it is not a tokenizer, or one that can't even count a few words.
+    """
+    from tokenizers import Tokenizer  # noqa: PLC0415 - 35 ms and 40 MB that only few need
+
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"it has more than {LARGEST} bytes")
+    vocabulary = Tokenizers(name, _guarded(partial(Tokenizer.from_buffer, path.read_bytes())))
+    vocabulary.exact(_SAMPLE)
+    return vocabulary
+
+
+def chunks(text: str, size: int = CHUNK, reach: int = REACH) -> Iterator[str]:
+    """Split `text` into pieces of about `size` characters; joined they are `text` again.
+
+    Cuts come before a word, where vocabularies begin a new token in any case; in text without words they come
+    anywhere and cost a few tokens each. That keeps the engines' time linear and their regexes within bounds.
+    """
+    start = 0
+    while len(text) - start > size + reach:
+        at = start + size
+        place = _PLACE.search(text, at, at + reach)
+        end = place.start() if place else at
+        yield text[start:end]
+        start = end
+    yield text[start:] if start else text
+
+
+def _without_surrogates(text: str) -> str:
     """Pair or replace lone surrogates, which no tokenizer takes and JSON may hold."""
     try:
         text.encode()
@@ -44,42 +176,17 @@ def clean(text: str) -> str:
     return text
 
 
-def encoder(name: str, pattern: str, ranks: dict[bytes, int]) -> Callable[[str], list[int]]:
-    """What turns text into tokens. Takes `ranks` over, and empties it.
+def _guarded(call: Callable[[], _T]) -> _T:
+    """Call into the library.
 
-    tiktoken keeps it for what is not asked of it here (the names of tokens), next to its own three copies: 28 of 68 MB.
+    Raises:
+        ValueError: it failed, in whichever way.
     """
-    encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-    ranks.clear()
-    return encoding.encode_ordinary
-
-
-class BpeVocabulary:
-    """Byte pair encoding by tiktoken, in chunks: its time stays linear and its regex within bounds."""
-
-    def __init__(self, name: str, pattern: str, ranks: dict[bytes, int]) -> None:
-        self.id = name
-        self._encode = encoder(name, pattern, ranks)
-
-    def count(self, text: str) -> int:
-        """Tokens of `text`; special tokens spelt in it are taken as text."""
-        return sum(len(self._encode(chunk)) for chunk in chunks(text))
-
-
-class CoarseVocabulary:
-    """About what the general vocabulary would count, by byte classes alone: needs no data, 300 MB/s at least."""
-
-    id = COARSE
-
-    def count(self, text: str) -> int:
-        """Estimated tokens of `text`; nine in ten are within 20 %."""
-        classes = byte_classes(clean(text).encode())
-        return max(bool(text), round(sum(w * n for w, n in zip(_COARSE_WEIGHTS, classes, strict=True))))
-
-
-def text_vector(vocabulary: Vocabulary, text: str, *, exact: bool) -> Vector:
-    """Count of `text` and its byte classes; without the classes where the count is exact."""
-    if exact:
-        return (vocabulary.count(text), *NO_CLASSES)
-    parts = [(vocabulary.count(chunk), *byte_classes(clean(chunk).encode())) for chunk in chunks(text)]
-    return add(parts)
+    try:
+        return call()
+    except BaseException as error:
+        # It raises bare Exception, and panics as pyo3_runtime.PanicException, which is no Exception and in no
+        # module from which it could be imported.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ValueError(f"not a tokenizer: {error}") from error
+        raise

@@ -2,7 +2,7 @@
 
 Needs, besides the project: `mistral-common sentencepiece`, the files that `tests.tokens.make_vocabularies` takes its data from,
 unpacked, and for near.json the `tokenizer.model` of Llama 3 in the wheel `llama-models` 0.3.0, of which nothing but counts is
-kept: `python -m tests.tokens.make_golden LITELLM_TOKENIZERS QWEN_TIKTOKEN MISTRAL_DATA LLAMA3_MODEL`.
+kept (those of Llama 2 are of Phi-3's GGUF in `tests/engine/vocab`, which is the same, counted as llama.cpp does): `python -m tests.tokens.make_golden LITELLM_TOKENIZERS QWEN_TIKTOKEN MISTRAL_DATA LLAMA3_MODEL`.
 """
 
 from __future__ import annotations
@@ -66,4 +66,7 @@ def write(name: str, found: dict[str, Callable[[str], int]]) -> None:
 
 if __name__ == "__main__":
     write("golden.json", counters(*map(Path, sys.argv[1:4])))
-    write("near.json", {"llama3": llama3(Path(sys.argv[4]))})
+    near = json.loads((Path(__file__).parent / "near.json").read_text())
+    count = llama3(Path(sys.argv[4]))
+    near["llama3"] = [count(text) for text in probe()]
+    (Path(__file__).parent / "near.json").write_text(json.dumps(near) + "\n")

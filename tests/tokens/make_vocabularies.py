@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import lzma
 import struct
 import sys
 import zipfile
@@ -20,11 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.tokens.bytelevel import ranks_by_merges
-from proxy.tokens.gguf import read_metadata
-from proxy.tokens.lean import pack, unpack
-from proxy.tokens.sentencepiece import SPACE
-
+SPACE = "\u2581"
 DATA = Path(__file__).parents[2] / "proxy" / "tokens" / "data"
 
 
@@ -57,7 +54,9 @@ def read_tekken(data: bytes) -> list[bytes]:
 def read_tokenizer_json(data: bytes) -> list[bytes]:
     """Byte-level merges of a `tokenizer.json`, in their order after the 256 bytes."""
     merges = (merge.split(" ", 1) for merge in json.loads(data)["model"]["merges"])
-    return list(ranks_by_merges((left, right) for left, right in merges))
+    letters = _letters()
+    single = [bytes((byte,)) for byte in range(256)]
+    return [*single, *(bytes(letters[letter] for letter in left + right) for left, right in merges)]
 
 
 def read_sentencepiece(data: bytes) -> list[bytes]:
@@ -149,16 +148,19 @@ SOURCES = (
 )
 
 
-PHI3 = Path(__file__).parents[1] / "engine" / "vocab" / "ggml-vocab-phi-3.gguf"
-"""Phi-3's tokenizer, which is Llama 2's. Of it only the characters are taken, of which nobody is the author."""
+def _letters() -> dict[str, int]:
+    """Bytes as GPT-2 spells them: printable ones stand for themselves, the rest for characters from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = (byte for byte in range(256) if byte not in plain)
+    return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(rest)}
 
 
-def alphabet(file: Path) -> list[bytes]:
-    """The characters that have a piece of their own in a model file of SentencePiece's kind, by their code points."""
-    metadata = read_metadata(file)
-    typed = zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"], strict=True)
-    single = {piece.replace(SPACE, " ") for piece, kind in typed if kind == 1 and len(piece) == 1}
-    return [character.encode() for character in sorted(single)]
+def pack(tokens: Sequence[bytes]) -> bytes:
+    """Pack tokens, whose places are their ranks, as `proxy.tokens.vocabulary.unpack` reads them."""
+    # A column of lengths before the bytes compresses better than the two interleaved, and xz better than gzip.
+    body = len(tokens).to_bytes(4, "big") + bytes(map(len, tokens)) + b"".join(tokens)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
+    return b"SPV1" + lzma.compress(body, format=lzma.FORMAT_XZ, filters=filters)
 
 
 def extract(source: Source, wheels: Sequence[Path]) -> bytes:
@@ -183,11 +185,8 @@ def main(arguments: Sequence[str]) -> None:
     for source in SOURCES:
         tokens = source.read(extract(source, wheels))
         packed = pack(tokens)
-        if unpack(packed) != {token: rank for rank, token in enumerate(tokens) if token}:
-            sys.exit(f"{source.name} does not survive packing")
         (DATA / f"{source.name}.spv").write_bytes(packed)
         sys.stdout.write(f"{source.name}: {len(tokens)} tokens, {len(packed)} bytes\n")
-    (DATA / "llama2.spv").write_bytes(pack(alphabet(PHI3)))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from proxy.tokens.huggingface import load_tokenizer_json
 from proxy.tokens.library import Library
 from proxy.tokens.meter import Meter
-from proxy.tokens.patterns import LLAMA3
-from proxy.tokens.vocabulary import CoarseVocabulary, Vocabulary
+from proxy.tokens.vocabulary import Coarse, Vocabulary, from_file
 from tests.tokens.probe import probe, sections
 
 UNPARSABLE = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
@@ -25,7 +23,7 @@ def byte_level() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     steps = [
-        pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
+        pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}{1,3}|\s+|[^\s\p{L}\p{N}]+"), "isolated"),
         pre_tokenizers.ByteLevel(False, use_regex=False),
     ]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
@@ -58,7 +56,7 @@ def write(tokenizer: Tokenizer, path: Path, **changes: Any) -> Path:
 
 
 def load(tokenizer: Tokenizer, path: Path, **changes: Any) -> Vocabulary:
-    return load_tokenizer_json(write(tokenizer, path / "tokenizer.json", **changes), "mine")
+    return from_file("mine", write(tokenizer, path / "tokenizer.json", **changes))
 
 
 @pytest.mark.parametrize("make", [byte_level, sentencepiece, words])
@@ -91,14 +89,14 @@ def test_limits_meant_for_other_uses_do_not_count(tmp_path: Path) -> None:
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ValueError, match="not a tokenizer"):
-        load_tokenizer_json(tmp_path / "tokenizer.json", "x")
+        from_file("x", tmp_path / "tokenizer.json")
 
 
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     path = write(byte_level(), tmp_path / "tokenizer.json")
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(ValueError, match="not a tokenizer"):
-        load_tokenizer_json(path, "x")
+        from_file("x", path)
 
 
 @pytest.mark.parametrize("changes", [{"normalizer": UNPARSABLE}, {"pre_tokenizer": ENDLESS}])
@@ -118,7 +116,7 @@ def test_a_text_on_which_the_tokenizer_fails_is_counted_coarsely(tmp_path: Path)
     vocabulary = load(byte_level(), tmp_path, model=model, pre_tokenizer=None)
     assert vocabulary.count("abc") == 3
     text = "Ω" * 30
-    assert vocabulary.count(text) == CoarseVocabulary().count(text)
+    assert vocabulary.count(text) == Coarse().count(text)
 
 
 @pytest.mark.anyio
@@ -141,4 +139,4 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(b"{")
     os.truncate(path, 2**40)
     with pytest.raises(ValueError, match="more than"):
-        load_tokenizer_json(path, "mine")
+        from_file("mine", path)

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 import threading
 
 import pytest
 
-from benchmarks.process import rss_mib
 from proxy.tokens.library import Library
-from proxy.tokens.vocabulary import CoarseVocabulary, Vocabulary
+from proxy.tokens.vocabulary import Coarse, Vocabulary
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +16,7 @@ async def test_a_vocabulary_is_loaded_once_and_in_a_thread() -> None:
 
     def load() -> Vocabulary:
         threads.append(threading.current_thread())
-        return CoarseVocabulary()
+        return Coarse()
 
     first, second = await asyncio.gather(library.load("x", load), library.load("x", load))
     assert first is second is library.get("x")
@@ -45,7 +42,7 @@ async def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
 
     def load() -> Vocabulary:
         go.wait(10)
-        return CoarseVocabulary()
+        return Coarse()
 
     waiting = asyncio.ensure_future(library.load("x", load))
     await asyncio.sleep(0)
@@ -53,21 +50,6 @@ async def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
     go.set()
     assert await library.load("x", load) is not None
     assert waiting.cancelled()
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps it, and can be told not to")
-async def test_what_a_vocabulary_is_built_with_is_given_back() -> None:
-    library, above = Library(), list[bytes]()
-
-    def load() -> Vocabulary:
-        built = [bytes(2000) for _ in range(20_000)]
-        above.append(bytes(2000))  # what lies above it in the heap stays
-        del built
-        return CoarseVocabulary()
-
-    before = rss_mib([os.getpid()])
-    await library.load("x", load)
-    assert rss_mib([os.getpid()]) - before < 20  # of 40
 
 
 class PanicException(BaseException):

@@ -3,13 +3,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import lzma
 import struct
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from proxy.tokens.lean import unpack
+from proxy.tokens.vocabulary import unpack
 from tests.tokens import make_vocabularies as build
 from tests.tokens.make_vocabularies import Source, extract
 
@@ -66,9 +67,9 @@ def test_every_source_has_its_data_file_and_its_notice() -> None:
         assert source.sha256[:12] in notices
 
 
-def test_of_llama_2_nothing_is_shipped_but_which_characters_have_a_token() -> None:
-    characters = build.alphabet(build.PHI3)
-    assert list(unpack((build.DATA / "llama2.spv").read_bytes())) == characters
-    assert {len(character.decode()) for character in characters} == {1}
-    notices = (build.DATA.parents[2] / "THIRD_PARTY.md").read_text()
-    assert hashlib.sha256(build.PHI3.read_bytes()).hexdigest() in notices
+def test_what_is_packed_is_what_is_shipped() -> None:
+    tokens = unpack("mistral")
+    assert (len(tokens), tokens[:2]) == (31_741, [b" t", b"in"])
+    shipped = (build.DATA / "mistral.spv").read_bytes()
+    packed = build.pack(tokens)
+    assert (packed[:4], lzma.decompress(packed[4:])) == (shipped[:4], lzma.decompress(shipped[4:]))

@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from proxy.counting.verdict import Observation
 from proxy.errors import BadRequest
+from proxy.tokens.families import GENERAL
 from proxy.tokens.library import Library
 from proxy.tokens.meter import Estimate, Meter
-from proxy.tokens.vocabulary import GENERAL, Vocabulary
+from proxy.tokens.vocabulary import Vocabulary
 from tests.tokens.conftest import Shipped, loaded
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tokens.families import FAMILIES
-from proxy.tokens.resolve import resolve
+from proxy.tokens.families import FAMILIES, resolve
 
 
 def family(model: str, hint: str | None = None, override: str | None = None) -> str | None:

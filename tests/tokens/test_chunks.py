@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.counting.chunks import chunks
+from proxy.tokens.vocabulary import chunks
 
 
 @given(st.text(alphabet="ab \n1漢", max_size=400), st.integers(1, 50), st.integers(1, 20))
