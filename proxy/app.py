@@ -20,7 +20,7 @@ from proxy.api.surface import Surface
 from proxy.backends.profile import profile_from_settings
 from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.errors import SettingError
-from proxy.history.checkpoint import CheckpointStore, LearnedState, StoreAdmin
+from proxy.history.checkpoint import Store
 from proxy.live.book import Book
 from proxy.live.checkpoints import TalkCheckpoints
 from proxy.live.looker import Looker
@@ -71,7 +71,7 @@ def create_app(
     settings: Settings,
     *,
     transport: httpx.AsyncBaseTransport | None = None,
-    store: CheckpointStore | None = None,
+    store: Store | None = None,
     spans: TracerProvider | None = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
 ) -> Application:
@@ -134,7 +134,7 @@ def open_wire(
 
 def _lifespan(
     transport: httpx.AsyncBaseTransport,
-    store: StoreAdmin,
+    store: Store,
     counting: Counting,
     ahead: AheadCompactor,
     spans: TracerProvider | None,
@@ -160,7 +160,7 @@ def _lifespan(
 def _surface(
     settings: Settings,
     transport: httpx.AsyncBaseTransport,
-    store: CheckpointStore,
+    store: Store,
     counting: Counting,
     clock: Callable[[], float],
     journals: Journals,
@@ -196,7 +196,7 @@ def _surface(
     )
 
 
-def _router(settings: Settings, transport: httpx.AsyncBaseTransport, store: LearnedState) -> Router:
+def _router(settings: Settings, transport: httpx.AsyncBaseTransport, store: Store) -> Router:
     return Router(
         upstreams(settings.backends, settings, transport, store),
         helpers=settings.helpers,
@@ -207,7 +207,7 @@ def _router(settings: Settings, transport: httpx.AsyncBaseTransport, store: Lear
 def _relay(
     settings: Settings,
     router: Router,
-    store: CheckpointStore,
+    store: Store,
     counting: Counting,
     journals: Journals,
     clock: Callable[[], float],
@@ -284,7 +284,7 @@ def _trace(journals: Journals, spans: TracerProvider, upstreams: Sequence[Upstre
     journals.carrier = tracing.carried
 
 
-def _metrics(store: StoreAdmin, *, keyed: bool) -> Metrics:
+def _metrics(store: Store, *, keyed: bool) -> Metrics:
     metrics = Metrics(keyed=keyed)
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
     metrics.watch(
@@ -300,7 +300,7 @@ def _upstream(
     backend: BackendSetting,
     settings: Settings,
     transport: httpx.AsyncBaseTransport,
-    store: LearnedState | None,
+    store: Store | None,
 ) -> Upstream:
     def prober(headers: Sequence[Header]) -> Prober:
         timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
@@ -327,7 +327,7 @@ def upstreams(
     backends: Sequence[BackendSetting],
     settings: Settings,
     transport: httpx.AsyncBaseTransport,
-    store: LearnedState | None = None,
+    store: Store | None = None,
 ) -> list[Upstream]:
     """These backends, each with its prober; windows that models were loaded with last are remembered in `store`."""
     return [_upstream(backend, settings, transport, store) for backend in backends]

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.api.door import Door
 from proxy.api.live.gate import Gate
-from proxy.history.checkpoint import StoreAdmin
+from proxy.history.checkpoint import Store
 from proxy.live.checkpoints import TalkCheckpoints
 from proxy.live.looker import Looker
 from proxy.net.readiness import ReadinessProbe
@@ -36,4 +36,4 @@ class Surface:
     gate: Gate
     looker: Looker
     checkpoints: TalkCheckpoints
-    store: StoreAdmin
+    store: Store

@@ -1,14 +1,23 @@
-"""`spillway store`: look into the checkpoint store, or empty it."""
+"""`spillway store`: look into the checkpoint store, or empty it, while a proxy may be using it."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
+from proxy.history.checkpoint import Checkpoint
 from proxy.settings import Settings
-from proxy.store.admin import run_admin
+from proxy.store import open_store
+from proxy.store.codec import encode
+from proxy.store.driver import refusal
+from proxy.store.sqlite import sqlite_path
 
 _DAY = 86_400.0
+_TIMEOUT = 5.0
+"""Seconds that reaching the store may take: somebody waits at a terminal, not a chat request."""
 
 
 async def store(settings: Settings, action: Literal["stats", "purge", "export"], days: float | None) -> int:
@@ -17,7 +26,29 @@ async def store(settings: Settings, action: Literal["stats", "purge", "export"],
     Raises:
         SettingError: there is no such store, or it can't be reached.
     """
-    age = None if days is None else days * _DAY
-    for line in await run_admin(settings.store, action, clock=time.time, older_than=age):  # noqa: TID251 - wall clock of a command
-        print(line)  # noqa: T201 - a command line tool prints
+    url, clock = settings.store, time.time  # noqa: TID251 - wall clock of a command
+    if url == "memory://":
+        raise refusal(url, "it lives in the memory of the proxy and can't be seen from outside")
+    if url.startswith("sqlite:") and not sqlite_path(url).is_file():
+        raise refusal(url, "there is no such file yet")
+    # No TTL and no cap: what is there is shown, and nothing goes but what is purged.
+    opened = open_store(url, clock=clock, ttl=math.inf, max_bytes=2**62, timeout=_TIMEOUT)
+    try:
+        if action == "purge":
+            count = await opened.purge(older_than=None if days is None else clock() - days * _DAY)
+            lines = [f"purged {count} checkpoint{'' if count == 1 else 's'}"]
+        else:
+            found = await opened.export()
+            lines = _statistics(found) if action == "stats" else [encode(item).decode() for item in found]
+        if not opened.healthy:
+            raise refusal(url, "the store can't be reached")
+    finally:
+        await opened.close()
+    print(*lines, sep="\n", end="\n" if lines else "")  # noqa: T201 - a command line tool prints
     return 0
+
+
+def _statistics(found: Sequence[Checkpoint]) -> list[str]:
+    size = sum(len(encode(item)) for item in found)
+    oldest = datetime.fromtimestamp(found[0].created, UTC).isoformat("T", "seconds") if found else "-"
+    return [f"checkpoints {len(found)}", f"bytes {size}", f"oldest {oldest}"]

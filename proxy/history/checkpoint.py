@@ -6,6 +6,7 @@ A checkpoint says "a history that begins with these k messages may begin with th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -45,73 +46,11 @@ class Checkpoint:
         return "extract" if any(map(is_extract, self.replacement)) else "written"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """What a store holds: checkpoints, bytes they take, and seconds since the epoch of the oldest."""
+class Store(Protocol):
+    """Database of checkpoints by scope and digest, and of small values.
 
-    checkpoints: int
-    bytes: int
-    oldest: float | None
-
-
-class Checkpoints(Protocol):
-    """Prefix rewrites by scope and digest. A lost backend is no error: nothing is found then, and nothing kept."""
-
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """The stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
-        ...
-
-    async def put(self, checkpoint: Checkpoint) -> bool:
-        """Store it; one of the same scope and digest is replaced. False: it never can be, and is left out."""
-        ...
-
-    async def drop(self, scope: str, digest: bytes) -> bool:
-        """Delete it, if it is there; False: the store does not take that now."""
-        ...
-
-
-class Secrets(Protocol):
-    """Keys that replicas share and that outlive the process; none of them expires, or is purged. Never raises."""
-
-    async def secret(self, name: str, fresh: bytes) -> bytes | None:
-        """The one of that name, which is `fresh` if there was none; None: the store can't tell, or take it, now."""
-        ...
-
-
-class LearnedState(Protocol):
-    """Small values that outlive the process: weights, a learned window. Never raises for a lost backend."""
-
-    async def get_state(self, key: str) -> bytes | None:
-        """The value, or None."""
-        ...
-
-    async def put_state(self, key: str, value: bytes) -> None:
-        """Keep a value."""
-        ...
-
-
-class Claims(Protocol):
-    """Who makes what, so that it is made once. Shared by replicas where the store is; never raises."""
-
-    async def claim(self, key: str, seconds: float) -> bool:
-        """Try to become the one who makes `key`, for `seconds` unless it is renewed."""
-        ...
-
-    async def renew(self, key: str, seconds: float) -> None:
-        """Hold a claim that was got for `seconds` from now."""
-        ...
-
-    async def release(self, key: str) -> None:
-        """Give a claim back."""
-        ...
-
-    async def wait(self, key: str, seconds: float) -> None:
-        """Return when the claim of `key` is released or has expired, or after `seconds`."""
-        ...
-
-
-class StoreAdmin(Protocol):
-    """What those who run a store ask of it. Never raises for a lost backend."""
+    A database that is lost, slow or full is no error: nothing is found then, and what is new is kept in memory.
+    """
 
     @property
     def healthy(self) -> bool:
@@ -120,33 +59,49 @@ class StoreAdmin(Protocol):
 
     @property
     def skipped(self) -> int:
-        """Records that could not be written or read although the store works; each was left out alone."""
+        """Records that could not be written or read although the database works; each was left out alone."""
         ...
 
     async def check(self) -> str:
-        """Try it now: `ok`, or in a few words what is wrong. Takes no longer than any operation."""
+        """Try it now: `ok`, or in a few words what is wrong. Takes about as long as any operation."""
         ...
 
-    async def stats(self) -> StoreStats:
-        """Count what is held."""
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+        """Return the stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
+        ...
+
+    async def put(self, checkpoint: Checkpoint) -> bool:
+        """Store it; one of the same scope and digest is replaced. False: it never can be, and is left out."""
+        ...
+
+    async def drop(self, scope: str, digest: bytes) -> bool:
+        """Delete it, if it is there; False: the database does not take that now."""
+        ...
+
+    async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
+        """Return a small value, such as learned weights, after writing `new`; None: there is none, or it is out of reach.
+
+        With `once`, `new` is written only where there is none yet, so that replicas share a secret, which never expires,
+        nor is purged. Those keys are apart from the others.
+        """
+        ...
+
+    def claim(self, key: str, seconds: float) -> AbstractAsyncContextManager[None]:
+        """Be the only one within who works at `key`, here and in all replicas with the same Redis.
+
+        Waits at most so many seconds for another, then goes on all the same. The claim of a process that dies ends
+        within seconds.
+        """
+        ...
+
+    async def export(self) -> list[Checkpoint]:
+        """Return all checkpoints, oldest first."""
         ...
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return how many."""
         ...
 
-    async def export(self) -> list[Checkpoint]:
-        """All checkpoints, oldest first."""
-        ...
-
     async def close(self) -> None:
-        """Finish writing and let go of files and connections."""
+        """Finish writing, and release files and connections."""
         ...
-
-
-class SharedCheckpoints(Checkpoints, Claims, Protocol):
-    """Checkpoints of which each is made by one alone."""
-
-
-class CheckpointStore(SharedCheckpoints, LearnedState, Secrets, StoreAdmin, Protocol):
-    """All of it, as a store is opened. Who works with one asks for the part that it needs."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.errors import Conflict, NotFound, StoreUnavailable
-from proxy.history.checkpoint import Checkpoint, Checkpoints
+from proxy.history.checkpoint import Checkpoint, Store
 from proxy.live.blocks import blocks_in, described
 from proxy.live.book import Book
 from proxy.live.record import Note, Record, Talk
@@ -18,7 +18,7 @@ from proxy.tokens.meter import Meter
 class TalkCheckpoints:
     """Reads and deletes the checkpoints with which the next prompts of conversations will begin."""
 
-    def __init__(self, *, book: Book, store: Checkpoints, meter: Meter, ahead: AheadCompactor) -> None:
+    def __init__(self, *, book: Book, store: Store, meter: Meter, ahead: AheadCompactor) -> None:
         self._book = book
         self._store = store
         self._meter = meter

@@ -13,7 +13,7 @@ from typing import TypeVar
 from proxy.backends.profile import Fact, ModelProfile, Trust
 from proxy.counting.filling import Filled, window_filled
 from proxy.counting.truncation import CutSeen, window_behind_cut
-from proxy.history.checkpoint import LearnedState
+from proxy.history.checkpoint import Store
 
 T = TypeVar("T")
 
@@ -53,17 +53,17 @@ class _Seen:
 class LastLoaded:
     """Windows that the models of one backend were last loaded with, in the store, so that they outlast a restart."""
 
-    def __init__(self, store: LearnedState, backend: str) -> None:
+    def __init__(self, store: Store, backend: str) -> None:
         self._store = store
         self._backend = backend
 
     async def complete(self, model: str, profile: ModelProfile) -> ModelProfile:
         """Store the window of a loaded model; give a model that is not loaded the stored one where its backend names none."""
         key, window = f"loaded|{self._backend}|{model}", profile.window
-        stored = await self._store.get_state(key)
+        stored = await self._store.value(key)
         if window is not None and window.trust is Trust.LOADED:
             if stored != (now := b"%d" % window.value):
-                await self._store.put_state(key, now)
+                await self._store.value(key, now)
         elif window is None and profile.provisional and stored is not None and stored.isdigit():
             window = Fact(int(stored), "when it was last loaded", Trust.CONFIGURED)
         return replace(profile, window=window)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from proxy.history.checkpoint import Checkpoint, SharedCheckpoints
+from proxy.history.checkpoint import Checkpoint, Store
 from proxy.net.apart import apart
 from proxy.net.tasks import spawn
 from proxy.neutral.request import Message
@@ -36,10 +36,6 @@ from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
-LEASE = 4.0
-"""Seconds after which a claim is free that nobody renews, because its owner is gone."""
-RENEWED = 1.0
-"""Seconds between two renewals."""
 COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened to a goal is not tried again with it."""
 _COLD = 0.8
@@ -71,7 +67,7 @@ class Compactor:
         self,
         *,
         counting: Counting,
-        store: SharedCheckpoints,
+        store: Store,
         router: Router,
         recaller: Recaller,
         clock: Callable[[], float],
@@ -212,34 +208,18 @@ class Compactor:
     async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
         """Run it here, unless another replica is at it, or was since the job was prepared: then take over what it stored."""
         answered = _answered(job.prompt) if job.expected is None else job.expected.link
-        name = f"{job.scope}|{answered.hex()}"
-        until = job.journal.clock() + CLAIM
-        mine, renewing = await self._store.claim(name, LEASE), None
-        try:
-            while (stored := await self._longer(job)) is None and not mine:
-                left = until - job.journal.clock()
-                if left <= 0:
-                    break
-                await self._store.wait(name, left)
-                mine = await self._store.claim(name, LEASE)
-            if mine:
-                renewing = spawn(self._renew(name), name="claim")
-            if stored is not None:
+        async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
+            if (stored := await self._longer(job)) is not None:
                 return self._taken_over(job, stored), stored
-            done = await self._run(job, budget, goal, limit, self.summaries(job))
-        except NotWritten:
-            return _nothing(job), None
-        else:
+            try:
+                done = await self._run(job, budget, goal, limit, self.summaries(job))
+            except NotWritten:
+                return _nothing(job), None
             made = self.checkpoint(job, done) if done.covered else None
             # A client's own compaction is filled to the brim, for one answer.
             if made is not None and job.window_is_known and not job.hands_over:
                 await self._store.put(made)
             return done, made
-        finally:
-            if renewing is not None:
-                renewing.cancel()
-            if mine:
-                await self._store.release(name)
 
     async def _longer(self, job: Job) -> Checkpoint | None:
         """A stored checkpoint that covers more than the job's own; none is for a client's own compaction."""
@@ -247,12 +227,6 @@ class Compactor:
             return None
         found = await self._store.find(job.scope, job.prompt.links[-2::-1])
         return found if found is not None and _is_longer(found, job) else None
-
-    async def _renew(self, name: str) -> None:
-        """Hold a claim for as long as this runs: it ends with the process."""
-        while True:
-            await asyncio.sleep(RENEWED)
-            await self._store.renew(name, LEASE)
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, asked: Asked) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)

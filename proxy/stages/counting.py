@@ -11,7 +11,7 @@ from proxy.answer.answer import Answer
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
-from proxy.history.checkpoint import LearnedState
+from proxy.history.checkpoint import Store
 from proxy.history.turns import is_result
 from proxy.net.tasks import spawn
 from proxy.neutral.piece import whole_number
@@ -33,7 +33,7 @@ MOST_CUT = 4096
 class Counting:
     """Measures jobs and learns from what backends report. Learned weights survive in the store."""
 
-    def __init__(self, *, meter: Meter, store: LearnedState) -> None:
+    def __init__(self, *, meter: Meter, store: Store) -> None:
         self.meter = meter
         self._store = store
         self._loaded: set[ModelKey] = set()
@@ -260,10 +260,10 @@ class Counting:
 
     async def _save(self, key: ModelKey) -> None:
         self._unsaved.pop(key, None)
-        await self._store.put_state(_state_key(key), self.meter.dump(key))
+        await self._store.value(_state_key(key), self.meter.dump(key))
 
     async def _load(self, key: ModelKey) -> None:
-        if (learned := await self._store.get_state(_state_key(key))) is not None:
+        if (learned := await self._store.value(_state_key(key))) is not None:
             self.meter.load(key, learned)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.history.chain import Chains, chain
-from proxy.history.checkpoint import Checkpoint, Checkpoints
+from proxy.history.checkpoint import Checkpoint, Store
 from proxy.history.client_compaction import asks_to_compact, unfolded
 from proxy.history.prefixes import LEAST
 from proxy.net.apart import apart
@@ -62,7 +62,7 @@ class Preparer:
         self,
         *,
         counting: Counting,
-        store: Checkpoints,
+        store: Store,
         recaller: Recaller,
         keeper: Keeper,
         settings: Settings,

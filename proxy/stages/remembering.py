@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from proxy.errors import BodyTooLarge, StoreUnavailable
 from proxy.exchange import Exchange
+from proxy.history.checkpoint import Store
 from proxy.net.apart import apart
 from proxy.neutral.remembering import Fetch, Unseal
 from proxy.neutral.request import Request
@@ -19,19 +20,10 @@ from proxy.store.documents import Documents
 T = TypeVar("T")
 
 
-class StoreHealth(Protocol):
-    """The store as far as it is asked how it is."""
-
-    @property
-    def healthy(self) -> bool:
-        """Whether it worked when it was last tried."""
-        ...
-
-
 class Memory:
     """Runs the flows of dialects that ask for what is kept. Everything is one credential's own."""
 
-    def __init__(self, documents: Documents, sealer: Sealer, store: StoreHealth, limit: int) -> None:
+    def __init__(self, documents: Documents, sealer: Sealer, store: Store, limit: int) -> None:
         """`limit`: bytes of what one request may go on from."""
         self._documents = documents
         self._sealer = sealer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from secrets import token_bytes
 from typing import Any
 
-from proxy.history.checkpoint import Secrets
+from proxy.history.checkpoint import Store
 from proxy.history.sealed import KEY_BYTES, is_sealed, opened, seal
 from proxy.net.apart import apart
 from proxy.neutral.weight import HEAVY, is_heavy
@@ -20,7 +20,7 @@ class Sealer:
     what was sealed with it opens until the process ends.
     """
 
-    def __init__(self, store: Secrets) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = [token_bytes(KEY_BYTES)]
         """The one to seal with first."""
@@ -43,7 +43,7 @@ class Sealer:
         return await apart(len(text) > HEAVY, opened, keys, owner, purpose, text)
 
     async def _known(self) -> list[bytes]:
-        if not self._shared and (key := await self._store.secret(_NAME, self._keys[0])) is not None:
+        if not self._shared and (key := await self._store.value(_NAME, self._keys[0], once=True)) is not None:
             self._shared = True
             self._keys = [key, *(own for own in self._keys if own != key)]
         return self._keys

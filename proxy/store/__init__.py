@@ -1,32 +1,26 @@
-"""Where checkpoints and learned numbers survive a restart.
+"""Storage for checkpoints, responses and learned numbers, which survives a restart.
 
-To add a store: one file with its opener, one line in `STORES`; the contract tests then cover it.
+To add a store: one file with a `Driver` and its opener, one line in `STORES`; the contract tests then cover it.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 
-from proxy.history.checkpoint import CheckpointStore
+from proxy.history.checkpoint import Store
+from proxy.store.driver import Driver, StoreLimits, refusal
+from proxy.store.guarded import GuardedStore
 from proxy.store.memory import open_memory
-from proxy.store.opening import StoreLimits, refusal
-
-steady_clock: Callable[[], float] = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-)
-"""Seconds that never go back or jump; Linux also counts those that the machine sleeps."""
 
 
-def _open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
+def _open_sqlite(url: str, limits: StoreLimits) -> Driver:
     from proxy.store.sqlite import open_sqlite  # noqa: PLC0415 - 1 MB that only this one needs
 
     return open_sqlite(url, limits)
 
 
-def _open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
+def _open_redis(url: str, limits: StoreLimits) -> Driver:
     try:
         from proxy.store.redis import open_redis  # noqa: PLC0415 - redis is an extra, needed only when chosen
     except ModuleNotFoundError:
@@ -34,34 +28,20 @@ def _open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
     return open_redis(url, limits)
 
 
-STORES: Mapping[str, Callable[[str, StoreLimits], CheckpointStore]] = MappingProxyType(
-    {
-        "sqlite": _open_sqlite,
-        "memory": open_memory,
-        "redis": _open_redis,
-        "rediss": _open_redis,
-    }
+STORES: Mapping[str, Callable[[str, StoreLimits], Driver]] = MappingProxyType(
+    {"sqlite": _open_sqlite, "memory": open_memory, "redis": _open_redis, "rediss": _open_redis}
 )
 
 
-def open_store(
-    url: str,
-    *,
-    clock: Callable[[], float],
-    ttl: float,
-    max_bytes: int,
-    timeout: float,
-    steady: Callable[[], float] = steady_clock,
-) -> CheckpointStore:
+def open_store(url: str, *, clock: Callable[[], float], ttl: float, max_bytes: int, timeout: float) -> Store:
     """Open the store at `url`. Blocks while a file is opened: call it before the event loop serves.
 
     Args:
         url: `sqlite:///PATH` (four slashes: absolute), `memory://`, `redis://…` or `rediss://…`.
         clock: seconds since the epoch.
-        ttl: seconds a checkpoint is kept after its last use.
-        max_bytes: of encoded checkpoints kept, the longest unused go first; Redis limits itself (`maxmemory`).
+        ttl: seconds a checkpoint is stored after its last use.
+        max_bytes: of encoded checkpoints, the longest unused go first; Redis limits itself (`maxmemory`).
         timeout: seconds an operation of a dead or slow store may cost a request.
-        steady: seconds that never go back or jump.
 
     Raises:
         SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
@@ -71,5 +51,5 @@ def open_store(
     if opener is None:
         allowed = "sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
         raise refusal(url, f"no such kind of store; allowed are {allowed}")
-    limits = StoreLimits(clock=clock, steady=steady, ttl=ttl, max_bytes=max_bytes, timeout=timeout)
-    return opener(url, limits)
+    limits = StoreLimits(clock=clock, ttl=ttl, max_bytes=max_bytes, timeout=timeout)
+    return GuardedStore(opener(url, limits), limits)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from proxy.history.checkpoint import Checkpoint
 from proxy.wire.jsontext import dumps, loads
 
 VERSION = 1
-
-_log = logging.getLogger("spillway.store")
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -33,19 +30,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "replacement": checkpoint.replacement,
         }
     )
-
-
-def encode_or_drop(checkpoint: Checkpoint, max_bytes: int) -> bytes | None:
-    """Encode; None, with a log line, for what can't be stored: not JSON, or alone above the size cap."""
-    try:
-        body = encode(checkpoint)
-    except (TypeError, ValueError, RecursionError) as error:
-        _log.warning("a checkpoint can't be encoded (%s) and is not stored", type(error).__name__)
-        return None
-    if len(body) > max_bytes:
-        _log.warning("a checkpoint of %d bytes is above the size cap and is not stored", len(body))
-        return None
-    return body
 
 
 def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -> Checkpoint | None:

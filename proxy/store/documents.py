@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from proxy.history.chain import DIGEST_BYTES
-from proxy.history.checkpoint import Checkpoint, Checkpoints
+from proxy.history.checkpoint import Checkpoint, Store
 
 KIND = "document"
 
@@ -15,22 +15,22 @@ KIND = "document"
 class Documents:
     """A document is stored as a checkpoint that covers nothing; no history leads to it."""
 
-    def __init__(self, store: Checkpoints, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         """`clock` gives seconds since the epoch."""
         self._store = store
         self._clock = clock
 
     async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
-        """What `owner` keeps under that name; None where there is nothing, or the store can't tell."""
+        """Return what `owner` stored under that name; None where there is nothing, or the store can't be reached."""
         found = await self._store.find(_scope(owner), [_digest(name)])
         if found is None or found.kind != KIND or len(found.replacement) != 2:
             return None
-        told, document = found.replacement
-        return document if told == {"name": name} else None
+        named, document = found.replacement
+        return document if named == {"name": name} else None
 
     async def keep(self, owner: str, name: str, document: dict[str, Any]) -> bool:
         """Store it, in place of what had that name. False: it is nothing that the store takes, and is left out."""
-        kept = Checkpoint(
+        checkpoint = Checkpoint(
             scope=_scope(owner),
             digest=_digest(name),
             covered=0,
@@ -40,7 +40,7 @@ class Documents:
             kind=KIND,
             created=self._clock(),
         )
-        return await self._store.put(kept)
+        return await self._store.put(checkpoint)
 
     async def drop(self, owner: str, name: str) -> bool:
         """Delete it, if it is there; False: the store does not take that now."""

@@ -1,293 +1,205 @@
-"""Checkpoints in Redis, for several replicas.
+"""Records in Redis, which several replicas share. Keys, all of them below `spillway:`.
 
-Keys, all under `spillway:` (`<s>` is a hash of the scope, `<d>` a digest in hex):
+cp:<scope hash>:<digest>  checkpoint, a hash of body and created; expires `ttl` after its last use
+st:<key>                  learned value; expires `ttl` after it was last written
+cl:<key>                  owner of a claim; expires when the claim does
+sk:<name>                 secret; never expires
 
-    cp:<s>:<d>   hash: body, created              expires `ttl` after the last use
-    ix:<s>       sorted set: digest by last use   tells the longest prefix, or that there is none
-    st:<key>     learned value                    expires `ttl` after it was last written or read
-    cl:<key>     claim: the token of its owner    expires when the claim does
-    sk:<name>    secret                           never expires
-
-All times are the server's: replicas whose clocks differ, or jump, agree on what has expired. Size is bounded by the
-TTL and by the server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 or a server that speaks the same; no
-cluster, because the script that looks up a checkpoint reads the keys that it finds.
+All times are the server's: replicas whose clocks differ agree on what has expired. Size is bounded by the TTL and by the
+server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 or a server that speaks the same; no cluster, because
+the script that looks up a checkpoint makes the keys that it reads.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+import re
+from collections.abc import AsyncIterator, Sequence
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import urlsplit
 
-from redis.exceptions import RedisError
+import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError, DataError, ResponseError  # noqa: A004 - redis-py's own
 
-from proxy.history.chain import DIGEST_BYTES
-from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
-from proxy.store.breaker import StoreGuard
-from proxy.store.claims import POLL, LocalClaims
-from proxy.store.codec import decode, encode_or_drop
-from proxy.store.memory import Encoded, Shelf
-from proxy.store.opening import BULK_TIMEOUT, CLOSE_TIMEOUT, StoreLimits, refusal
-from proxy.store.redis_bulk import export_all, purge_all, stats_all
-from proxy.store.redis_wire import PREFIX, RecordRefused, Wire, describe, index_name, judge, value_name
+from proxy.store.driver import Driver, Fault, StoredRecord, StoreLimits, refusal
 
-T = TypeVar("T")
+PREFIX = "spillway:"
+MAX_CONNECTIONS = 32
+_CHUNK = 500
+"""Keys that a scan looks at in one round trip."""
+_MAX_MS = 2**53
+_CODE = re.compile(r"(?:.* caused error: )?([A-Z]{3,})\b")
 
-_MOST_MS = 2**53
-# Scripts, because one round trip then does, and the server's own clock counts. A use is noted where the server takes
-# the note: a full one, or a replica that may not write, answers all the same.
-_NOW = "local time = redis.call('TIME') local now = time[1] + time[2] / 1000000\n"
-_FIND = f"""{_NOW}
-if redis.call('EXISTS', KEYS[1]) == 0 then return false end
-for at = 0, #ARGV[1] / {DIGEST_BYTES} - 1 do
-  local digest = string.sub(ARGV[1], at * {DIGEST_BYTES} + 1, (at + 1) * {DIGEST_BYTES})
-  if redis.call('ZSCORE', KEYS[1], digest) then
-    local name = ARGV[2] .. string.gsub(digest, '.', function (c) return string.format('%02x', string.byte(c)) end)
-    local body = redis.pcall('HGET', name, 'body')
-    if type(body) == 'string' then
-      redis.pcall('PEXPIRE', name, ARGV[3])
-      redis.pcall('ZADD', KEYS[1], 'XX', now, digest)
-      redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
-      return {{at, body}}
-    elseif not body then
-      redis.pcall('ZREM', KEYS[1], digest)
-    end
+# Scripts, because one round trip then does. A server that is full, or a replica that may not write, does not take the
+# note of a use, and answers all the same.
+_FIND = """
+local width = tonumber(ARGV[3])
+for at = 1, #ARGV[1], width do
+  local name = KEYS[1] .. string.sub(ARGV[1], at, at + width - 1)
+  local body = redis.pcall('HGET', name, 'body')
+  if type(body) == 'string' then
+    redis.pcall('PEXPIRE', name, ARGV[2])
+    return {(at - 1) / width, body}
   end
 end
 return false
 """
-_PUT = f"""{_NOW}
-redis.call('HSET', KEYS[2], 'body', ARGV[1], 'created', ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[4])
-redis.call('ZADD', KEYS[1], now, ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[4] / 1000)
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
+_PUT = """
+redis.call('HSET', KEYS[1], 'body', ARGV[1], 'created', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
 """
-_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-# A server that was started anew has forgotten the claim: then it is claimed again.
-_RENEW = """
+# A server that was started anew has forgotten the claim: a renewal claims it again.
+_LEASE = """
 local owner = redis.call('GET', KEYS[1])
-if not owner or owner == ARGV[1] then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+if owner and owner ~= ARGV[1] then return 0 end
+if ARGV[2] == '0' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+return 1
 """
 
 
-def open_redis(url: str, limits: StoreLimits) -> CheckpointStore:
+class RecordRefusedError(Exception):
+    """The server takes writes, and not this one."""
+
+
+def open_redis(url: str, limits: StoreLimits) -> Driver:
     """Open `redis://` or `rediss://`. Nothing is connected yet: the server may start later.
 
     Raises:
         SettingError: the address is malformed.
     """
     try:
-        wire = Wire(url, connect_timeout=limits.timeout)
+        return RedisDriver(url, limits)
     except (ValueError, TypeError):  # redis-py's text may quote the password
         raise refusal(url, "malformed; write redis://[[user]:password@]host[:port][/database]") from None
-    return RedisStore(wire, limits)
 
 
-class RedisStore:
-    """See `CheckpointStore`. A put returns when the server has taken it, or when its time is up.
+class RedisDriver:
+    """See `Driver`; connects when first used, and again when it has to."""
 
-    What the server does not take is kept in memory, and put again, one with each `find`, once it takes it.
+    name = "redis"
 
-    Claims are shared by all replicas while the server answers; when it does not, they hold within this
-    process, which then may make what another replica makes too.
-    """
+    def __init__(self, url: str, limits: StoreLimits) -> None:
+        """Read the address.
 
-    def __init__(self, wire: Wire, limits: StoreLimits) -> None:
-        self._wire = wire
-        self._ttl = limits.ttl
-        self._max_bytes = limits.max_bytes
-        self._timeout = limits.timeout
-        self._guard = StoreGuard("store redis", describe=describe, judge=judge)
-        self._kept = Shelf(limits.shelter())
-        self._claims = LocalClaims(limits.steady)
-        self._tokens: dict[str, str] = {}
-        self._unread = 0
+        Raises:
+            ValueError, TypeError: it is wrong; the text may quote it.
+        """
+        if not re.fullmatch(r"/?\d*", urlsplit(url).path):
+            msg = "the path is the number of a database"
+            raise ValueError(msg)
+        pool = aioredis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=MAX_CONNECTIONS,
+            socket_connect_timeout=limits.timeout,
+            socket_timeout=None,  # the caller's own time limit ends a command
+            retry=Retry(NoBackoff(), 1),  # once: the server was restarted and this connection did not know
+            protocol=2,
+        )
+        pool.connection_kwargs["decode_responses"] = False
+        pool.make_connection()  # type: ignore[no-untyped-call]  # connects nothing, but refuses options that do not exist
+        self._client = aioredis.Redis.from_pool(pool)
+        self._ttl = _milliseconds(limits.ttl)
 
-    @property
-    def healthy(self) -> bool:
-        """See `StoreAdmin.healthy`."""
-        return self._guard.healthy
+    async def find(self, scope: str, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
+        """See `Driver.find`."""
+        joined = "".join(digest.hex() for digest in digests)
+        found = await self._call(
+            "EVAL", _FIND, 1, record_name(scope, b""), joined, self._ttl, 2 * len(digests[0])
+        )
+        return None if found is None else (digests[found[0]], found[1])
 
-    @property
-    def skipped(self) -> int:
-        """See `StoreAdmin.skipped`."""
-        return self._guard.skipped + self._unread
-
-    async def check(self) -> str:
-        """See `StoreAdmin.check`. Writes a value: only that shows whether the server takes any."""
-        await self._ask(self._wire.try_write, None, write=True)
-        return self._guard.state
-
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `Checkpoints.find`. One round trip."""
-        if not digests:
-            return None
-        kept = self._kept.find(scope, digests) if self._kept else None
-        found = await self._ask(lambda: self._find(scope, digests), None)
-        if self._kept and self._guard.ready_to_write:
-            await self._store(next(iter(self._kept)))
-        return kept if found is None or (kept is not None and kept.covered > found.covered) else found
-
-    async def put(self, checkpoint: Checkpoint) -> bool:
-        """See `Checkpoints.put`."""
-        body = encode_or_drop(checkpoint, self._max_bytes)
-        if body is not None:
-            await self._store(Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created))
-        return body is not None
-
-    async def drop(self, scope: str, digest: bytes) -> bool:
-        """See `Checkpoints.drop`."""
-        self._kept.drop((scope, digest))
-        index = index_name(scope)
-        commands = [("UNLINK", value_name(index, digest)), ("ZREM", index, digest)]
-        dropped = await self._ask(lambda: self._wire.batch(commands, atomic=True), None, write=True)
-        return dropped is not None
-
-    async def secret(self, name: str, fresh: bytes) -> bytes | None:
-        """See `Secrets.secret`. One that is there can be told though the server takes no writes."""
-        key = f"{PREFIX}sk:{name}"
-        known = await self._ask(lambda: self._wire.call("GET", key), None)
-        if known is None:
-            await self._ask(lambda: self._wire.call("SET", key, bytes(fresh), "NX"), None, write=True)
-            known = await self._ask(lambda: self._wire.call("GET", key), None)
-        return known if isinstance(known, bytes) else None
-
-    async def get_state(self, key: str) -> bytes | None:
-        """See `LearnedState.get_state`."""
-        value = await self._ask(lambda: self._get_state(f"{PREFIX}st:{key}"), None)
-        return value if isinstance(value, bytes) else None
-
-    async def put_state(self, key: str, value: bytes) -> None:
-        """See `LearnedState.put_state`."""
-        command = ("SET", f"{PREFIX}st:{key}", bytes(value), "PX", _ms(self._ttl))
-        await self._ask(lambda: self._wire.call(*command), None, write=True)
-
-    async def claim(self, key: str, seconds: float) -> bool:
-        """See `Claims.claim`."""
-        if not await self._claims.claim(key, seconds):
-            return False
-        token = self._tokens[key] = secrets.token_hex(16)
-        command = ("SET", f"{PREFIX}cl:{key}", token, "NX", "PX", _ms(seconds))
-        mine = False
+    async def put(self, record: StoredRecord) -> None:
+        """See `Driver.put`."""
+        name = record_name(record.scope, record.digest)
         try:
-            mine = bool(await self._ask(lambda: self._wire.call(*command), True, write=True))
-        finally:
-            if not mine:  # another replica has it, or this request was cancelled
-                self._tokens.pop(key, None)
-                await self._claims.release(key)
-        return mine
+            await self._call("EVAL", _PUT, 1, name, record.body, repr(record.created), self._ttl)
+        except ResponseError as error:
+            await self.value("checked", b"")
+            raise RecordRefusedError from error  # a small one is taken: this one is too large, say
 
-    async def renew(self, key: str, seconds: float) -> None:
-        """See `Claims.renew`."""
-        await self._claims.renew(key, seconds)
-        if (token := self._tokens.get(key)) is not None:
-            command = ("EVAL", _RENEW, 1, f"{PREFIX}cl:{key}", token, _ms(seconds))
-            await self._ask(lambda: self._wire.call(*command), None, write=True)
+    async def drop(self, scope: str, digest: bytes) -> None:
+        """See `Driver.drop`."""
+        await self._call("UNLINK", record_name(scope, digest))
 
-    async def release(self, key: str) -> None:
-        """See `Claims.release`. Never frees what another replica has claimed since."""
-        token = self._tokens.pop(key, None)
-        try:
-            if token is not None:
-                command = ("EVAL", _RELEASE, 1, f"{PREFIX}cl:{key}", token)
-                await self._ask(lambda: self._wire.call(*command), None, write=True)
-        finally:
-            await self._claims.release(key)
+    async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
+        """See `Driver.value`."""
+        name = f"{PREFIX}{'sk' if once else 'st'}:{key}"
+        if new is not None:
+            await self._call("SET", name, new, *(["NX"] if once else ["PX", self._ttl]))
+        found = await self._call("GET", name)
+        return bytes(found) if found is not None else None
 
-    async def wait(self, key: str, seconds: float) -> None:
-        """See `Claims.wait`. Ends at once when the server does not answer."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._claims.wait(key, seconds)
-                while await self._claimed(key):  # noqa: ASYNC110 - the event happens in another process
-                    await asyncio.sleep(POLL)
+    async def lease(self, key: str, owner: str, seconds: float) -> bool:
+        """See `Driver.lease`."""
+        milliseconds = _milliseconds(seconds) if seconds else 0
+        return bool(await self._call("EVAL", _LEASE, 1, f"{PREFIX}cl:{key}", owner, milliseconds))
 
-    async def stats(self) -> StoreStats:
-        """See `StoreAdmin.stats`."""
-        return await self._ask(lambda: stats_all(self._wire), StoreStats(0, 0, None), seconds=BULK_TIMEOUT)
+    async def export(self) -> list[bytes]:
+        """See `Driver.export`."""
+        found = dict[bytes, Any]()
+        async for names in self._names():
+            found |= zip(names, await self._fields(names, "body"), strict=True)
+        return [body for body in found.values() if isinstance(body, bytes)]
 
-    async def purge(self, *, older_than: float | None = None) -> int:
-        """See `StoreAdmin.purge`."""
-        if older_than is None:
-            self._kept.clear()
-        return await self._ask(lambda: purge_all(self._wire, older_than), 0, seconds=BULK_TIMEOUT, write=True)
-
-    async def export(self) -> list[Checkpoint]:
-        """See `StoreAdmin.export`."""
-        return await self._ask(lambda: export_all(self._wire), [], seconds=BULK_TIMEOUT)
+    async def purge(self, older_than: float | None) -> int:
+        """See `Driver.purge`."""
+        count = 0
+        async for names in self._names():
+            times = await self._fields(names, "created")
+            old = [
+                name
+                for name, created in zip(names, times, strict=True)
+                if older_than is None or (isinstance(created, bytes) and float(created) < older_than)
+            ]
+            count += await self._call("UNLINK", *old) if old else 0
+        return count
 
     async def close(self) -> None:
-        """See `StoreAdmin.close`. Whatever state the server is in, the connections are ours to close."""
-        self._guard.close()
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(CLOSE_TIMEOUT):
-                await self._wire.close()
+        """See `Driver.close`."""
+        await self._client.aclose()
 
-    async def _get_state(self, name: str) -> object:
-        # A use; as in the script, whether the server takes the note does not matter.
-        value, _ = await self._wire.batch([("GET", name), ("PEXPIRE", name, _ms(self._ttl))])
-        if isinstance(value, Exception):
-            raise value
-        return value
+    def explain(self, error: Exception) -> tuple[Fault, str]:
+        """See `Driver.explain`. A reply's text may quote the command, or anything at all, so only its code is used.
 
-    async def _claimed(self, key: str) -> bool:
-        return bool(await self._ask(lambda: self._wire.call("EXISTS", f"{PREFIX}cl:{key}"), 0))
+        An answer to a write says that the server is out of memory, or read-only, or that it is not permitted. The exception
+        is a key that holds something else than Spillway put there.
+        """
+        kind = type(error).__name__
+        if isinstance(error, (DataError, RecordRefusedError)):
+            return Fault.RECORD, kind
+        if isinstance(error, ResponseError):
+            code = _CODE.match(str(error))
+            fault = Fault.RECORD if "WRONGTYPE" in str(error) else Fault.WRITES
+            return fault, f"{kind} {code[1]}" if code else kind
+        return Fault.REACH, str(error).rstrip(".") if isinstance(error, ConnectionError) else kind
 
-    async def _ask(
-        self,
-        operation: Callable[[], Awaitable[T]],
-        otherwise: T,
-        *,
-        seconds: float = 0.0,
-        write: bool = False,
-    ) -> T:
-        seconds = seconds or self._timeout
+    async def _call(self, *command: str | bytes | float) -> Any:
+        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's
 
-        async def limited() -> T:
-            async with asyncio.timeout(seconds):
-                return await operation()
+    async def _names(self) -> AsyncIterator[list[bytes]]:
+        """Yield the names of records, in portions; a scan may give one twice."""
+        cursor = 0
+        while True:
+            cursor, names = await self._call("SCAN", cursor, "MATCH", f"{PREFIX}cp:*", "COUNT", _CHUNK)
+            if names:
+                yield names
+            if not int(cursor):
+                return
 
-        return await self._guard.run(limited, otherwise, seconds=seconds, write=write)
-
-    async def _find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        index, ttl = index_name(scope), _ms(self._ttl)
-        while digests:
-            found = await self._wire.call(
-                "EVAL", _FIND, 1, index, b"".join(digests), value_name(index, b""), ttl
-            )
-            if found is None:
-                return None
-            at, body = found
-            if (checkpoint := decode(body, scope, digests[at])) is not None:
-                return checkpoint
-            self._unread += 1
-            digests = digests[at + 1 :]
-        return None
-
-    async def _store(self, item: Encoded) -> None:
-        """Have the server keep it, or keep it here; what is itself at fault is kept nowhere."""
-        scope, digest = item.key
-        index = index_name(scope)
-        name, ttl = value_name(index, digest), _ms(self._ttl)
-        command = ("EVAL", _PUT, 2, index, name, item.body, repr(item.created), digest, ttl)
-
-        async def put() -> bool:
-            try:
-                await self._wire.call(*command)
-            except RedisError as error:
-                await self._wire.try_write()
-                raise RecordRefused from error  # a small one is taken: this one is too large, say
-            return True
-
-        skipped = self._guard.skipped
-        if await self._ask(put, False, write=True) or self._guard.skipped > skipped:
-            self._kept.drop(item.key)
-        else:
-            self._kept.put(item)
+    async def _fields(self, names: Sequence[bytes], field: str) -> list[Any]:
+        """Return one field of each; an error in place of one that can't be read."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hget(name, field)
+            return list(await pipe.execute(raise_on_error=False))
 
 
-def _ms(seconds: float) -> int:
-    return max(1, int(min(seconds * 1000, _MOST_MS)))
+def record_name(scope: str, digest: bytes) -> str:
+    """Return the key of a record; a hash of the scope, which may be of any length and hold what it likes."""
+    return f"{PREFIX}cp:{blake2b(scope.encode(), digest_size=16).hexdigest()}:{digest.hex()}"
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(min(seconds * 1000, _MAX_MS)))

@@ -1,33 +1,65 @@
-"""Checkpoints in a SQLite file: one thread does all that touches the disk, an index in memory answers misses."""
+"""Records in a SQLite file, which one thread reads and writes."""
 
 from __future__ import annotations
 
-import math
+import asyncio
+import contextlib
+import errno
+import logging
+import os
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from proxy.history.checkpoint import Checkpoint, CheckpointStore, StoreStats
-from proxy.store import sqlite_rows as rows
-from proxy.store.claims import LocalClaims
-from proxy.store.codec import decode, encode_or_drop
-from proxy.store.ledger import Entry, Key, Ledger
-from proxy.store.memory import Encoded, Shelf
-from proxy.store.opening import BULK_TIMEOUT, StoreLimits, refusal
-from proxy.store.sqlite_file import SqliteFile, describe
-from proxy.store.sqlite_thread import SqliteThread
+from proxy.store.driver import MAX_VALUES, Driver, Fault, StoredRecord, StoreLimits, refusal
 
-LOOK_EVERY = 2.0
-"""Seconds between two looks at whether another process has written to the file, and what it would not take can go."""
+T = TypeVar("T")
 
+APPLICATION_ID = 0x5350_4C57
+"""Marks the file as Spillway's (`PRAGMA application_id`): "SPLW"."""
+SCHEMA_VERSION = 1
 LOCK_SHARE = 0.2
 """Of the time that an operation may take, what a write waits for another process's lock: reads wait behind it."""
 
+_OPEN = """
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+PRAGMA journal_size_limit = 16777216;
+PRAGMA secure_delete = ON;
+BEGIN;
+CREATE TABLE IF NOT EXISTS checkpoints (scope TEXT NOT NULL, digest BLOB NOT NULL, size INTEGER NOT NULL,
+  used REAL NOT NULL, created REAL NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS held ON checkpoints (scope, digest, size, used);
+CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+_MARK = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+# Some at a time, the longest unused first: deleting holds up whoever wants to read.
+_EVICT = """DELETE FROM checkpoints WHERE rowid IN (
+  SELECT rowid FROM (SELECT rowid, used, sum(size) OVER (ORDER BY used DESC, rowid DESC) AS total FROM checkpoints)
+  WHERE used <= ? OR total > ? ORDER BY used LIMIT 256)"""
+_VARIABLES = 500
+"""Variables of a statement; older versions of SQLite take 999."""
+_SIDE_FILES = ("", "-wal", "-shm")
+
+# Primary result codes, https://www.sqlite.org/rescode.html
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+
+_log = logging.getLogger("spillway.store")
+
+
+class ForeignFileError(Exception):
+    """Database that this version must not write to. The text says why."""
+
 
 def sqlite_path(url: str) -> Path:
-    """The path in `sqlite:///PATH`; four slashes make it absolute.
+    """Return the path in `sqlite:///PATH`; four slashes make it absolute.
 
     Raises:
         SettingError: there is none.
@@ -43,255 +75,249 @@ def sqlite_path(url: str) -> Path:
         raise refusal(url, "there is no such user") from None
 
 
-def open_sqlite(url: str, limits: StoreLimits) -> CheckpointStore:
-    """Open `sqlite:///PATH`. Blocks until the keys are read.
+def open_sqlite(url: str, limits: StoreLimits) -> Driver:
+    """Open `sqlite:///PATH`; blocks. A lock or a full disk is no reason not to start: both may end.
 
     Raises:
-        SettingError: the file can't be created, written or used.
+        SettingError: the file can't be created or written, or is not Spillway's.
     """
     path = sqlite_path(url)
-    store = SqliteStore(SqliteFile(path, wait=LOCK_SHARE * limits.timeout), limits)
+    driver = SqliteDriver(path, limits)
     try:
-        store.start()
-    except rows.NotOurs as error:
+        driver.open()
+    except ForeignFileError as error:
         raise refusal(url, f"{error}; name another file") from None
     except (OSError, sqlite3.Error) as error:
-        raise refusal(url, f"can't open {path} for writing: {describe(error)}") from None
-    return store
+        if _code(error) not in _BUSY and getattr(error, "errno", None) not in _FULL_DISK:
+            raise refusal(url, f"can't open {path} for writing: {driver.explain(error)[1]}") from None
+    return driver
 
 
-class SqliteStore(LocalClaims):
-    """See `CheckpointStore`.
+class SqliteDriver:
+    """See `Driver`. A record is committed when `put` returns, and outlives a kill of the process."""
 
-    A put returns when it is queued, not when it is written: until then it is kept, and found, in memory, also where
-    the disk does not take it now. The thread works in order, so what was put before a `find` of something stored,
-    `get_state`, `stats`, `export`, `purge` or `close` is committed when that returns, and outlives a kill of the
-    process (a power cut may take what came after the write-ahead log was last folded in: `synchronous=NORMAL`).
+    name = "sqlite"
 
-    Claims are this process' own. Another process on the same file sees checkpoints within seconds, which covers a
-    restart that overlaps; several that serve share a Redis.
-    """
+    def __init__(self, path: Path, limits: StoreLimits) -> None:
+        self._path = path
+        self._limits = limits
+        self._thread = ThreadPoolExecutor(1, "spillway-sqlite")
+        self._db: sqlite3.Connection | None = None
+        self._scopes: set[str] = set()
+        """All that hold records: most requests are of others, and need not wait for the thread."""
 
-    def __init__(self, file: SqliteFile, limits: StoreLimits) -> None:
-        thread = SqliteThread(file, timeout=limits.timeout)
-        super().__init__(limits.steady)
-        self._clock = limits.clock
-        self._ttl = limits.ttl
-        self._max_bytes = limits.max_bytes
-        self._ledger = Ledger(limits)
-        self._kept = Shelf(limits.shelter())
-        self._pending: dict[Key, Entry] = {}
-        self._file = file
-        self._thread = thread
-        self._grain = min(limits.ttl / 20, 3600.0)
-        self._version = (0, 0)
-        self._looked = self._saved = -math.inf
-        self._stale = False
-        self._unread = 0
-
-    def start(self) -> None:
-        """Open the file and read its keys; blocks, so it belongs before the event loop serves anything.
-
-        A file that is locked or a disk that is full is no reason not to start: it is tried again later.
+    def open(self) -> None:
+        """Open the file.
 
         Raises:
-            OSError, sqlite3.Error, NotOurs: it can never work.
+            OSError, sqlite3.Error, ForeignFileError: it can't be opened now.
         """
-        self._hold(self._thread.start(self._load))
+        self._thread.submit(self._execute, lambda _: None).result()
 
-    @property
-    def healthy(self) -> bool:
-        """See `StoreAdmin.healthy`."""
-        return self._thread.guard.healthy
+    async def find(self, scope: str, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
+        """See `Driver.find`."""
+        if self._db is not None and scope not in self._scopes:
+            return None
+        return await self._call(partial(self._find, scope=scope, digests=digests))
 
-    @property
-    def skipped(self) -> int:
-        """See `StoreAdmin.skipped`."""
-        return self._thread.guard.skipped + self._unread
+    async def put(self, record: StoredRecord) -> None:
+        """See `Driver.put`."""
+        await self._call(partial(self._put, record=record))
 
-    async def check(self) -> str:
-        """See `StoreAdmin.check`."""
-        guard = self._thread.guard
-        largest = max((len(item.body) for item in self._kept), default=0)
-        statement = rows.try_to_write if guard.writable else partial(rows.probe, size=largest)
-        await self._thread.ask(statement, write=True)
-        self._retry()
-        return guard.state
+    async def drop(self, scope: str, digest: bytes) -> None:
+        """See `Driver.drop`."""
+        await self._call(lambda db: _delete(db, scope, digest))
 
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """See `Checkpoints.find`. For a scope that holds nothing the thread is not asked."""
-        if self._steady() - self._looked > LOOK_EVERY:
-            self._look()
-        if self._stale:
-            self._reload()
-        scope = _storable(scope)
-        kept = self._kept.find(scope, digests) if self._kept else None
-        while (digest := self._ledger.first(scope, digests)) is not None:
-            if kept is not None and digests.index(kept.digest) <= digests.index(digest):
-                break
-            found = await self._thread.ask(partial(rows.read, scope=scope, digest=digest))
-            if found is None:
-                break
-            checkpoint = decode(found[0], scope, digest) if found else None
-            if checkpoint is not None:
-                self._use((scope, digest))
-                return checkpoint
-            self._unread += len(found)
-            self._ledger.drop((scope, digest))  # purged by another process, or unreadable
-        if kept is not None:
-            self._use((scope, kept.digest))
-        return kept
+    async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
+        """See `Driver.value`."""
+        statement = _secret if once else _state
+        return await self._call(partial(statement, key=key, new=new))
 
-    async def put(self, checkpoint: Checkpoint) -> bool:
-        """See `Checkpoints.put`. Queued."""
-        checkpoint = replace(checkpoint, scope=_storable(checkpoint.scope))
-        body = encode_or_drop(checkpoint, self._max_bytes)
-        if body is None:
-            return False
-        item = Encoded((checkpoint.scope, checkpoint.digest), body, checkpoint.created)
-        self._kept.put(item)
-        if self._thread.guard.ready_to_write:
-            self._write(item)
+    async def lease(self, key: str, owner: str, seconds: float) -> bool:
+        """See `Driver.lease`. One process serves from a file; several share a Redis."""
+        del key, owner, seconds
         return True
 
-    async def drop(self, scope: str, digest: bytes) -> bool:
-        """See `Checkpoints.drop`."""
-        key = (_storable(scope), digest)
-        self._pending.pop(key, None)
-        self._kept.drop(key)
-        self._ledger.drop(key)
-        dropped = False
-        try:
-            dropped = await self._thread.ask(partial(rows.sweep, gone=[key]), write=True) is not None
-        finally:
-            self._stale = self._stale or not dropped  # what the disk still has only the disk knows
-        return dropped
+    async def export(self) -> list[bytes]:
+        """See `Driver.export`."""
+        after = self._limits.clock() - self._limits.ttl
+        return await self._call(
+            lambda db: [
+                body for (body,) in db.execute("SELECT body FROM checkpoints WHERE used > ?", (after,))
+            ]
+        )
 
-    async def secret(self, name: str, fresh: bytes) -> bytes | None:
-        """See `Secrets.secret`. One that is there can be told though the disk is full."""
-        known = await self._thread.ask(partial(rows.secret, name=name))
-        return known or await self._thread.ask(partial(rows.make_secret, name=name, fresh=fresh), write=True)
-
-    async def get_state(self, key: str) -> bytes | None:
-        """See `LearnedState.get_state`."""
-        return await self._thread.ask(partial(rows.get_state, key=_storable(key)))
-
-    async def put_state(self, key: str, value: bytes) -> None:
-        """See `LearnedState.put_state`. Queued."""
-        self._thread.post(partial(rows.put_state, key=_storable(key), value=bytes(value)))
-
-    async def stats(self) -> StoreStats:
-        """See `StoreAdmin.stats`."""
-        self._save_uses()
-        used_after = self._clock() - self._ttl
-        counted = await self._thread.ask(partial(rows.stats, used_after=used_after), seconds=BULK_TIMEOUT)
-        return counted or StoreStats(0, 0, None)
-
-    async def purge(self, *, older_than: float | None = None) -> int:
-        """See `StoreAdmin.purge`. What is deleted is overwritten in the file; damaged files that were set aside go too."""
-        if older_than is None:
-            self._kept.clear()
-        before = math.inf if older_than is None else older_than
-        statement = partial(rows.purge, created_before=before)
-        count = await self._thread.ask(statement, seconds=BULK_TIMEOUT, write=True)
-        await self._thread.ask(lambda _: self._file.forget_damaged())
-        self._stale = True
-        return count or 0
-
-    async def export(self) -> list[Checkpoint]:
-        """See `StoreAdmin.export`."""
-        self._save_uses()
-        used_after = self._clock() - self._ttl
-        bodies = await self._thread.ask(partial(rows.bodies, used_after=used_after), seconds=BULK_TIMEOUT)
-        return [item for item in map(decode, bodies or []) if item is not None]
+    async def purge(self, older_than: float | None) -> int:
+        """See `Driver.purge`. What is deleted is overwritten; a damaged file that was set aside goes too."""
+        return await self._call(partial(self._purge, older_than=older_than))
 
     async def close(self) -> None:
-        """See `StoreAdmin.close`."""
-        self._retry()
-        self._save_uses()
-        await self._thread.close()
+        """See `Driver.close`; folds the write-ahead log into the file."""
+        future = self._thread.submit(self._disconnect)
+        self._thread.shutdown(wait=False)
+        await asyncio.wrap_future(future)
 
-    def _write(self, item: Encoded) -> None:
-        entry, gone = self._ledger.add(item.key, len(item.body))
-        self._forget(gone)
-        self._pending[item.key] = entry
-        statement = partial(rows.write, item=item, used=entry.used, gone=gone)
-        self._thread.post(statement, partial(self._written, item.key, entry))
+    def explain(self, error: Exception) -> tuple[Fault, str]:
+        """See `Driver.explain`; SQLite's own messages never quote values."""
+        fault = Fault.WRITES if _code(error) in {*_BUSY, sqlite3.SQLITE_READONLY} else Fault.REACH
+        if isinstance(error, OSError) and error.strerror:
+            return fault, error.strerror.lower()
+        known = isinstance(error, (sqlite3.Error, ForeignFileError))
+        return fault, str(error) if known else type(error).__name__
 
-    def _forget(self, gone: Sequence[Key]) -> None:
-        for key in gone:
-            self._kept.drop(key)
+    async def _call(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._execute, statement)
 
-    def _written(self, key: Key, entry: Entry, count: int | None) -> None:
-        if self._pending.get(key) is not entry:
-            return  # a later put of the same key is under way
-        del self._pending[key]
-        if count is not None:
-            self._kept.drop(key)
-            return
-        # What the disk still has, an older one of this key for instance, only the disk knows.
-        self._ledger.drop(key)
-        self._stale = True
-        if self.healthy:
-            self._kept.drop(key)  # it is the record that is at fault
+    def _execute(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a statement as one transaction; where the file is damaged, in a new one."""
+        try:
+            return self._attempt(statement)
+        except sqlite3.DatabaseError as error:
+            if _code(error) not in _DAMAGED:
+                raise
+            self._set_aside(error)
+        return self._attempt(statement)
 
-    def _retry(self) -> None:
-        """Write what could not be written before; while the disk is in doubt, one to see."""
-        for item in self._kept:
-            if not self._thread.guard.ready_to_write:
-                break
-            if item.key not in self._pending:
-                self._write(item)
+    def _attempt(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+        self._db = self._db or self._connect()
+        try:
+            with self._db:
+                return statement(self._db)
+        except sqlite3.DatabaseError as error:
+            if _code(error) not in _BUSY:
+                self._disconnect()  # the next one starts from the file, not from a connection in doubt
+            raise
 
-    def _use(self, key: Key) -> None:
-        # The disk learns of a use only when what it has is well out of date: a find should not cost a write.
-        entry = self._ledger.use(key)
-        if entry is not None and abs(entry.used - entry.saved) > self._grain:
-            entry.saved = entry.used
-            self._thread.post(partial(rows.touch, uses=[(entry.used, *key)]))
+    def _connect(self) -> sqlite3.Connection:
+        make_private(self._path)
+        wait = LOCK_SHARE * self._limits.timeout
+        db = sqlite3.connect(self._path, timeout=wait, isolation_level="IMMEDIATE")
+        try:
+            _prepare(db)
+            self._scopes = {scope for (scope,) in db.execute("SELECT DISTINCT scope FROM checkpoints")}
+        except BaseException:
+            db.close()
+            raise
+        return db
 
-    def _save_uses(self, off: float = 0.0) -> None:
-        """Write last uses where those on disk are off by more seconds: from before a reload, or a clock that was set."""
-        uses = [(entry.used, *key) for key, entry in self._ledger if abs(entry.used - entry.saved) > off]
-        for _, entry in self._ledger:
-            if abs(entry.used - entry.saved) > off:
-                entry.saved = entry.used
-        if uses:
-            self._thread.post(partial(rows.touch, uses=uses))
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
 
-    def _look(self) -> None:
-        self._looked = self._steady()
-        if self._looked - self._saved > self._grain:
-            self._saved = self._looked
-            self._save_uses(self._grain)
-        if self._kept:
-            self._retry()
-        gone = self._ledger.expire()
-        self._forget(gone)
-        self._thread.post(partial(self._clean, gone), self._seen, write=bool(gone))
+    def _set_aside(self, error: Exception) -> None:
+        """Rename a damaged file, in place of the one before: it holds what people said, and may be as large as the store."""
+        self._disconnect()
+        for suffix in _SIDE_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self._path}{suffix}").replace(f"{self._path}.damaged{suffix}")
+        _log.error("%s is damaged (%s): moved to %s.damaged, and begun anew", self._path, error, self._path)
 
-    def _clean(self, gone: Sequence[Key], db: sqlite3.Connection) -> tuple[int, int]:
-        return self._file.opened, rows.sweep(db, gone)
+    def _find(
+        self, db: sqlite3.Connection, scope: str, digests: Sequence[bytes]
+    ) -> tuple[bytes, bytes] | None:
+        now, ttl = self._limits.clock(), self._limits.ttl
+        for start in range(0, len(digests), _VARIABLES):
+            some = digests[start : start + _VARIABLES]
+            known = dict[bytes, float](
+                db.execute(
+                    "SELECT digest, used FROM checkpoints WHERE scope = ? AND used > ? "  # noqa: S608 - only question marks
+                    f"AND digest IN ({', '.join('?' * len(some))})",
+                    (scope, now - ttl, *some),
+                )
+            )
+            digest = next((each for each in some if each in known), None)
+            if digest is None:
+                continue
+            key = (scope, digest)
+            (body,) = db.execute(
+                "SELECT body FROM checkpoints WHERE scope = ? AND digest = ?", key
+            ).fetchone()
+            if abs(now - known[digest]) > min(ttl / 20, 3600.0):  # a find should not cost a write
+                with contextlib.suppress(sqlite3.Error), db:
+                    db.execute("UPDATE checkpoints SET used = ? WHERE scope = ? AND digest = ?", (now, *key))
+            return digest, body
+        return None
 
-    def _seen(self, version: tuple[int, int] | None) -> None:
-        self._stale = self._stale or version not in {None, self._version}
+    def _put(self, db: sqlite3.Connection, record: StoredRecord) -> None:
+        now = self._limits.clock()
+        self._scopes.add(record.scope)
+        _delete(db, record.scope, record.digest)
+        row = (record.scope, record.digest, len(record.body), now, record.created, record.body)
+        db.execute(
+            "INSERT INTO checkpoints (scope, digest, size, used, created, body) VALUES (?, ?, ?, ?, ?, ?)",
+            row,
+        )
+        total, oldest = db.execute("SELECT sum(size), min(used) FROM checkpoints").fetchone()
+        if total > self._limits.max_bytes or oldest <= now - self._limits.ttl:
+            db.execute(_EVICT, (now - self._limits.ttl, self._limits.max_bytes))
 
-    def _reload(self) -> None:
-        self._stale = False  # at once, so that one of many requests reloads, and none waits for it
-        self._thread.post(self._load, self._hold, write=False)
-
-    def _load(self, db: sqlite3.Connection) -> tuple[tuple[int, int], list[tuple[Key, Entry]]]:
-        version, keys = rows.load(db)
-        return (self._file.opened, version), keys
-
-    def _hold(self, loaded: tuple[tuple[int, int], list[tuple[Key, Entry]]] | None) -> None:
-        if loaded is None:
-            self._stale = True
-            return
-        self._version, keys = loaded
-        self._ledger.replace([*keys, *self._pending.items()])
+    def _purge(self, db: sqlite3.Connection, older_than: float | None) -> int:
+        chosen = "" if older_than is None else "WHERE created < ?"
+        values = () if older_than is None else (older_than,)
+        count = db.execute(f"DELETE FROM checkpoints {chosen}", values).rowcount  # noqa: S608 - one of two constants
+        db.commit()
+        db.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
+        for suffix in _SIDE_FILES:
+            Path(f"{self._path}.damaged{suffix}").unlink(missing_ok=True)
+        return count
 
 
-def _storable(text: str) -> str:
-    """A text that SQLite takes: half of an emoji, which UTF-8 does not have, is written out."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+def _prepare(db: sqlite3.Connection) -> None:
+    """Set the connection up, and the schema in a new file.
+
+    Raises:
+        ForeignFileError: the file belongs to something else, or to a newer version.
+        sqlite3.Error: it can't be read.
+    """
+    marked = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if not marked and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        msg = "it is the database of another program"
+        raise ForeignFileError(msg)
+    if version > SCHEMA_VERSION:
+        msg = f"it has schema version {version}, written by a newer Spillway; this one knows {SCHEMA_VERSION}"
+        raise ForeignFileError(msg)
+    db.executescript(_OPEN + ("" if marked else _MARK) + "COMMIT")
+
+
+def _delete(db: sqlite3.Connection, scope: str, digest: bytes) -> None:
+    db.execute("DELETE FROM checkpoints WHERE scope = ? AND digest = ?", (scope, digest))
+
+
+def _state(db: sqlite3.Connection, key: str, new: bytes | None) -> bytes | None:
+    row = db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
+    if new is None:
+        return bytes(row[0]) if row else None
+    if row is None and db.execute("SELECT count(*) FROM state").fetchone()[0] >= MAX_VALUES:
+        db.execute("DELETE FROM state")
+    db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", (key, new))
+    return new
+
+
+def _secret(db: sqlite3.Connection, key: str, new: bytes | None) -> bytes | None:
+    if new is not None:
+        db.execute("INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)", (key, new))
+    row = db.execute("SELECT value FROM secrets WHERE name = ?", (key,)).fetchone()
+    return bytes(row[0]) if row else None
+
+
+def _code(error: Exception) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def make_private(path: Path) -> None:
+    """Create what is missing, folders 0700 and file 0600, and take a file from the eyes of others.
+
+    SQLite gives its side files the mode of the database.
+
+    Raises:
+        OSError: it can't be created or written.
+    """
+    for folder in reversed([folder for folder in path.parents if not folder.exists()]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for suffix in _SIDE_FILES:
+        side = Path(f"{path}{suffix}")
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's, that we may write to
+            side.chmod(0o600)

@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from proxy.net.tasks import running
 from proxy.net.transport import HttpTransport
-from proxy.store.claims import LocalClaims
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.model import Brain
 from tests.fakes.waiting import Gate
@@ -213,4 +212,4 @@ def test_nothing_is_left_of_a_request_whose_client_leaves_at_any_step(kind: str)
                 client.send(ask(f"at {step}"))
                 is_over(client)
             wait_until(lambda: not left_over(proxy, transport, fake))
-        assert not [claims for claims in all_of(LocalClaims) if claims._held]
+        assert not [lock for lock in all_of(asyncio.Lock) if lock.locked()]

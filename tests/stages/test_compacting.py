@@ -6,13 +6,15 @@ import asyncio
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from proxy.history.checkpoint import Checkpoint
 from proxy.history.marks import SAID
-from proxy.store.sqlite import SqliteStore
+from proxy.stages.compacting import COOL_DOWN, Compactor
+from proxy.store.guarded import GuardedStore
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
@@ -113,11 +115,11 @@ def test_concurrent_requests_share_one_compaction() -> None:
 def test_who_leaves_as_a_compaction_begins_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits, left, find, stores = threading.Event(), threading.Event(), SqliteStore.find, list[SqliteStore]()
+    waits, left, find, claims = threading.Event(), threading.Event(), GuardedStore.find, list[asyncio.Lock]()
 
-    async def slow(self: SqliteStore, *asked: Any) -> Checkpoint | None:
-        if self._held and not waits.is_set():
-            stores.append(self)
+    async def slow(self: GuardedStore, *asked: Any) -> Checkpoint | None:
+        if self._locks and not waits.is_set():
+            claims.extend(self._locks.values())
             waits.set()
             try:
                 await asyncio.Event().wait()
@@ -125,7 +127,7 @@ def test_who_leaves_as_a_compaction_begins_holds_up_nobody(
                 left.set()
         return await find(self, *asked)
 
-    monkeypatch.setattr(SqliteStore, "find", slow)
+    monkeypatch.setattr(GuardedStore, "find", slow)
     with (
         LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake,
         running_proxy(fake, store=f"sqlite:///{tmp_path}/kept.sqlite3") as proxy,
@@ -137,7 +139,31 @@ def test_who_leaves_as_a_compaction_begins_holds_up_nobody(
         assert waits.wait(PATIENCE)
         client.close()
         assert left.wait(PATIENCE)
-        wait_until(lambda: not stores[0]._held)
+        wait_until(lambda: not claims[0].locked())
+
+
+@pytest.mark.anyio
+async def test_a_history_that_could_not_be_shortened_is_left_alone_for_a_while() -> None:
+    now, tried = 0.0, 0
+    compactor = Compactor(counting=None, store=None, router=None, recaller=None, clock=lambda: 0.0)  # type: ignore[arg-type]
+
+    async def in_vain(*_: Any) -> None:
+        nonlocal tried
+        tried += 1
+
+    compactor._shorten = in_vain  # type: ignore[assignment,method-assign]
+    job: Any = SimpleNamespace(
+        scope="s",
+        prompt=SimpleNamespace(links=[b"x"], history=[{}], estimate=SimpleNamespace(tokens=100, upper=110)),
+        budget=SimpleNamespace(goal=50, limit=90),
+        journal=SimpleNamespace(clock=lambda: now),
+    )
+    for _ in range(2):
+        assert not await compactor.compact(job)
+        assert tried == 1
+    now += COOL_DOWN + 1
+    assert not await compactor.compact(job)
+    assert tried == 2
 
 
 def test_old_tool_results_are_masked_before_a_model_is_asked() -> None:

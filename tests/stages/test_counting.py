@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store.sqlite import SqliteStore
+from proxy.store.guarded import GuardedStore
 from tests.fakes import (
     FAKES,
     FakeModel,
@@ -99,22 +99,24 @@ def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, body = f"sqlite:///{tmp_path}/kept.sqlite3", {"model": "m", "messages": history(1, 40)}
-    waits, left, read = threading.Event(), threading.Event(), SqliteStore.get_state
+    waits, left, read = threading.Event(), threading.Event(), GuardedStore.value
 
-    async def slow(self: SqliteStore, key: str) -> bytes | None:
+    async def slow(
+        self: GuardedStore, key: str, new: bytes | None = None, *, once: bool = False
+    ) -> bytes | None:
         if key.startswith("meter|") and not waits.is_set():
             waits.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 left.set()
-        return await read(self, key)
+        return await read(self, key, new, once=once)
 
     with LlamaCppFake([FakeModel("m", 8192, letters=2)], qa()) as fake:
         with running_proxy(fake, store=store) as proxy:
             proxy.chat(body)
             samples = told(proxy)["counting"]["samples"]
-        monkeypatch.setattr(SqliteStore, "get_state", slow)
+        monkeypatch.setattr(GuardedStore, "value", slow)
         with running_proxy(fake, store=store) as proxy:
             with connected(proxy.url) as client:
                 client.send(asking(body))

@@ -1,22 +1,28 @@
 from __future__ import annotations
 
 import pytest
+from typing_extensions import override
 
 from proxy.stages.sealing import Sealer
-from tests.store.support import HandClock, open_with
+from proxy.store.driver import StoreLimits
+from proxy.store.guarded import GuardedStore
+from proxy.store.memory import MemoryDriver
+from tests.fakes.waiting import PATIENT
+from tests.store.support import DAY, HandClock, open_with
 
 pytestmark = pytest.mark.anyio
 
 
-class LostStore:
-    """Tells nothing until it is found."""
+class LostStore(MemoryDriver):
+    """Out of reach, until it is no longer lost."""
 
-    def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
-        self.lost = True
+    lost = True
 
-    async def secret(self, name: str, fresh: bytes) -> bytes | None:
-        return None if self.lost else self.held.setdefault(name, fresh)
+    @override
+    async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
+        if self.lost:
+            raise OSError
+        return await super().value(key, new, once=once)
 
 
 async def test_replicas_open_what_another_one_sealed() -> None:
@@ -29,10 +35,14 @@ async def test_replicas_open_what_another_one_sealed() -> None:
 
 
 async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
-    store = LostStore()
+    clock = HandClock()
+    limits = StoreLimits(clock=clock, ttl=DAY, max_bytes=2**20, timeout=PATIENT)
+    lost = LostStore(limits)
+    store = GuardedStore(lost, limits, now=clock)
     one, two = Sealer(store), Sealer(store)
     mine, other = await one.seal("me", "history", 1), await two.seal("me", "history", 2)
-    store.lost = False
+    lost.lost = False
+    clock.advance(30)
     shared = await one.seal("me", "history", 3)
     assert [await one.open("me", "history", blob) for blob in (mine, shared)] == [1, 3]
     assert [await two.open("me", "history", blob) for blob in (mine, other, shared)] == [1, 2, 3]

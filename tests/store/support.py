@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from proxy.history.checkpoint import Checkpoint, CheckpointStore
+from proxy.history.checkpoint import Checkpoint, Store
 from proxy.store import open_store
 from tests.fakes.waiting import PATIENT, wait_until
 
@@ -29,18 +29,14 @@ DAY = 86400.0
 
 
 class HandClock:
-    """Seconds since the epoch, moved by the test; `steady` are those that passed, whatever the clock was set to."""
+    """Seconds since the epoch, moved by the test."""
 
     def __init__(self) -> None:
         self.now = NOW
-        self.set_by = 0.0
         self.passing: list[Callable[[float], None]] = []
         """What has clocks of its own."""
 
     def __call__(self) -> float:
-        return self.now + self.set_by
-
-    def steady(self) -> float:
         return self.now
 
     def advance(self, seconds: float) -> None:
@@ -48,10 +44,6 @@ class HandClock:
         self.now += seconds
         for other in self.passing:
             other(seconds)
-
-    def jump(self, seconds: float) -> None:
-        """Somebody sets the clock."""
-        self.set_by += seconds
 
 
 def digest(number: int) -> bytes:
@@ -72,13 +64,13 @@ def checkpoint(number: int = 1, *, scope: str = "scope", text: str = "hello", **
     return Checkpoint(**fields | changes)
 
 
-def open_with(url: str, clock: HandClock, **limits: Any) -> CheckpointStore:
+def open_with(url: str, clock: HandClock, **limits: Any) -> Store:
     """Open with generous limits."""
-    generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "timeout": PATIENT, "steady": clock.steady}
+    generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "timeout": PATIENT}
     return open_store(url, clock=clock, **generous | limits)
 
 
-async def finds(store: CheckpointStore, *numbers: int) -> int | None:
+async def finds(store: Store, *numbers: int) -> int | None:
     """The number of the checkpoint that is found for these digests."""
     found = await store.find("scope", [digest(number) for number in numbers])
     return found.covered if found else None
@@ -120,9 +112,6 @@ class RedisServer:
         """Time passes for what is stored. The server's own clock can't be set, so its times are."""
         with self.client() as client:
             for name in client.scan_iter("*"):
-                if client.type(name) == b"zset":
-                    for member, score in client.zrange(name, 0, -1, withscores=True):
-                        client.zadd(name, {member: score - seconds})
                 if (left := client.pttl(name)) >= 0:
                     client.pexpire(name, int(left - 1000 * seconds))
 

@@ -19,8 +19,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from proxy.history.checkpoint import Checkpoint, StoreStats
-from proxy.store.codec import encode
+from proxy.history.checkpoint import Checkpoint
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, open_with
 
 T = TypeVar("T")
@@ -28,11 +27,11 @@ T = TypeVar("T")
 TTL = 100.0
 SCOPES = st.sampled_from(["one", "two"])
 NUMBERS = st.integers(0, 5)
-KEYS = st.sampled_from(["claim one", "claim two"])
+KEYS = st.sampled_from(["key one", "key two"])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The model: what was put, when it was last used, and what is claimed."""
+    """The model: what was put, and when it was last used."""
 
     lasting = True
 
@@ -44,7 +43,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.held: dict[tuple[str, int], Checkpoint] = {}
         self.used: dict[tuple[str, int], float] = {}
         self.state: dict[str, bytes] = {}
-        self.claimed: set[str] = set()
         self.open()
 
     def make_url(self) -> str:
@@ -89,40 +87,23 @@ class StoreMachine(RuleBasedStateMachine):
             del self.held[key]
 
     @rule(key=KEYS, value=st.binary(max_size=10))
-    def put_state(self, key: str, value: bytes) -> None:
-        self.run(self.store.put_state(key, value))
+    def write_value(self, key: str, value: bytes) -> None:
+        assert self.run(self.store.value(key, value)) == value
         self.state[key] = value
 
     @rule(key=KEYS)
-    def get_state(self, key: str) -> None:
-        assert self.run(self.store.get_state(key)) == self.state.get(key)
-
-    @rule(key=KEYS)
-    def claim(self, key: str) -> None:
-        assert self.run(self.store.claim(key, 1e6)) is (key not in self.claimed)
-        self.claimed.add(key)
-
-    @rule(key=KEYS)
-    def release(self, key: str) -> None:
-        self.run(self.store.release(key))
-        self.claimed.discard(key)
+    def read_value(self, key: str) -> None:
+        assert self.run(self.store.value(key)) == self.state.get(key)
 
     @rule()
     def compare(self) -> None:
-        live = self.live().values()
-        oldest = min((item.created for item in live), default=None)
-        size = sum(len(encode(item)) for item in live)
-        assert self.run(self.store.stats()) == StoreStats(len(live), size, oldest)
         exported = self.run(self.store.export())
-        assert sorted(exported, key=repr) == sorted(live, key=repr)
-        assert [item.created for item in exported] == sorted(item.created for item in live)
+        assert sorted(exported, key=repr) == sorted(self.live().values(), key=repr)
+        assert [item.created for item in exported] == sorted(item.created for item in exported)
 
     @precondition(lambda self: self.lasting)
     @rule()
     def restart(self) -> None:
-        for key in self.claimed:
-            self.run(self.store.release(key))
-        self.claimed.clear()
         self.run(self.store.close())
         self.open()
 

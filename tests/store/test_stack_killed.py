@@ -120,7 +120,6 @@ def _left_behind(path: Path) -> bytes:
         store = open_with(f"sqlite:///{path}", HandClock())
         for number in range(30):
             await store.put(checkpoint(number, text="x" * 3000))
-            await store.stats()
         contents = [_contents(file) for file in files]
         await store.close()
         return contents
@@ -139,7 +138,6 @@ async def _works(path: Path) -> bool:
     store = open_with(f"sqlite:///{path}", HandClock())
     try:
         await store.put(checkpoint(1000))
-        await store.stats()
         return await store.find("scope", [digest(1000)]) == checkpoint(1000) and store.healthy
     finally:
         await store.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.stages.compacting import LEASE, RENEWED
+from proxy.store.guarded import LEASE, RENEWAL
 from tests.engine.spillway import spillway_server
 from tests.fakes import Gate, LlamaCppFake
 from tests.fakes.waiting import wait_until
@@ -237,7 +237,7 @@ def test_who_waits_for_a_replica_that_is_killed_goes_on_within_seconds(
         second = pool.submit(Conversation(other.url, "shared", bound=60).turn)
         # For as long as the owner works its claim is held, longer than any one lease.
         renewed = renewals(server)
-        wait_until(lambda: renewed() > LEASE / RENEWED + 1, timeout=60)
+        wait_until(lambda: renewed() > LEASE / RENEWAL + 1, timeout=60)
         assert not second.done()
         assert summaries(fake) == 1
         os.kill(owner.pid, signal.SIGKILL)

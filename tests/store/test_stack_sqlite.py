@@ -73,46 +73,6 @@ def test_locked_by_another_process(path: Path, caplog: pytest.LogCaptureFixture)
     ]
 
 
-@pytest.mark.parametrize("gone", ["file", "folder"])
-def test_deleted_while_running(gone: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with backend() as fake, running_proxy(fake, store=f"sqlite:///{path}") as proxy:
-        conversation = Conversation(proxy.url, "before")
-        conversation.turn()
-        if gone == "folder":
-            shutil.rmtree(path.parent)
-        else:
-            for file in path.parent.iterdir():
-                file.unlink()
-        # The question alone is enough to find out, and there is a new file at once.
-        assert ready(proxy.url) == "ok"
-        assert said(caplog) == [f"{path} was deleted or replaced while it was open: opened anew"]
-        assert stored(path) == 0
-        actions = [conversation.turn() for _ in range(3)]
-        assert actions[1:] == ["forwarded"] * 2
-        survives(proxy.url, "after")
-        wait_until(lambda: stored(path) >= 1)
-    assert len(said(caplog)) == 1
-
-
-def test_a_place_that_is_gone_for_good_is_told_until_it_is_back(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with backend() as fake, running_proxy(fake, store=f"sqlite:///{path}") as proxy:
-        assert ready(proxy.url) == "ok"
-        shutil.rmtree(path.parent)
-        path.parent.write_text("in the way")
-        survives(proxy.url, "meanwhile")
-        assert ready(proxy.url) == "is unavailable (not a directory): working without it"
-        path.parent.unlink()
-        healed(proxy.url)
-        wait_until(lambda: ready(proxy.url) == "ok" and stored(path) == 1, timeout=HEALED)
-    assert said(caplog) == [
-        f"{path} was deleted or replaced while it was open: opened anew",
-        "store sqlite is unavailable (not a directory): working without it",
-        "store sqlite is available again",
-    ]
-
-
 @pytest.mark.parametrize("how", ["header", "middle", "cut", "nothing"])
 def test_damaged_while_running(how: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with backend() as fake, running_proxy(fake, store=f"sqlite:///{path}") as proxy:
@@ -138,24 +98,6 @@ def test_damaged_while_running(how: str, path: Path, caplog: pytest.LogCaptureFi
     assert soundness(path) == "ok"
     assert sum("is damaged" in line for line in said(caplog)) <= 1
     assert len(said(caplog)) <= 3
-
-
-def test_a_schema_that_another_version_left_while_running(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with backend() as fake, running_proxy(fake, store=f"sqlite:///{path}") as proxy:
-        Conversation(proxy.url, "before").turn()
-        with contextlib.closing(sqlite3.connect(path)) as db, db:
-            db.execute("ALTER TABLE checkpoints RENAME COLUMN body TO content")
-            db.execute("PRAGMA user_version = 2")
-        survives(proxy.url, "meanwhile")
-        wait_until(lambda: "written by a newer Spillway" in ready(proxy.url), timeout=HEALED)
-        with contextlib.closing(sqlite3.connect(path)) as db, db:
-            db.execute("ALTER TABLE checkpoints RENAME COLUMN content TO body")
-            db.execute("PRAGMA user_version = 1")
-        healed(proxy.url)
-        wait_until(lambda: stored(path) == 2, timeout=HEALED)
-    assert len(said(caplog)) == 2
 
 
 @pytest.fixture
