@@ -7,7 +7,8 @@ Patterns are matched against text that may go on (`regex`'s partial matches). So
 white space are bounded.
 
 Sources: Hermes and Qwen's chat templates; Qwen3-Coder's tool parser; Meta's prompt formats of Llama 3.1 ("Custom tool format"), 3.2 and 4
-("Zero shot function calling"); mistral-common's tokenizers up to v7 (a list) and v11 (`[ARGS]`).
+("Zero shot function calling"); mistral-common's tokenizers up to v7 (a list) and v11 (`[ARGS]`); the chat templates of Kimi K2, GLM,
+DeepSeek and Granite; MiniMax-M2's and Gemma's guides to function calling.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import regex
 from proxy.emulation.repair import CUT, Unreadable, arguments_as_written, read_json, read_python
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-PARAMETER_END = "</parameter>"
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
 _LABELS = {"type", "id"}
@@ -38,16 +38,22 @@ _JSON = (
 )
 """The beginning of an object, or of an array of them, that starts like a call: with a tool's name, or with its arguments."""
 _NAME = r"(?P<name>[\w.:/-]{1,128})"
+_BEFORE_OBJECT = rf"{_S}(?=\{{)"
 _PYTHON = rf"(?P<name>[\w.:-]{{1,128}}?)(?:\.call)?{_S}(?=\()"
 _FUNCTION = rf"<function={_NAME}>{_S}"
 _PARAMETER = r"<parameter=(?P<key>[^<>\n]{0,256})>"
 _PARAMETERS = rf"(?:{_PARAMETER}|(?=</function>))"
-_PYTHON_TAG = rf"<\|python_(?:tag|start)\|>{_S}"
 _LIST_MORE, _LIST_END = rf"{_S},{_S}{_PYTHON}", rf"{_S}(?:,{_S})?\]"
+_FENCE = rf"(?:`{{1,64}}[a-z_]{{0,20}}{_S})?"
+_PRINT = rf"(?:print\({_S})?(?:default_api\.)?(?!print\()"
 _LANGUAGE = r"(?i:json|tool|tool_calls?|function_call|xml)?"
+_CHANNEL = rf"(?:<\|channel\|>(?:commentary|analysis))?{_S}"
 _NOTHING = r"(?!)"
 
-CLOSERS = regex.compile(r"</(?:tool_call|function_call|function)>|<\|python_end\|>")
+CLOSERS = regex.compile(
+    r"</(?:tool_calls?|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls)>"
+    r"|<\|(?:python_end|call|/tool_call|tool_call_end|tool_calls_section_end)\|>|<｜tool▁calls▁end｜>"
+)
 """Closing marks that models and backends leave over behind a call."""
 
 
@@ -56,11 +62,13 @@ class CallForm:
     """One form of calls."""
 
     name: str
-    mark: str
-    """Beginning of all texts in it."""
+    mark: regex.Pattern[str]
+    """Beginning of all texts in it; at its end, `begin` goes on."""
     begin: regex.Pattern[str]
     more: regex.Pattern[str]
     end: regex.Pattern[str]
+    value_end: str = "</parameter>"
+    """Mark behind a parameter."""
     open_end: bool = True
     """Whether it may lack its end, though text follows."""
     marked: bool = True
@@ -70,44 +78,89 @@ class CallForm:
 
 
 def _form(
-    name: str, mark: str, begin: str, more: str = _NOTHING, end: str = _NOTHING, **how: bool
+    name: str, mark: str, begin: str, more: str = _NOTHING, end: str = _NOTHING, **how: Any
 ) -> CallForm:
-    return CallForm(name, mark, regex.compile(begin), regex.compile(more), regex.compile(end), **how)
+    found = [regex.compile(pattern) for pattern in (mark, mark + begin, more, end)]
+    return CallForm(name, found[0], found[1], found[2], found[3], **how)
 
 
-FENCED = _form(
-    "fenced", "```", rf"`{{3,64}}{_LANGUAGE}[ \t]{{0,64}}(?=[\n\r{{[<]){_S}(?:<tool_call>{_S})?{_JSON}",
-    rf"{_BETWEEN}(?:</tool_call>{_S}<tool_call>{_S})?(?=[{{\[])", rf"{_BETWEEN}(?:</tool_call>{_S})?`{{3,64}}(?=[^`])",
-    open_end=False, marked=False,
-)  # fmt: skip
+def _json(name: str, mark: str, end: str = _NOTHING) -> CallForm:
+    """Objects between marks; some models put a fence inside."""
+    return _form(
+        name, mark, rf"{_S}{_FENCE}{_JSON}", rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}{end}"
+    )
+
+
+def _invoke(prefix: str) -> CallForm:
+    """Tags with names in quotes. What stands around several calls stands before the first and behind the last."""
+    wrapper = rf"(?:<(?:{prefix}(?:function|tool)_calls|minimax:tool_call|tool_call)>{_S})?"
+    parameter = rf'<{prefix}parameter{_S}name="(?P<key>[^"<>\n]{{0,256}})"[^<>\n]{{0,64}}>'
+    return _form(
+        "invoke", rf'{wrapper}<{prefix}invoke{_S}name="', rf'{_NAME}">{_S}(?:{parameter}|(?=</{prefix}invoke>))',
+        rf"{_S}{parameter}", rf"{_S}</{prefix}invoke>", value_end=f"</{prefix}parameter>", open_end=False,
+    )  # fmt: skip
+
+
 FORMS = (
-    # Hermes, Qwen 2.5 and 3; the form that the prompt asks for. Some put a fence inside.
-    _form("tool_call", OPENING, rf"<tool_call>{_S}(?:`{{1,64}}[a-z_]{{0,20}}{_S})?{_JSON}",
-          rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}</tool_call>"),
-    _form("function_call", "<function_call>", rf"<function_call>{_S}(?:`{{1,64}}[a-z_]{{0,20}}{_S})?{_JSON}",
-          rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}</function_call>"),
+    # Hermes, Qwen 2.5 and 3; the form that the prompt asks for
+    _json("tool_call", OPENING, CLOSING),
+    _json("function_call", "<function_call>", "</function_call>"),
+    # MiniMax-M1, Jamba
+    _json("tool_calls", "<tool_calls>", "</tool_calls>"),
+    # Granite 3, Phi-4-mini
+    _json("tool_call_token", r"<\|tool_call\|>", r"(?:<\|/tool_call\|>)"),
     # Qwen3-Coder, which forgets the outer tag at times
-    _form("tool_call", OPENING, rf"<tool_call>{_S}{_FUNCTION}{_PARAMETERS}",
+    _form("tool_call", OPENING, rf"{_S}{_FUNCTION}{_PARAMETERS}",
           rf"{_S}{_PARAMETER}", rf"{_S}</function>{_S}</tool_call>", open_end=False),
-    _form("function", "<function=", rf"{_FUNCTION}{_PARAMETERS}", rf"{_S}{_PARAMETER}", rf"{_S}</function>", open_end=False),
+    _form("function", "<function=", rf"{_NAME}>{_S}{_PARAMETERS}", rf"{_S}{_PARAMETER}", rf"{_S}</function>", open_end=False),
+    # MiniMax-M2, Claude, DeepSeek-V3.2
+    *map(_invoke, ("", "antml:", "｜DSML｜")),
+    # GLM-4.5 to 5
+    _form("glm", OPENING, rf"{_S}{_NAME}{_S}(?:<arg_key>(?P<key>[^<>\n]{{0,256}})</arg_key>{_S}<arg_value>|(?=</tool_call>))",
+          rf"{_S}<arg_key>(?P<key>[^<>\n]{{0,256}})</arg_key>{_S}<arg_value>", rf"{_S}</tool_call>",
+          value_end="</arg_value>", open_end=False),
     # Llama 3.1
-    _form("tool_call", OPENING, rf"<tool_call>{_S}{_FUNCTION}(?=\{{)", end=rf"{_BETWEEN}</function>{_S}</tool_call>"),
-    _form("function", "<function=", rf"{_FUNCTION}(?=\{{)", end=rf"{_BETWEEN}</function>"),
+    _form("tool_call", OPENING, rf"{_S}{_FUNCTION}(?=\{{)", end=rf"{_BETWEEN}</function>{_S}</tool_call>"),
+    _form("function", "<function=", rf"{_NAME}>{_BEFORE_OBJECT}", end=rf"{_BETWEEN}</function>"),
     # Llama 3.1 and 4
-    _form("python_tag", "<|python_", rf"{_PYTHON_TAG}{_JSON}", rf"{_BETWEEN}(?:;{_S})?(?=\{{)"),
-    _form("python_tag", "<|python_", rf"{_PYTHON_TAG}{_PYTHON}"),
-    _form("python_tag", "<|python_", rf"{_PYTHON_TAG}\[{_S}{_PYTHON}", _LIST_MORE, _LIST_END, open_end=False),
+    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}{_JSON}", rf"{_BETWEEN}(?:;{_S})?(?=\{{)"),
+    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}{_PYTHON}"),
+    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}\[{_S}{_PYTHON}", _LIST_MORE, _LIST_END, open_end=False),
+    # LFM2
+    _form("tool_call_token", r"<\|tool_call_start\|>", rf"{_S}\[{_S}{_PYTHON}", _LIST_MORE, _LIST_END, open_end=False),
+    # Kimi K2
+    _form("kimi", r"<\|tool_call(?:s_section)?_begin\|>",
+          rf"(?:{_S}<\|tool_call_begin\|>)?{_S}(?:functions\.)?(?P<name>[\w./-]{{1,128}}?)(?::\d{{1,6}})?{_S}"
+          rf"<\|tool_call_argument_begin\|>{_BEFORE_OBJECT}", end=rf"{_BETWEEN}<\|tool_call_end\|>"),
+    # DeepSeek-R1 and V3, with a fence, and V3.1
+    _form("deepseek", "<｜tool▁calls?▁begin｜>",
+          rf"(?:{_S}<｜tool▁call▁begin｜>)?{_S}(?:function<｜tool▁sep｜>)?{_NAME}(?:<｜tool▁sep｜>)?{_S}{_FENCE}(?=\{{)",
+          end=rf"{_BETWEEN}[`\s]{{0,200}}<｜tool▁call▁end｜>"),
+    # gpt-oss ("OpenAI harmony response format", "Receiving tool calls"); its recipient stands before or behind the channel
+    _form("harmony", r"<\|(?:start\|>assistant|channel\|>(?:commentary|analysis))",
+          rf"{_S}{_CHANNEL}to=(?:functions\.)?{_NAME}{_S}{_CHANNEL}(?:<\|constrain\|>)?(?:json)?{_S}<\|message\|>{_BEFORE_OBJECT}",
+          end=rf"{_BETWEEN}<\|(?:call|end)\|>"),
     # Mistral: a list up to v7, `[ARGS]` from v11 on
-    _form("mistral", "[TOOL_CALLS]", rf"\[TOOL_CALLS\]{_S}{_JSON}", rf"{_BETWEEN}(?=\{{)"),
-    _form("mistral", "[TOOL_CALLS]",
-          rf"\[TOOL_CALLS\]{_S}{_NAME}{_S}(?:\[CALL_ID\][\w-]{{0,64}}{_S})?(?:\[ARGS\]{_S})?(?=\{{)"),
+    _form("mistral", r"\[TOOL_CALLS\]", rf"{_S}{_JSON}", rf"{_BETWEEN}(?=\{{)"),
+    _form("mistral", r"\[TOOL_CALLS\]", rf"{_S}{_NAME}{_S}(?:\[CALL_ID\][\w-]{{0,64}}{_S})?(?:\[ARGS\])?{_BEFORE_OBJECT}"),
     # Llama 3.2 to 4, ToolACE
-    _form("pythonic", "[", rf"\[{_S}{_PYTHON}", _LIST_MORE, rf"{_LIST_END}[ \t]{{0,64}}(?=[\n\r<])",
+    _form("pythonic", r"\[", rf"{_S}{_PYTHON}", _LIST_MORE, rf"{_LIST_END}[ \t]{{0,64}}(?=[\n\r<])",
           open_end=False, marked=False, line=True),
     # Llama 3.1 and 3.2, with `;` between; anything else behind it makes it part of a sentence
-    *(_form("bare", mark, _JSON, rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", r"[ \t]{0,64}(?=[\n\r[<`;,])",
+    *(_form("bare", rf"(?=\{mark})", _JSON, rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", r"[ \t]{0,64}(?=[\n\r[<`;,])",
             open_end=False, marked=False, line=True) for mark in "{["),
+    # Code blocks; Gemma's hold Python, and some models print the result
+    _form("tool_code", "`{3,64}", rf"(?i:tool_code){_S}{_PRINT}{_PYTHON}", rf"\)?[\s;]{{1,200}}{_PRINT}{_PYTHON}",
+          rf"\)?{_S}`{{3,64}}(?=[^`])", open_end=False, marked=False),
+    _form("fenced", "`{3,64}", rf"{_LANGUAGE}[ \t]{{0,64}}(?=[\n\r{{[<]){_S}(?:<tool_call>{_S})?{_JSON}",
+          rf"{_BETWEEN}(?:</tool_call>{_S}<tool_call>{_S})?(?=[{{\[])", rf"{_BETWEEN}(?:</tool_call>{_S})?`{{3,64}}(?=[^`])",
+          open_end=False, marked=False),
 )  # fmt: skip
+MARKS = regex.compile("|".join(dict.fromkeys(form.mark.pattern for form in FORMS)))
+"""What a form may begin with."""
+BY_CHARACTER = {
+    character: [form for form in FORMS if form.mark.match(character, partial=True)] for character in "<[{`"
+}
 
 
 class Body(NamedTuple):
@@ -147,7 +200,7 @@ def calls_of(
     if bodies[0].key is not None:
         if cut or not all(body.over for body in bodies):
             raise Unreadable(CUT, tool=bodies[0].name)
-        values = {str(body.key): body.text.removesuffix(PARAMETER_END) for body in bodies}
+        values = {str(body.key): body.text.removesuffix(form.value_end) for body in bodies}
         return [Written(bodies[0].name, values, parameters=True)]
     found: list[Written] = []
     for body in bodies:

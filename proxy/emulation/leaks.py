@@ -41,9 +41,7 @@ _BEFORE = 300
 """Characters before a call that are looked at."""
 _TAIL = 256
 _UNREAD = 8192
-_OVER = re.compile(
-    r"(?:\s|<\|\w{0,32}+\|>|</(?:s|tool_call|function_call|function)>)*+(?:<(?:\|(?:\w{0,32}+\|?)?|/[a-z_]{0,13}+)?)?"
-)
+_OVER = re.compile(r"(?:\s|<([|｜])[\w▁]{0,32}+\1>|</s>)*+(?:<(?:[|｜](?:[\w▁]{0,32}+[|｜]?)?|/s?)?)?")
 """What may stand behind a call, and its beginning: white space, and marks that close and end and leaked with it."""
 _EARLY, _LATE = re.compile(r"[<\[{`]"), re.compile(r"[<\[]")
 """What a call may begin with: near the beginning of an answer, and later."""

@@ -15,7 +15,6 @@ come in one. Only what was sent already can't be taken back: white space before 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,7 +22,7 @@ import regex
 from typing_extensions import override
 
 from proxy.emulation.calls import TOOL_NAME, Call, Malformed, Scanned, Spot, Text, texts_joined
-from proxy.emulation.forms import CLOSERS, FENCED, FORMS, PARAMETER_END, Body, CallForm, Written, calls_of
+from proxy.emulation.forms import BY_CHARACTER, CLOSERS, MARKS, Body, CallForm, Written, calls_of
 from proxy.emulation.offer import Offer
 from proxy.emulation.repair import CUT, Brackets, Unreadable, Until
 from proxy.emulation.text import TICKS, TextScanner
@@ -34,9 +33,6 @@ _INDENTED = 3
 _LONGEST = 1_000_000
 """Characters of a call that are buffered; a longer one is text."""
 _MOST_UNKNOWN = 8
-_BY_CHARACTER = defaultdict[str, list[CallForm]](list)
-for _each in FORMS:
-    _BY_CHARACTER[_each.mark[0]].append(_each)
 
 
 @dataclass(slots=True)
@@ -155,7 +151,7 @@ class CallScanner(TextScanner):
                 self._state = partial(self._thought, f"</{found[1]}>")
                 return True
         line = self._indent is not None and self._indent <= _INDENTED
-        begun = self._begin([form for form in _BY_CHARACTER[character] if line or not form.line])
+        begun = self._begin([form for form in BY_CHARACTER[character] if line or not form.line])
         if begun is False and line and character != "<":
             self._state = partial(self._structure, Brackets(strict=True))
         elif begun is False:
@@ -164,10 +160,12 @@ class CallScanner(TextScanner):
 
     @override
     def _fence(self) -> bool | None:
-        return self._begin([FENCED])
+        return self._begin(BY_CHARACTER["`"])
 
     def _begin(self, forms: list[CallForm]) -> bool | None:
         """Begin the form that opens here; False: none does, None: too early to know."""
+        if MARKS.match(self._text, self._at, partial=True) is None:
+            return False
         for form in forms:
             found = form.begin.match(self._text, self._at, partial=True)
             if found is None:
@@ -177,7 +175,7 @@ class CallScanner(TextScanner):
             unread = len(self._text) - self._at
             place = Spot(self._pushed - unread, self.answered)
             if found.partial:
-                if self._cut and form.marked and self._text.startswith(form.mark, self._at):
+                if self._cut and form.marked and form.mark.match(self._text, self._at):
                     self._fail(form, place, self._take(len(self._text)), Unreadable(CUT))
                     return True
                 continue
@@ -188,7 +186,7 @@ class CallScanner(TextScanner):
                     self._unknown.append((tool, form.name))
                 return False
             start = found.start("value") if groups.get("value") else found.end()
-            follower, body = _body(groups)
+            follower, body = _body(form, groups)
             self._reading = reading = _Reading(form, place, tool, follower, body)
             reading.parts.append(self._take(start))
             reading.size = len(reading.parts[0])
@@ -229,7 +227,9 @@ class CallScanner(TextScanner):
             reading.size += len(text)
             if pattern is form.more:
                 groups = found.groupdict()
-                reading.follower, reading.body = _body(groups, reading.body.name if "key" in groups else "")
+                reading.follower, reading.body = _body(
+                    form, groups, reading.body.name if "key" in groups else ""
+                )
                 reading.body_at = len(reading.parts)
                 self._state = partial(self._body, reading)
                 return True
@@ -288,7 +288,7 @@ class CallScanner(TextScanner):
         """Hand out as text what turned out to be no call."""
         text = "".join(reading.parts)
         self._reading, self._state = None, self._prose
-        if reading.form is FENCED:
+        if reading.parts[0].startswith("`"):
             self._text, self._at = text + self._text[self._at :], 0
             self._code(self._match(TICKS))
             return
@@ -300,7 +300,7 @@ class CallScanner(TextScanner):
                 self._state = partial(self._structure, brackets)
 
 
-def _body(groups: dict[str, str | None], name: str = "") -> tuple[Brackets | Until, Body]:
+def _body(form: CallForm, groups: dict[str, str | None], name: str = "") -> tuple[Brackets | Until, Body]:
     """A body that begins, and what finds its end."""
     key = groups.get("key")
-    return Brackets() if key is None else Until(PARAMETER_END), Body(groups.get("name") or name, key, "")
+    return Brackets() if key is None else Until(form.value_end), Body(groups.get("name") or name, key, "")

@@ -83,6 +83,20 @@ HARD = r'{"path": "a.md", "content": "# {x} [y] `z`\n```js\nf({\"a\": \"}\"})\n`
 HARD_CALL = f'{{"name": "write_file", "arguments": {HARD}}}'
 
 
+DAYS = '{"city": "Paris", "days": 3}'
+
+
+def invoked(prefix: str, wrapper: str, how: str = "") -> str:
+    """Two calls with names in quotes, as three families of models write them."""
+    p = prefix
+    parameters = "".join(
+        f'<{p}parameter name="{name}"{how}>{value}</{p}parameter>\n'
+        for name, value in (("city", "Paris"), ("days", 3))
+    )
+    first = f'<{p}invoke name="get_weather">\n{parameters}</{p}invoke>'
+    return f'<{wrapper}>\n{first}\n<{p}invoke name="now">\n</{p}invoke>\n</{wrapper}>'
+
+
 def hard(form: str) -> Call:
     return Call("write_file", HARD, form)
 
@@ -133,6 +147,51 @@ CLEAN = [
         "qwen3-coder with structures",
         '<function=search><parameter=tags>["a", "b"]</parameter><parameter=filter>{"x": True}</parameter></function>',
         Call("search", '{"tags": ["a", "b"], "filter": {"x": true}}', "function"),
+    ),
+    # forms of one family of models each
+    row(
+        "kimi k2",
+        f"I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{ARGS}<|tool_call_end|>"
+        "<|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        "I look.", paris("kimi"), Call("now", "{}", "kimi"),
+    ),
+    row(
+        "kimi k2 over lines",
+        f"<|tool_calls_section_begin|>\n<|tool_call_begin|>\nget_weather:0 <|tool_call_argument_begin|>\n{ARGS}\n<|tool_call_end|>\n<|tool_calls_section_end|>",
+        paris("kimi"),
+    ),
+    row(
+        "deepseek v3",
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{ARGS}\n```<｜tool▁call▁end｜>\n"
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>B.",
+        paris("deepseek"), Call("now", "{}", "deepseek"), "B.",
+    ),
+    row("deepseek v3.1", f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ARGS}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", paris("deepseek")),
+    row("deepseek v3.2", invoked("｜DSML｜", "｜DSML｜function_calls", ' string="true"'), paris("invoke", arguments=DAYS), Call("now", "{}", "invoke")),
+    row("minimax m2", invoked("", "minimax:tool_call"), paris("invoke", arguments=DAYS), Call("now", "{}", "invoke")),
+    row("minimax m1", f"<tool_calls>\n{P}\n{P}\n</tool_calls>", paris("tool_calls"), paris("tool_calls")),
+    row("claude", f"A.\n\n{invoked('', 'function_calls')}\nB.", "A.", paris("invoke", arguments=DAYS), Call("now", "{}", "invoke"), "\n\nB."),
+    row("claude with a prefix", invoked("antml:", "antml:function_calls"), paris("invoke", arguments=DAYS), Call("now", "{}", "invoke")),
+    row(
+        "glm 4.5",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n"
+        "<tool_call>now\n</tool_call>",
+        paris("glm", arguments=DAYS), Call("now", "{}", "glm"),
+    ),
+    row("glm 4.7", '<tool_call>search<arg_key>tags</arg_key><arg_value>["a"]</arg_value></tool_call>B.', Call("search", '{"tags": ["a"]}', "glm"), "B."),
+    row("gemma 3", '```tool_code\nget_weather(city="Paris")\n```', paris("tool_code")),
+    row(
+        "gemma 3, printed", "I look.\n```tool_code\nprint(get_weather(city='Paris'))\nprint(default_api.now())\n```\nB.",
+        "I look.", paris("tool_code"), Call("now", "{}", "tool_code"), "\nB.",
+    ),
+    row("gpt-oss", f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{ARGS}<|call|>", paris("harmony")),
+    row("gpt-oss, recipient first", f"<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{ARGS}<|call|>", paris("harmony")),
+    row("gpt-oss without its end", f"<|start|>assistant<|channel|>commentary to=functions.get_weather<|message|>{ARGS}", paris("harmony")),
+    row("granite", f"<|tool_call|>[{P}]", paris("tool_call_token")),
+    row("phi 4 mini", f"<|tool_call|>[{P}]<|/tool_call|>", paris("tool_call_token")),
+    row(
+        "lfm 2", '<|tool_call_start|>[get_weather(city="Paris"), now()]<|tool_call_end|>B.',
+        paris("tool_call_token"), Call("now", "{}", "tool_call_token"), "B.",
     ),
     # Python
     row("python list", '[get_weather(city="Paris")]', paris("pythonic", arguments='{"city": "Paris"}')),

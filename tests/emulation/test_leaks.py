@@ -48,6 +48,17 @@ LEAKED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     "llama 3.1, of its own": ('<|python_tag|>get_weather.call(city="Paris")<|eom_id|>', "", [PARIS]),
     "llama 4": ('[get_weather(city="Paris"), now()]<|eot|>', "", [PARIS, NOW]),
     "llama 4 with marks": ('<|python_start|>[get_weather(city="Paris")]<|python_end|><|eom|>', "", [PARIS]),
+    "kimi k2": (
+        f"<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{ARGS}<|tool_call_end|><|tool_calls_section_end|><|im_end|>",
+        "",
+        [PARIS],
+    ),
+    "deepseek": (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ARGS}<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
+        "",
+        [PARIS],
+    ),
+    "gpt-oss": (f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{ARGS}<|call|>", "", [PARIS]),
     "mistral": (f"[TOOL_CALLS][{P}]</s>", "", [PARIS]),
     "mistral later": (f"I'll check.[TOOL_CALLS]get_weather[ARGS]{ARGS}", "I'll check.", [PARIS]),
     "behind a long text": (f"{PROSE * 9}\n\n{TAGGED}", f"{PROSE * 9}\n\n", [PARIS]),
