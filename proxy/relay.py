@@ -110,7 +110,7 @@ class Relay:
                     f"The request body is not valid JSON: {error}. Send a JSON object."
                 ) from None
             job = await self._read(exchange, self.journals.silent(), CHAT, wire)
-            body = dumps(await explain(job, self.counting, self.compactor, self.recaller))
+            body = dumps(explain(job, self.counting))
             await exchange.reply(200, [AS_JSON], body)
 
     async def count(self, exchange: Exchange, dialect: Dialect) -> None:

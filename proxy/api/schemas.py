@@ -95,16 +95,6 @@ class KnownBackends(_Open):
     backends: list[KnownBackend]
 
 
-class ExplainedCut(_Open):
-    """What would not be sent of the newest message, because it alone exceeds the window."""
-
-    message: int = Field(description="Its index in the request's messages.")
-    tokens: int = Field(description="Those left out of its middle.")
-    of: int = Field(description="Tokens of the whole message.")
-    recalled_passages: int = Field(description="Pieces of what is left out that would stand in front of it.")
-    recalled_tokens: int
-
-
 class Explanation(_Open):
     """What would be done to a chat request."""
 
@@ -114,7 +104,6 @@ class Explanation(_Open):
     prompt_tokens: int
     fill: float | None
     action: str = Field(
-        description="As in `x-spillway-action`; `passed` for what is not managed, `refused` where it would be, with a `note` that says why."
+        description="`forwarded`; `due`: it would be shortened first; `passed`: it is not managed. A `note` says why."
     )
-    left_out: ExplainedCut | None = Field(default=None, description="null: nothing of the newest message.")
     messages: list[dict[str, Any]] = Field(description="As they would be sent.")

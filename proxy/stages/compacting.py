@@ -194,17 +194,6 @@ class Compactor:
     def _land(self, flight: _Flight) -> None:
         self._flights = {key: other for key, other in self._flights.items() if other is not flight}
 
-    async def rehearse(self, job: Job) -> Compaction | None:
-        """What compacting the job would do, with a stand-in for a summary; nothing is asked, sent or kept."""
-        budget = job.budget
-        if budget is None or not job.prompt.history:
-            return None
-
-        async def stand_in(ask: SummaryAsk) -> str:
-            return "[Here the summary would stand.]" + " so on" * (ask.max_tokens // 2)
-
-        return await self._run(job, budget, budget.goal, budget.limit, stand_in)
-
     async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
         """Run it here, unless another replica is at it, or was since the job was prepared: then take over what it stored."""
         answered = _answered(job.prompt) if job.expected is None else job.expected.link
@@ -215,7 +204,7 @@ class Compactor:
                 done = await self._run(job, budget, goal, limit, self.summaries(job))
             except NotWritten:
                 return _nothing(job), None
-            made = self.checkpoint(job, done) if done.covered else None
+            made = self._checkpoint(job, done) if done.covered else None
             # A client's own compaction is filled to the brim, for one answer.
             if made is not None and job.window_is_known and not job.hands_over:
                 await self._store.put(made)
@@ -281,7 +270,7 @@ class Compactor:
         """Has one summary written by the model that summarises for this job."""
         return Summaries(job, partial(self.summary_route, job.settings, job.route), self._experience)
 
-    def checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
+    def _checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
         """The rewrite against the client's own messages, so that the next job finds it."""
         old = job.prompt.checkpoint
         covered, replaced = done.covered, done.replaced

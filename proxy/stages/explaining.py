@@ -6,23 +6,16 @@ from dataclasses import asdict
 from typing import Any
 
 from proxy.emulation import protocol
-from proxy.errors import ContextOverflow
-from proxy.history.turns import newest_user
-from proxy.recall.recalled import NOTHING
 from proxy.shortening.policy import prune_limits
-from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
-from proxy.stages.recalling import Recaller
-from proxy.stages.room import cut_from_newest
 from proxy.stages.routing import is_managed
-from proxy.telemetry.events import MessageCut
 
 
-async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: Recaller) -> dict[str, Any]:
+def explain(job: Job, counting: Counting) -> dict[str, Any]:
     """Counts per part, the checkpoint found, what would be done, and the messages as they would be sent.
 
-    Token figures are estimates. A summary is stood in for by a text of its greatest length.
+    Token figures are estimates. Of a prompt that would be shortened first, the messages are those before that.
     """
     key, budget = job.key, job.budget
     costs = counting.meter.costs(key, job.prompt.messages)
@@ -39,9 +32,7 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
         "shaped": dict(job.prompt.shaped),
         "checkpoint": _checkpoint(job),
         "recalled": _recalled(job),
-        "left_out": _left_out(job, await cut_from_newest(job, job.prompt.history, counting.meter)),
         "action": "forwarded",
-        "rungs": [],
         "messages": job.prompt.messages,
     }
     if budget is None or not is_managed(job.route, job.settings):
@@ -52,49 +43,10 @@ async def explain(job: Job, counting: Counting, compactor: Compactor, recaller: 
         "pause": budget.pause_point,
     }
     told["limits"] = asdict(prune_limits(job.settings, budget.zone))
-    return {**told, **(await _rehearsed(job, counting, compactor, recaller))} if job.is_due else told
-
-
-async def _rehearsed(
-    job: Job, counting: Counting, compactor: Compactor, recaller: Recaller
-) -> dict[str, Any]:
-    """What a compaction would come to, and what would be recalled after it."""
-    done = await compactor.rehearse(job)
-    if done is None or not done.covered:
-        return {"note": "It is due for compaction, but nothing can be taken out of it."}
-    try:
-        cut = await cut_from_newest(job, done.messages, counting.meter)
-    except ContextOverflow as refused:
-        return {"action": "refused", "note": str(refused)}
-    job.prompt.history, job.prompt.checkpoint = done.messages, compactor.checkpoint(job, done)
-    job.prompt.recalled = NOTHING
-    job.prompt.estimate = await counting.meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
-    await recaller.recall(job, keep=False)
-    return {
-        "action": done.kind,
-        "rungs": list(done.rungs),
-        "summary": done.summary or None,
-        "before": round(done.before),
-        "after": round(done.after),
-        "recalled": _recalled(job),
-        "left_out": _left_out(job, cut),
-        "messages": job.prompt.messages,
-    }
-
-
-def _left_out(job: Job, cut: MessageCut | None) -> dict[str, Any] | None:
-    """What of the newest user message, which alone exceeds the window, is not sent, and what is recalled of that."""
-    newest, recalled = newest_user(job.prompt.sent), job.prompt.recalled.newest
-    if cut is None or newest is None:
-        return None
-    pieces = [] if recalled is None else [each for each in recalled.passages if each.index == newest]
-    return {
-        "message": len(job.prompt.system) + newest,
-        "tokens": cut.tokens,
-        "of": cut.whole,
-        "recalled_passages": len(pieces),
-        "recalled_tokens": round(sum(each.tokens for each in pieces)),
-    }
+    if job.is_due:
+        note = "It is due: Spillway would bring it down to about the target first, and send other messages than these."
+        told |= {"action": "due", "note": note}
+    return told
 
 
 def _recalled(job: Job) -> dict[str, Any] | None:

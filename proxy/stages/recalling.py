@@ -77,10 +77,10 @@ class Recaller:
         self._turns: OrderedDict[tuple[str, bytes], _Turn] = OrderedDict()
         self._size = 0
 
-    async def recall(self, job: Job, *, reserve: int = 0, keep: bool = True) -> None:
+    async def recall(self, job: Job, *, reserve: int = 0) -> None:
         """Put in front of the newest user message what its turn needs of what the prompt has lost, and count anew.
 
-        `reserve` are tokens that will come on top of the prompt. Where not to `keep` it, no other request is bound to it.
+        `reserve` are tokens that will come on top of the prompt.
         """
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
         if job.budget is None or checkpoint is None or job.settings.recall == "off":
@@ -103,8 +103,7 @@ class Recaller:
         else:
             await self._put(job, RecalledBlocks(earlier))
             block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
-            if keep:
-                self._remember(key, _Turn(checkpoint.digest, block))
+            self._remember(key, _Turn(checkpoint.digest, block))
         told, tokens = job.prompt.recalled.newest, job.prompt.recalled.newest_tokens
         job.journal.tell(Recalled(len(told.passages) if told else 0, tokens, job.journal.clock() - since))
 

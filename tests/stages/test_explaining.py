@@ -27,23 +27,20 @@ def test_a_short_request_is_forwarded() -> None:
         assert fake.chats() == []
 
 
-def test_a_long_one_shows_what_would_stand_for_it() -> None:
+def test_a_long_one_is_due_until_a_checkpoint_stands_for_it() -> None:
     with LlamaCppFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         body = {"model": "m", "messages": history(15, 130)}
         told = proxy.client.post("/spillway/explain", json=body).json()
-        assert told["action"] == "compacted"
-        assert told["after"] < told["before"]
-        assert told["rungs"][-1] == "summarise"
-        assert told["messages"][-1] == body["messages"][-1]
-        assert "the summary would stand" in told["messages"][1]["content"]
+        assert (told["action"], told["checkpoint"]) == ("due", None)
+        assert "bring it down" in told["note"]
+        assert told["prompt_tokens"] > told["budget"]["trigger"]
         assert fake.chats() == []
-        assert told["checkpoint"] is None
-        # The real request does the same, and is found again.
         real = proxy.chat({**body, "max_tokens": 20})
         assert real.headers["x-spillway-action"] == "compacted"
         again = proxy.client.post("/spillway/explain", json=body).json()
         assert again["action"] == "forwarded"
         assert again["checkpoint"]["covered_messages"] > 0
+        assert again["messages"][-1] == body["messages"][-1]
 
 
 def test_an_unknown_window_is_said() -> None:

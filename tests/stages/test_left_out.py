@@ -174,30 +174,6 @@ def test_an_answer_in_a_fixed_format_tells_it_in_its_headers() -> None:
         assert "spillway" not in answer.json()["usage"]
 
 
-@pytest.mark.parametrize("kind", ["llamacpp", "generic"])
-def test_explain_tells_what_would_be_left_out_and_what_is_recalled_of_it(kind: str) -> None:
-    messages = document(600)
-    with staged(kind) as (fake, proxy):
-        body = {"model": "m", "messages": [{"role": "system", "content": "Be brief."}, *messages]}
-        told = proxy.client.post("/spillway/explain", json=body).json()
-        assert fake.chats() == []
-        cut = told["left_out"]
-        assert (told["action"], cut["message"]) == ("trimmed", 1)
-        assert 0.1 * cut["of"] <= cut["of"] - cut["tokens"] <= WINDOW
-        own = [each for each in told["recalled"]["passages"] if each["message"] == 1]
-        assert cut["recalled_passages"] == len(own) >= 1
-        assert cut["recalled_tokens"] == pytest.approx(sum(each["tokens"] for each in own), abs=1)
-        assert FACT in "".join(each["text"] for each in own)
-        short = proxy.client.post("/spillway/explain", json={**body, "messages": talk(3)}).json()
-        assert short["left_out"] is None
-        hopeless = proxy.client.post("/spillway/explain", json={**body, "messages": document(9000)}).json()
-        assert hopeless["action"] == "refused"
-        assert "less than a tenth" in hopeless["note"]
-        schema = proxy.client.get("/openapi.json").json()["components"]["schemas"]
-        assert "left_out" in schema["Explanation"]["properties"]
-        assert "recalled_tokens" in schema["ExplainedCut"]["properties"]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_left_out_for_want_of_room_for_the_answer_is_told_too(stream: bool) -> None:
     """The message fits, but not with what is said of the answer when it is paused."""

@@ -166,7 +166,7 @@ def explained(told: JsonObject) -> Table:
     table.add_row(
         "prompt", f"{told.get('prompt_tokens') or 0:,} tokens{of}, counted by {told.get('counted_by')}"
     )
-    table.add_row("action", f"{told.get('action')}{_listed(told.get('rungs'))}")
+    table.add_row("action", " · ".join(filter(None, (told.get("action"), told.get("note")))))
     if checkpoint := told.get("checkpoint"):
         table.add_row(
             "checkpoint",
@@ -217,7 +217,3 @@ def _places(numbers: Sequence[int]) -> str:
     if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]}-{numbers[-1]}"
     return ",".join(map(str, numbers))
-
-
-def _listed(rungs: Sequence[str] | None) -> str:
-    return f" ({', '.join(rungs)})" if rungs else ""
