@@ -56,9 +56,9 @@ from proxy.stages.searching import Searcher
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
 from proxy.store.documents import Documents
-from proxy.telemetry.journal import Journals
 from proxy.telemetry.log import RequestLog
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.outcome import Telemetry
 from proxy.tokens.meter import Meter
 
 if TYPE_CHECKING:  # an extra
@@ -100,10 +100,10 @@ def create_app(
         timeout=settings.store_timeout,
     )
     counting = Counting(meter=Meter(), store=kept)
-    journals, spans = Journals(clock=time.monotonic), spans or _spans()
-    surface = _surface(settings, wire, kept, counting, clock, journals)
+    telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
+    surface = _surface(settings, wire, kept, counting, clock, telemetry)
     if spans is not None:
-        _trace(journals, spans, surface.relay.router.upstreams)
+        _trace(telemetry, spans, surface.relay.router.upstreams)
     return Application(surface, _lifespan(wire, kept, counting, surface.relay.ahead, spans))
 
 
@@ -163,18 +163,17 @@ def _surface(
     store: Store,
     counting: Counting,
     clock: Callable[[], float],
-    journals: Journals,
+    telemetry: Telemetry,
 ) -> Surface:
     """Put the stages together."""
     router = _router(settings, transport, store)
     meter = counting.meter
     metrics = _metrics(store, keyed=bool(settings.api_keys))
-    for listener in (metrics, RequestLog()):
-        journals.hear(listener.heard)
-    book = Book(limit=settings.live_bytes, clock=clock, journals=journals)
+    telemetry.observers += [metrics, RequestLog()]
+    book = Book(limit=settings.live_bytes, clock=clock, telemetry=telemetry)
     metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
-    relay = _relay(settings, router, store, counting, journals, clock, _near(settings.backends))
+    relay = _relay(settings, router, store, counting, telemetry, clock, _near(settings.backends))
     return Surface(
         relay=relay,
         settings=settings,
@@ -209,7 +208,7 @@ def _relay(
     router: Router,
     store: Store,
     counting: Counting,
-    journals: Journals,
+    telemetry: Telemetry,
     clock: Callable[[], float],
     near: frozenset[str],
 ) -> Relay:
@@ -223,7 +222,9 @@ def _relay(
         preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
     )
     resumer = Resumer(compactor=compactor, attempts=attempts, counting=counting)
-    ahead = AheadCompactor(preparer=preparer, compactor=compactor, meter=meter, journals=journals, near=near)
+    ahead = AheadCompactor(
+        preparer=preparer, compactor=compactor, meter=meter, telemetry=telemetry, near=near
+    )
     searcher = Searcher(recaller=recaller, attempts=attempts, meter=meter)
     return Relay(
         settings=settings,
@@ -239,7 +240,7 @@ def _relay(
         driver=StreamDriver(
             attempts=attempts, resumer=resumer, counting=counting, ledger=CallLedger(), searcher=searcher
         ),
-        journals=journals,
+        telemetry=telemetry,
         fixed_part=FixedPart(),
         memory=Memory(documents, sealer, store, settings.max_body),
         clock=clock,
@@ -276,12 +277,10 @@ def _spans() -> TracerProvider | None:
     return Exporting()
 
 
-def _trace(journals: Journals, spans: TracerProvider, upstreams: Sequence[Upstream]) -> None:
+def _trace(telemetry: Telemetry, spans: TracerProvider, upstreams: Sequence[Upstream]) -> None:
     from proxy.telemetry.tracing import Tracing  # noqa: PLC0415 - as above
 
-    tracing = Tracing(spans, {each.name: each for each in upstreams}, journals.clock)
-    journals.hear(tracing.heard)
-    journals.carrier = tracing.carried
+    telemetry.observers.append(Tracing(spans, {each.name: each for each in upstreams}))
 
 
 def _metrics(store: Store, *, keyed: bool) -> Metrics:

@@ -51,9 +51,7 @@ from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import Whole, answer_whole, as_stream
 from proxy.status import FORMS, Notice
-from proxy.telemetry.events import LeftOut, Named, Received, Routed, Taken
-from proxy.telemetry.journal import Journal, Journals
-from proxy.telemetry.outcome import CLIENT_LEFT
+from proxy.telemetry.outcome import CLIENT_LEFT, Outcome, Telemetry
 from proxy.wire.jsontext import check_plain, dumps, loads
 
 _OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache-control")
@@ -75,7 +73,7 @@ class Relay:
     counting: Counting
     attempts: Attempts
     driver: StreamDriver
-    journals: Journals
+    telemetry: Telemetry
     memory: Memory
     fixed_part: FixedPart
     clock: Callable[[], float]
@@ -109,7 +107,7 @@ class Relay:
                 raise BadRequest(
                     f"The request body is not valid JSON: {error}. Send a JSON object."
                 ) from None
-            job = await self._read(exchange, self.journals.silent(), CHAT, wire)
+            job = await self._read(exchange, self.telemetry.silent(), CHAT, wire)
             body = dumps(explain(job, self.counting))
             await exchange.reply(200, [AS_JSON], body)
 
@@ -122,7 +120,7 @@ class Relay:
         wire = await exchange.body(self.settings.max_body)
         with exchange.watched():
             if (alone := await left_alone(exchange, wire, self.router, self.settings)) is not None:
-                await pass_through(exchange, self.journals.silent(), *alone)
+                await pass_through(exchange, self.telemetry.silent(), *alone)
                 return
             request = await self.memory.read(
                 exchange, wire, lambda body, _: dialect.read_to_count(body), self.settings
@@ -144,30 +142,30 @@ class Relay:
         await self._recorded(
             exchange,
             "",
-            lambda journal: pass_by_model(exchange, journal, self.router, self.settings.max_body),
+            lambda outcome: pass_by_model(exchange, outcome, self.router, self.settings.max_body),
         )
 
     def turned_away(self, exchange: Exchange, error: ClientError) -> None:
         """Write down a request that was not let in."""
-        journal = self.journals.open(exchange.id)
-        journal.failed(error.status, error.code or error.type)
-        journal.close(error.status)
+        outcome = self.telemetry.open(exchange.id)
+        outcome.fail(error.status, error.code or error.type)
+        outcome.close(error.status)
 
-    async def _answer(self, exchange: Exchange, dialect: Dialect, journal: Journal) -> None:
+    async def _answer(self, exchange: Exchange, dialect: Dialect, outcome: Outcome) -> None:
         wire = await exchange.body(self.settings.max_body)
         with exchange.watched():
             if (alone := await left_alone(exchange, wire, self.router, self.settings)) is not None:
                 await pass_through(
-                    exchange, journal, *alone, _ending(exchange, dialect, wire, self.settings.max_body)
+                    exchange, outcome, *alone, _ending(exchange, dialect, wire, self.settings.max_body)
                 )
                 return
             try:
-                job = await self._read(exchange, journal, dialect, wire)
+                job = await self._read(exchange, outcome, dialect, wire)
             except NotManaged as left:
                 told = left.otherwise
                 await pass_on(
                     exchange,
-                    journal,
+                    outcome,
                     self.router,
                     wire,
                     self.settings.max_body,
@@ -185,19 +183,19 @@ class Relay:
 
     # -- from bytes to a job
 
-    async def _read(self, exchange: Exchange, journal: Journal, dialect: Dialect, wire: bytes) -> Job:
+    async def _read(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> Job:
         """Route, profile, clean history, checkpoint, recall, count."""
         request = await self.memory.read(exchange, wire, dialect.read, self.settings)
         if dialect is not CHAT:
             exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
         request, route = await self.router.routed(request)
         if named := conversation_of(exchange, request):
-            journal.tell(Named(named))
-        journal.tell(Routed(route.upstream.name, route.model))
+            outcome.record_conversation(named)
+        outcome.record_route(route.upstream.name, route.model)
         if request.left_out:
-            journal.tell(LeftOut(request.left_out))
-        job = await self.preparer.prepare(exchange, journal, dialect, request, route)
-        journal.tell(Taken(job, request, len(wire)))
+            outcome.add("left_out", kinds=request.left_out)
+        job = await self.preparer.prepare(exchange, outcome, dialect, request, route)
+        outcome.show("taken", job=job, request=request, size=len(wire))
         return job
 
     async def _keep(self, job: Job, answer: dict[str, Any]) -> None:
@@ -205,29 +203,29 @@ class Relay:
         await self.memory.keep_answer(job.exchange.tenant, job.asked, answer)
 
     async def _recorded(
-        self, exchange: Exchange, dialect: str, served: Callable[[Journal], Awaitable[None]]
+        self, exchange: Exchange, dialect: str, served: Callable[[Outcome], Awaitable[None]]
     ) -> None:
-        """Have a request served, keep its journal, and close that whatever happens."""
-        journal = self.journals.open(exchange.id)
-        journal.tell(Received(dialect, exchange.tenant, exchange.trace))
+        """Have a request served, keep its outcome, and close that whatever happens."""
+        outcome = self.telemetry.open(exchange.id)
+        outcome.begin(dialect, exchange.tenant, exchange.trace)
         try:
             exchange.admit()
-            await served(journal)
+            await served(outcome)
         except ClientError as error:
-            journal.failed(error.status, error.code or error.type)
+            outcome.fail(error.status, error.code or error.type)
             raise
         except asyncio.CancelledError:
             if (stopped := exchange.stopped()) is not None:
-                journal.failed(stopped.status, stopped.code or stopped.type)
+                outcome.fail(stopped.status, stopped.code or stopped.type)
                 raise stopped from None
-            if not journal.delivered:
-                journal.failed(CLIENT_LEFT, "client_left" if exchange.gone else "cancelled")
+            if not outcome.delivered:
+                outcome.fail(CLIENT_LEFT, "client_left" if exchange.gone else "cancelled")
             raise
         except Exception as error:  # it is reported where it is answered; here it is only written down
-            journal.failed(exchange.status or 500, type(error).__name__)
+            outcome.fail(exchange.status or 500, type(error).__name__)
             raise
         finally:
-            journal.close(exchange.status)
+            outcome.close(exchange.status)
 
     # -- streamed answers
 
@@ -245,7 +243,7 @@ class Relay:
             await self._relayed(job, client)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an open stream has to end, and it is logged
             failed = client_error(job.exchange, error)
-            job.journal.failed(failed.status, failed.code or failed.type)
+            job.outcome.fail(failed.status, failed.code or failed.type)
             await end_with_error(client, failed.body())
         finally:
             client.stop()
@@ -290,7 +288,7 @@ class Relay:
         if whole.status < 400 and not whole.body:
             raise UpstreamInvalid(f"The backend answered {whole.status} and nothing else.")
         status = whole.error_status
-        job.journal.failed(status, "refused")
+        job.outcome.fail(status, "refused")
         if not job.exchange.started:
             await job.exchange.reply(status, [*whole.headers, *job.spillway_headers()], whole.body)
         else:
@@ -364,8 +362,8 @@ class Relay:
         if gained:
             self.counting.compacted(job)
             await audience.tell(Notice(done=False))  # ignored where it was told before
-        after, extract = job.prompt.estimate.tokens, job.journal.outcome.summary == "extract"
-        left_out = await self.attempts.tell_left_out(job) or job.journal.outcome.cut_earlier[0]
+        after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
+        left_out = await self.attempts.tell_left_out(job) or job.outcome.cut_earlier[0]
         await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=left_out))
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent

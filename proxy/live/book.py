@@ -8,32 +8,25 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from proxy.answer.answer import Answer
+from typing_extensions import override
+
 from proxy.exchange import unique
-from proxy.history.checkpoint import Checkpoint
-from proxy.live.record import HEADS, MOST_EVENTS, PER_EVENT, Note, Record, Talk
+from proxy.live.record import HEADS, PER_EVENT, Note, Record, Talk
 from proxy.live.savings import Accounts
-from proxy.neutral.request import text_of
+from proxy.neutral.request import Request, text_of
 from proxy.stages.job import Job
-from proxy.telemetry import events as e
-from proxy.telemetry.journal import UNKEPT, Journals
-from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.events import Event
+from proxy.telemetry.outcome import MOST_EVENTS, Observer, Outcome, Telemetry
 
 MOST = 1000
 """Requests that are kept, whatever their size."""
 TITLE = 80
 """Characters of a conversation's title."""
 
-_ASIDE = ("ahead", "rewrite")
-"""How the names of journals begin that are kept beside a request's own; then comes its job's."""
-_ENDS = frozenset({e.Finished, e.Failed})
-_LEARNED: dict[type, str] = {
-    e.WindowLearned: "window_learned",
-    e.WindowDisproved: "window_disproved",
-    e.Cut: "cut",
-}
+_LEARNED = frozenset({"window_learned", "window_disproved", "cut"})
+"""Events that change what is believed of a model; and `refused`, whose `what` does."""
 
 
 class Watching(Protocol):
@@ -56,30 +49,26 @@ class Watching(Protocol):
         ...
 
 
-class Book:
+class Book(Observer):
     """The last requests, and the conversations that they belong to. For one thread."""
 
-    def __init__(self, *, limit: int, clock: Callable[[], float], journals: Journals) -> None:
+    def __init__(self, *, limit: int, clock: Callable[[], float], telemetry: Telemetry) -> None:
         """Listen from now on.
 
         Args:
             limit: bytes that all of it may take, about, without those that are being served; 0: nothing is kept.
             clock: seconds since the epoch.
-            journals: who tells.
+            telemetry: whose outcomes are kept.
         """
         self.watching: dict[Watching, None] = {}
         self.accounts = Accounts()
         self.since = clock()
-        self.clock, self.now = clock, journals.clock
-        self._journals = journals
-        self._stop: Callable[[], None] | None = None
-        """Stops hearing what only those who look have to know."""
+        self.clock, self.now = clock, telemetry.clock
         self._limit = limit
         self._told = self._bodies = 0
         """Bytes that all of it takes, about, without bodies, and that these take."""
         self._number = 0
-        self._running: dict[int, Record] = {}
-        """By the identity of their outcomes."""
+        self._running: dict[Outcome, Record] = {}
         self._ended: deque[Record] = deque()
         """As they ended."""
         self._stripped = 0
@@ -88,16 +77,7 @@ class Book:
         """By id, the one that something happened in last at the end."""
         self._heads: dict[tuple[str, bytes], Talk] = {}
         if limit:
-            journals.keeping = MOST_EVENTS
-            for listener, kinds in (
-                (self._begin, (e.Received,)),
-                (self._taken, (e.Taken,)),
-                (self._answering, (e.Answering,)),
-                (self._end, tuple(_ENDS)),
-                (self._noted, (e.CheckpointKept, e.Summarised, e.Paused)),
-            ):
-                journals.listen(listener, *kinds)
-            journals.listen_aside(self._told_aside)
+            telemetry.observers.append(self)
 
     # -- looking
 
@@ -130,85 +110,73 @@ class Book:
     def watch(self, who: Watching) -> None:
         """Tell them what happens, until they `leave`."""
         self.watching[who] = None
-        if self._stop is None and self._limit:
-            self._stop = self._journals.listen(self._seen)
 
     def leave(self, who: Watching) -> None:
         """Tell them no more."""
         self.watching.pop(who, None)
-        if self._stop is not None and not self.watching:
-            self._stop()
-            self._stop = None
 
     # -- listening
 
-    def _begin(self, outcome: Outcome, _: e.Received) -> None:
+    @override
+    def begun(self, outcome: Outcome) -> None:
+        """Keep a request from now on."""
         self._number += 1
-        self._running[id(outcome)] = Record(outcome, self._number, self.clock())
+        self._running[outcome] = Record(outcome, self._number, self.clock())
 
-    def _seen(self, outcome: Outcome, event: e.Event) -> None:
-        """Tell those who look; after this book's own taking down, and of an end when that is done."""
-        record = self._running.get(id(outcome))
-        if record is None or type(event) in _ENDS:
-            return
-        self._learned(outcome, event)
-        if record.talk is not None:
-            self._changed(record.talk)
+    @override
+    def happened(self, outcome: Outcome, event: Event) -> None:
+        """Take down what the outcome itself does not keep, and tell the viewers."""
+        if outcome.cause is not None:
+            self._happened_ahead(outcome, event)
+        elif (record := self._running.get(outcome)) is not None:
+            if event.name == "taken":
+                self._taken(record, **event.fields)
+            elif event.name == "answering":
+                record.answer = event.fields["answer"]
+            else:
+                self._note(record, event)
+            if self.watching:
+                self._show(record, event)
 
-    def _changed(self, talk: Talk) -> None:
-        for each in self.watching:
-            each.changed(talk)
-
-    def _noted(self, outcome: Outcome, event: e.CheckpointKept | e.Summarised | e.Paused) -> None:
-        """Something happened of which the outcome does not keep all that is told."""
-        record = self._running.get(id(outcome))
-        if record is not None:
-            self._note(record, event)
-
-    def _note(self, record: Record, event: e.Event) -> None:
-        talk = record.talk
-        if isinstance(event, e.Paused):
-            record.paused()
-        elif talk is None:
-            return
-        elif isinstance(event, e.Summarised):
-            talk.verdicts.appendleft((self.clock(), event.verdict))
-        elif isinstance(event, e.CheckpointKept) and isinstance(event.checkpoint, Checkpoint):
-            self.noted(talk, Note.of(event.checkpoint))
-
-    def _told_aside(self, outcome: Outcome, event: e.Event) -> None:
-        """What is done for a conversation that no client waits for, or of one that came before this began."""
-        kind, _, name = outcome.id.partition("_")
-        known = self.records() if kind in _ASIDE else ()
-        own = (each for each in known if each.unique == name and each.tenant == outcome.credential)
-        record = next(own, None)
-        if isinstance(event, e.Summarised):
-            self.accounts.of(outcome).spent += event.tokens
-        elif isinstance(event, e.CompactedAhead):
-            self.accounts.of(outcome).ahead += event.seconds
+    def _happened_ahead(self, outcome: Outcome, event: Event) -> None:
+        """Take down background work after a request, and add its events to those of the request."""
+        if event.name == "summarised":
+            self.accounts.of(outcome).spent += event.fields["tokens"]
+        elif event.name == "compacted_ahead":
+            self.accounts.of(outcome).ahead += event.fields["seconds"]
+        record = next((each for each in self.records() if each.outcome is outcome.cause), None)
         if record is None or record.talk is None:
             return
         self._note(record, event)
-        self._learned(outcome, event)
-        story = record.outcome.story
-        if len(story) < MOST_EVENTS and type(event) not in UNKEPT:
-            story.append((self.now(), event))
+        events = record.outcome.events
+        if len(events) < MOST_EVENTS and event.name != "checkpoint_kept":
+            events.append(event)
             self._told += 0 if record.running else PER_EVENT
-        self._changed(record.talk)
+        self._show(record, event)
 
-    def _answering(self, outcome: Outcome, event: e.Answering) -> None:
-        """There is an answer to be watched."""
-        record = self._running.get(id(outcome))
-        if record is not None and isinstance(event.answer, Answer):
-            record.answer = event.answer
+    def _note(self, record: Record, event: Event) -> None:
+        talk = record.talk
+        if event.name == "paused":
+            record.paused()
+        elif talk is not None and event.name == "summarised":
+            talk.verdicts.appendleft((self.clock(), event.fields["verdict"]))
+        elif talk is not None and event.name == "checkpoint_kept":
+            self.noted(talk, Note.of(event.fields["checkpoint"]))
 
-    def _taken(self, outcome: Outcome, event: Any) -> None:
-        """It is known what it asks, and so whose conversation it goes on with."""
-        record = self._running.get(id(outcome))
-        if record is None:
-            return
-        job: Job = event.job
-        record.taken(job, event.request, event.size)
+    def _show(self, record: Record, event: Event) -> None:
+        """Tell the viewers of an event."""
+        learned = (
+            event.fields["what"] if event.name == "refused" else event.name if event.name in _LEARNED else ""
+        )
+        for each in self.watching:
+            if learned:
+                each.learned(record.outcome.backend, record.outcome.model, learned)
+            if record.talk is not None:
+                each.changed(record.talk)
+
+    def _taken(self, record: Record, job: Job, request: Request, size: int) -> None:
+        """Find the conversation that a request goes on with, as soon as it was read."""
+        record.taken(job, request, size)
         talk = record.talk = self._talk_of(record, job)
         records = talk.records
         if records:
@@ -228,15 +196,11 @@ class Book:
         while len(talk.notes) > HEADS:
             talk.notes.pop(next(iter(talk.notes)))
 
-    def _learned(self, outcome: Outcome, event: e.Event) -> None:
-        what = event.what if isinstance(event, e.Refused) else _LEARNED.get(type(event))
-        if what is not None:
-            for each in self.watching:
-                each.learned(outcome.backend, outcome.model, what)
-
-    def _end(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
-        record = self._running.pop(id(outcome), None)
-        if record is None:  # it was not let in, or came before this began
+    @override
+    def ended(self, outcome: Outcome) -> None:
+        """Keep what is shown of a request, and let go of all else."""
+        record = self._running.pop(outcome, None)
+        if record is None:  # it was not let in, or is background work
             return
         record.end()
         talk = record.talk

@@ -19,8 +19,6 @@ BASE, PER_EVENT = 3000, 300
 """Bytes that a request takes without its bodies, and each of its events, about."""
 PARSED = 4
 """Times the bytes of a body that it takes as the objects made of it, about."""
-MOST_EVENTS = 300
-"""Of one request: a very long answer is paused again and again."""
 CLIENT = 40
 """Characters of a client's name."""
 HEADS = 64
@@ -118,11 +116,11 @@ class Record:
     @property
     def size(self) -> int:
         """Bytes that it takes without its bodies, about."""
-        return BASE + PER_EVENT * len(self.outcome.story)
+        return BASE + PER_EVENT * len(self.outcome.events)
 
     @property
     def since(self) -> float:
-        """When it came, on the clock of the journals."""
+        """When it came, on the clock of the telemetry."""
         return self.outcome.since
 
     @property

@@ -10,7 +10,6 @@ from typing import Any
 from proxy.live.record import Record
 from proxy.neutral.piece import whole_number
 from proxy.shaping.stabilise import BILLING
-from proxy.telemetry import events as e
 from proxy.telemetry.outcome import Outcome
 
 MOST = 2000
@@ -79,9 +78,7 @@ class Account:
 
     def _reused(self, outcome: Outcome, reused: int) -> None:
         """So much of the prompt was not read again; how fast the rest was, where it was sent once and not prepared for long."""
-        if reused and any(
-            isinstance(event, e.Stabilised) and BILLING in event.kinds for _, event in outcome.story
-        ):
+        if reused and any(BILLING in each["kinds"] for each in outcome.each("stabilised")):
             self.avoided += reused
         if outcome.attempts != 1 or outcome.compactions or outcome.first_byte is None:
             return

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import asdict, fields
-from typing import Any, get_args
+from dataclasses import asdict
+from typing import Any
 
 from proxy.live.record import Note, Parts, Record, Talk
 from proxy.live.viewer import Viewer
 from proxy.neutral.piece import whole_number
-from proxy.telemetry import events as e
-from proxy.telemetry.journal import UNKEPT
 from proxy.telemetry.outcome import owner
 
 _COPIED = (
@@ -21,14 +18,10 @@ _COPIED = (
     *("leaked_calls", "repeated_calls"),
     *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
 )
-NAMES = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(e.Event)}
-_FIELDS = {
-    kind: tuple(field.name for field in fields(kind)) for kind in get_args(e.Event) if kind not in UNKEPT
-}
 
 
 def outcome_of(record: Record, now: float) -> dict[str, Any]:
-    """One request; `now` is on the clock of the journals."""
+    """One request; `now` is on the clock of the telemetry."""
     outcome, usage = record.outcome, record.outcome.usage or {}
     told: dict[str, Any] = {
         "id": outcome.id,
@@ -60,18 +53,10 @@ def turn_of(record: Record, now: float) -> dict[str, Any]:
         "messages": record.messages,
         "checkpoint": note_of(record.note),
         "events": [
-            {"at": round(at - record.since, 4), **event_of(event)} for at, event in record.outcome.story
+            {"at": round(event.at - record.since, 4), "event": event.name, **event.fields}
+            for event in record.outcome.events
         ],
     }
-
-
-def event_of(event: e.Event) -> dict[str, Any]:
-    """An event by its name, with its fields."""
-    told: dict[str, Any] = {"event": NAMES[type(event)]}
-    for name in _FIELDS[type(event)]:
-        value = getattr(event, name)
-        told[name] = list(value) if isinstance(value, tuple) else value
-    return told
 
 
 def note_of(note: Note | None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import httpx
+from typing_extensions import override
 
 from proxy.dialects.chat.request import reading_only
 from proxy.errors import ClientError
@@ -33,9 +34,8 @@ from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Route
 from proxy.stages.sending import ChatBody, send_chat
 from proxy.stages.summarising import own_headers
-from proxy.telemetry import events as e
-from proxy.telemetry.journal import Journal, Journals
-from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.events import Event
+from proxy.telemetry.outcome import Observer, Outcome, Telemetry
 from proxy.tokens.meter import Meter
 
 QUIET = 0.5
@@ -84,7 +84,9 @@ class _Plan:
     """Where the newest turn began: a history that shares this and does not go on with `expected` has another newest turn."""
     recalled: int
     """Tokens that were recalled for its latest turn."""
-    journal: Journal
+    unique: str
+    """Of the job that was answered, and its outcome."""
+    cause: Outcome
     tries: int = 0
     reading: bool = False
     """Whether the backend reads the new prompt, which is all that is left to do."""
@@ -120,8 +122,8 @@ class _Place:
         return next((plan for plan in self.plans.values() if plan.ask is not None), None)
 
 
-class AheadCompactor:
-    """Plans after answers, and works when it is quiet. It listens to what requests tell, to know when."""
+class AheadCompactor(Observer):
+    """Plans after answers, and works when it is quiet. It observes requests, to know when."""
 
     def __init__(
         self,
@@ -129,32 +131,35 @@ class AheadCompactor:
         preparer: Preparer,
         compactor: Compactor,
         meter: Meter,
-        journals: Journals,
+        telemetry: Telemetry,
         near: Collection[str],
     ) -> None:
         """`near` are the names of backends on this machine or in its network."""
         self._preparer = preparer
         self._compactor = compactor
         self._meter = meter
-        self._journals = journals
+        self._telemetry = telemetry
         self._near = near
-        self._serving: dict[int, str] = {}
-        """The backends of requests that are being answered, by the identity of their outcomes."""
+        self._serving: dict[Outcome, str] = {}
+        """The backends of requests that are being answered."""
         self._came = 0
         self._ended = asyncio.Event()
         self._places: dict[str, _Place] = {}
         self._closed = False
-        journals.listen(self._routed, e.Routed)
-        journals.listen(self._over, e.Finished, e.Failed)
+        telemetry.observers.append(self)
 
-    def _routed(self, outcome: Outcome, event: e.Routed) -> None:
-        """A backend serves a client."""
-        self._serving[id(outcome)] = event.backend
-        self._came += 1
+    @override
+    def happened(self, outcome: Outcome, event: Event) -> None:
+        """Note the backend that serves a client."""
+        if event.name == "routed" and outcome.cause is None:
+            self._serving[outcome] = outcome.backend
+            self._came += 1
 
-    def _over(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
-        self._serving.pop(id(outcome), None)
-        self._ended.set()
+    @override
+    def ended(self, outcome: Outcome) -> None:
+        """Note that a backend may be quiet now."""
+        if self._serving.pop(outcome, None) is not None:
+            self._ended.set()
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -172,7 +177,9 @@ class AheadCompactor:
             if plan.made:
                 found = job.prompt.checkpoint
                 if found is None or found.digest != plan.made:
-                    plan.journal.tell(e.CompactedAhead("useless"))
+                    outcome = self._open(plan)
+                    outcome.add("compacted_ahead", became="useless", seconds=0.0)
+                    outcome.close(0)
             elif place.running is not None and place.running[0] is plan:
                 _, task = place.running
                 if not plan.is_gone_on_by(job):
@@ -195,7 +202,7 @@ class AheadCompactor:
         """An answer has ended: plan for the turn that will follow, if that may have to wait otherwise."""
         if len(job.asked.messages) < 2 or self._closed:
             return  # a question that stands alone is no conversation yet
-        upstream, budget, usage = job.route.upstream, job.budget, job.journal.outcome.usage
+        upstream, budget, usage = job.route.upstream, job.budget, job.outcome.usage
         if budget is None or usage is None:
             return
         used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
@@ -214,7 +221,8 @@ class AheadCompactor:
             expected=Expected(len(links), links[-1]),
             stem=Expected(newest, links[newest - 1]),
             recalled=job.prompt.recalled.newest_tokens,
-            journal=self._journals.aside(f"ahead_{job.unique}", job.journal.outcome),
+            unique=job.unique,
+            cause=job.outcome,
         )
         place = self._places.setdefault(upstream.name, _Place(upstream))
         self._keep(place, plan)
@@ -276,8 +284,8 @@ class AheadCompactor:
 
     async def _try(self, place: _Place, plan: _Plan, upstreams: set[Upstream]) -> None:
         plan.tries += 1
-        since = plan.journal.clock()
-        task = spawn(self._run(plan), name="ahead-run")
+        outcome = self._open(plan)
+        task = spawn(self._run(plan, outcome), name="ahead-run")
         place.running = (plan, task)
         try:
             with _giving_way(upstreams, task):
@@ -287,19 +295,23 @@ class AheadCompactor:
             task.cancel()
         became = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result()
         if became is not None:
-            plan.journal.tell(e.CompactedAhead(became, plan.journal.clock() - since))
+            outcome.add("compacted_ahead", became=became, seconds=outcome.clock() - outcome.since)
+        outcome.close(0)
         again = became == "cancelled" and plan.tries < MOST_TRIES and not plan.made
         if not again:
             plan.ask = None
         if not (again or plan.made) and place.plans.get(plan.key) is plan:
             del place.plans[plan.key]
 
-    async def _run(self, plan: _Plan) -> Became | None:
+    def _open(self, plan: _Plan) -> Outcome:
+        return self._telemetry.background(f"ahead_{plan.unique}", plan.cause)
+
+    async def _run(self, plan: _Plan, outcome: Outcome) -> Became | None:
         """Prepare what the client will ask, as if it had asked; None: it would not have to wait."""
         ask = plan.ask
         assert ask is not None  # it has waited
         job = await self._preparer.prepare(
-            ask.exchange, plan.journal, ask.dialect, ask.request, ask.route, expected=plan.expected
+            ask.exchange, outcome, ask.dialect, ask.request, ask.route, expected=plan.expected
         )
         budget, prompt = job.budget, job.prompt
         if budget is None or not job.window_is_known:
@@ -355,9 +367,7 @@ def _is_conversation(job: Job) -> bool:
     """Whether a turn can be expected to follow, that goes on with this answer: not after a question that stands alone."""
     request, exchange = job.asked, job.exchange
     answered = (
-        job.said is not None
-        and job.journal.outcome.error is None
-        and (exchange.ended or job.journal.delivered)
+        job.said is not None and job.outcome.error is None and (exchange.ended or job.outcome.delivered)
     )
     single = (
         request.choices == 1 and not request.continues and request.compaction is None and not job.background

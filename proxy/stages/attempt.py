@@ -41,7 +41,6 @@ from proxy.stages.preparing import Preparer
 from proxy.stages.repeating import Repeating
 from proxy.stages.room import cut_from_newest, too_long
 from proxy.stages.sending import ChatBody, send_chat
-from proxy.telemetry.events import Refused, Sent
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
 from proxy.wire.jsontext import dumps
@@ -125,8 +124,8 @@ class Attempts:
         cut = await cut_from_newest(job, job.prompt.history, self._meter)
         if cut is None:
             return 0
-        job.journal.tell(cut)
-        return cut.tokens
+        job.outcome.record_cut(*cut)
+        return cut[0]
 
     async def go_on(
         self,
@@ -192,7 +191,7 @@ class Attempts:
             f"Backend {job.route.upstream.name} does not continue the answer (status {status}): {quoted}"
         )
         error.retry_after = retry_after(response)
-        job.journal.tell(failure(error))
+        job.outcome.record_failure(failure(error))
         raise error
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
@@ -261,7 +260,7 @@ class Attempts:
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
-        job.journal.tell(Refused("overflow", overflow.origin, overflow.window))
+        job.outcome.record_refused("overflow", overflow.origin, overflow.window)
         if overflow.window is not None:
             if (
                 overflow.quoted or job.loads_window or "provider" in job.asked.body
@@ -297,7 +296,7 @@ class Attempts:
         # A choice, or a provider that the client picked, says nothing of other requests.
         if not (refusal.choice_only or refusal.quoted) and "provider" not in job.prompt.request.body:
             job.route.upstream.prober.refuse_tools(job.route.model, refusal.origin)
-            job.journal.tell(Refused("tools", refusal.origin))
+            job.outcome.record_refused("tools", refusal.origin)
         searched = bool(job.prompt.search)
         await self._preparer.prepare_anew(job)
         if job.is_due:
@@ -321,15 +320,15 @@ class Attempts:
         # A stream is watched as it comes; no local backend compresses one.
         accept = uncompressed if stream else decodable
         job.posted, job.posts = body.wire or body.content, job.posts + 1
-        job.journal.tell(Sent(why, stream))
-        headers = job.journal.carried(job.exchange.headers)
+        job.outcome.record_sent(why, stream=stream)
+        headers = job.outcome.traced(job.exchange.headers)
         if job.loads_window and job.profile.window is not None:
             job.route.upstream.prober.load_for_one(job.route.model, job.profile.window.value)
         try:
             # A client's query (`?api-version=…`) goes with it.
             return await send_chat(job.route.upstream, headers, body, query=job.exchange.query, accept=accept)
         except UpstreamUnavailable as error:
-            job.journal.tell(failure(error))
+            job.outcome.record_failure(failure(error))
             raise
 
     async def _read(self, job: Job, response: httpx.Response) -> bytes:
@@ -338,7 +337,7 @@ class Attempts:
                 return await error_of(response)
             return await body_of(response, job.settings.max_answer)
         except UpstreamUnavailable as error:
-            job.journal.tell(failure(error))
+            job.outcome.record_failure(failure(error))
             raise
 
 

@@ -31,7 +31,7 @@ from proxy.stages.reducing import of_history, reduction_of
 from proxy.stages.room import for_results, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
-from proxy.telemetry.events import CheckpointKept, Compacted, Compacting
+from proxy.telemetry.events import Reduced
 from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
@@ -93,7 +93,7 @@ class Compactor:
             return False
         goal = budget.goal if goal is None else goal
         cold = (job.scope, job.prompt.links[-1], goal)
-        if limit is None and self._cooling.get(cold, -math.inf) > job.journal.clock():
+        if limit is None and self._cooling.get(cold, -math.inf) > job.outcome.clock():
             return False
         dropped = limit is not None and await self._recaller.drop(job)
         lowest = min(budget.limit, limit or budget.limit)
@@ -106,7 +106,7 @@ class Compactor:
             if unaware or job.prompt.estimate.upper > budget.limit:
                 await self._shorten(job, budget, goal, surely_below(budget.limit, job))
         if done is None:
-            self._cool(cold, job.journal.clock())
+            self._cool(cold, job.outcome.clock())
         elif limit is None:
             await self._recaller.recall(job, reserve=max(budget.goal - goal, for_results(job, budget)))
         return done is not None or dropped
@@ -128,27 +128,27 @@ class Compactor:
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction | None:
         """Have the history shortened; None: nothing could be done."""
-        since = job.journal.clock()
-        job.journal.tell(Compacting(of_history(job.prompt)))
+        since = job.outcome.clock()
+        job.outcome.record_compacting(of_history(job.prompt))
         done, made = await self._shared(job, budget, goal, limit)
-        seconds = job.journal.clock() - since
-        job.journal.tell(
-            Compacted(
-                done.kind,
-                round(done.before),
-                round(done.after),
-                seconds,
-                done.summary,
-                done.rungs,
-                messages=(len(job.prompt.history), len(done.messages)),
-                cleaned=done.cleaned,
-                cut=(math.ceil(done.cut[0]), math.ceil(done.cut[1])),
-            )
+        seconds = job.outcome.clock() - since
+        before, after = round(done.before), round(done.after)
+        reduced = Reduced(
+            kind=done.kind,
+            results_cleaned=done.cleaned,
+            messages_before=len(job.prompt.history),
+            messages_after=len(done.messages),
+            tokens_before=before,
+            tokens_after=after,
+            ratio=round(after / max(1, before), 4),
+            seconds=round(seconds, 3),
         )
+        cut = (math.ceil(done.cut[0]), math.ceil(done.cut[1]))
+        job.outcome.record_compacted(reduced, summary=done.summary, rungs=done.rungs, cut=cut)
         if made is None:
             return None
         if job.window_is_known:
-            job.journal.tell(CheckpointKept(made))
+            job.outcome.show("checkpoint_kept", checkpoint=made)
         job.prompt.checkpoint = made
         job.prompt.history = done.messages
         prompt = job.prompt

@@ -19,7 +19,6 @@ from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
 from proxy.stages.repeating import tell_reused
 from proxy.stages.routing import Route
-from proxy.telemetry.events import Cut, WindowDisproved, WindowLearned
 from proxy.tokens.meter import Estimate, Meter, Observation
 
 EXACT_TIMEOUT = 0.5
@@ -202,7 +201,7 @@ class Counting:
             await self._save(key)
 
     def _was_cut(self, job: Job, estimate: Estimate, reported: int) -> None:
-        job.journal.tell(Cut(estimate.tokens, reported))
+        job.outcome.add("cut", expected=estimate.tokens, reported=reported)
         job.cut = True
         conversation = b""
         if job.prompt.links:
@@ -232,7 +231,7 @@ class Counting:
             prober.expire(job.route.model)
         if verdict is not Observation.ACCEPTED:
             return False
-        key, now = job.key, job.journal.clock()
+        key, now = job.key, job.outcome.clock()
         if now - self._unsaved.setdefault(key, now) >= SAVE_EVERY:
             spawn(self._save(key), name="save-weights")
         return True
@@ -249,14 +248,14 @@ class Counting:
         tokens = prompt + completion if together else prompt
         ended = finish == "length" and together and not request.capped and completion > 0
         if (disproved := prober.answered(model, tokens, ended=ended)) is not None:
-            job.journal.tell(WindowDisproved(disproved, tokens))
+            job.outcome.add("window_disproved", window=disproved, tokens=tokens)
         if ended and job.profile.window is None:
             self._learned(job, prober.learn_filled(model, Filled(prompt, completion)), "filled")
 
     def _learned(self, job: Job, window: int | None, origin: str) -> None:
         believed = job.profile.window.value if job.profile.window is not None else None
         if window is not None and window != believed:
-            job.journal.tell(WindowLearned(window, origin, believed))
+            job.outcome.add("window_learned", window=window, origin=origin, before=believed)
 
     async def _save(self, key: ModelKey) -> None:
         self._unsaved.pop(key, None)

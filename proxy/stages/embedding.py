@@ -76,7 +76,7 @@ class Embedder:
         model = job.settings.recall_model
         if model is None or not query or not 0 < len(passages) <= MOST_PASSAGES:
             return None
-        if self._resting.get(model, 0.0) > job.journal.clock():
+        if self._resting.get(model, 0.0) > job.outcome.clock():
             return None
         try:
             async with asyncio.timeout(WAIT):
@@ -96,7 +96,7 @@ class Embedder:
 
     async def _filled(self, job: Job, model: str, wanted: _Wanted) -> bool:
         """Have what is missing embedded; False: it is being done, or too much is, or the request is only looked at."""
-        if job.journal.silent or job.scope in self._filling or len(self._filling) >= AT_ONCE:
+        if job.outcome.silent or job.scope in self._filling or len(self._filling) >= AT_ONCE:
             return False
         task = spawn(self._fill(job, model, wanted), name="embedding")
         self._filling[job.scope] = task
@@ -124,7 +124,7 @@ class Embedder:
         except (_Failed, UpstreamUnavailable, TimeoutError) as error:
             said = str(error) if isinstance(error, _Failed) else type(error).__name__
             _log.warning("embeddings by %s failed: %s; words alone rank for %g s", model, said, REST)
-            self._resting[model] = job.journal.clock() + REST
+            self._resting[model] = job.outcome.clock() + REST
 
     def _keep(self, key: bytes, vector: Embedding) -> None:
         old = self._kept.pop(key, None)

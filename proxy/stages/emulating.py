@@ -14,7 +14,6 @@ from proxy.history.turns import RESULT_ROLES
 from proxy.neutral.request import Message, Request
 from proxy.settings import Settings
 from proxy.stages.job import Job
-from proxy.telemetry.events import Called
 
 _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 
@@ -68,7 +67,7 @@ class CallLedger:
             return
         counts = self._counts[job.key].setdefault(form, {})
         counts[outcome] = counts.get(outcome, 0) + number
-        job.journal.tell(Called(form, outcome, number))
+        job.outcome.add("called", form=form, became=outcome, number=number)
 
     def outcome(self, job: Job, forms: Iterable[str], *, retried: bool) -> None:
         """What was done about calls in these forms that could not be made."""

@@ -23,7 +23,6 @@ from proxy.shortening.source import form_of
 from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job
 from proxy.store.documents import Documents
-from proxy.telemetry.events import HandedOver
 from proxy.tokens.meter import Meter
 
 _NAME = "own compactions"
@@ -59,7 +58,7 @@ class HandingOver:
                 await self._remember(job, text, entries)
         if text is None:
             return None
-        job.journal.tell(HandedOver())
+        job.outcome.record_handed_over()
         answer_id, model = CHAT.answer_id(job.unique), job.prompt.request.model
         return UPSTREAM.whole(whole_answer(text, answer_id, model, int(self._clock())))
 

@@ -26,8 +26,6 @@ from proxy.settings import Settings
 from proxy.shortening.budget import ContextBudget, budget_for
 from proxy.stages.routing import Route
 from proxy.status import Notice
-from proxy.telemetry.events import Measured
-from proxy.telemetry.journal import Journal
 from proxy.telemetry.outcome import COMPACTING, Outcome
 from proxy.tokens.meter import Estimate
 from proxy.wire.jsontext import dumps
@@ -106,7 +104,7 @@ class Job:
     """A request that is being served: whose it is, where it goes, and what it has come to. What it has not yet stands in the class."""
 
     exchange: Exchange
-    journal: Journal
+    outcome: Outcome
     dialect: Dialect
     """In which the client asked, and is answered."""
     asked: Request
@@ -211,7 +209,7 @@ class Job:
     @property
     def compacted(self) -> bool:
         """Whether its history was compacted for it, and not merely pruned."""
-        outcome = self.journal.outcome
+        outcome = self.outcome
         return outcome.compactions > 0 and outcome.kind != "pruned"
 
     @property
@@ -283,17 +281,15 @@ class Job:
     def measured(self) -> None:
         """Tell how large the prompt is now."""
         window = self.profile.window or self.assumed
-        self.journal.tell(
-            Measured(
-                self.prompt.estimate.tokens,
-                None if window is None else window.value,
-                "" if self.prompt.offer is None else "emulated",
-            )
+        self.outcome.record_measured(
+            self.prompt.estimate.tokens,
+            None if window is None else window.value,
+            "" if self.prompt.offer is None else "emulated",
         )
 
     def afterwards(self) -> list[Notice]:
         """What is told beside an answer when that is over."""
-        outcome = self.journal.outcome
+        outcome = self.outcome
         cut, whole = outcome.left_out, outcome.left_out_of
         notices = [Notice(done=True, left_out=cut, left_out_of=whole)] if cut else []
         # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
@@ -304,7 +300,7 @@ class Job:
 
     def summed_up(self) -> str:
         """What was done, for a comment behind an answer whose headers may have gone out too early; empty if nothing was."""
-        outcome, told = self.journal.outcome, self.told()
+        outcome, told = self.outcome, self.told()
         return "" if not outcome.handled or told is None else f"spillway {dumps(told).decode()}"
 
     def told(self) -> dict[str, Any] | None:
@@ -312,7 +308,7 @@ class Job:
 
         Token figures are prompt tokens.
         """
-        outcome = self.journal.outcome
+        outcome = self.outcome
         if not (outcome.handled or outcome.mended_calls or self.prompt.saved) or self.undisturbed:
             return None
         told: dict[str, Any] = {
@@ -327,7 +323,13 @@ class Job:
         if outcome.searches:
             told["searches"] = outcome.searches
         if outcome.mended_calls:
-            told["tool_calls"] = outcome.told_of_calls()
+            malformed = [{"reason": call.reason, "tool": call.tool} for call in outcome.malformed_calls]
+            calls = {
+                "malformed": malformed,
+                "leaked": outcome.leaked_calls,
+                "repeated": outcome.repeated_calls,
+            }
+            told["tool_calls"] = {name: value for name, value in calls.items() if value}
         if outcome.recalled:
             told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
         if outcome.left_out or outcome.cut_earlier[0]:
@@ -345,7 +347,7 @@ class Job:
 
         While the history is being shortened the fill is not: it is told at the end, beside the answer.
         """
-        outcome = self.journal.outcome
+        outcome = self.outcome
         action = outcome.action
         headers = [
             (b"x-spillway-action", action.encode()),

@@ -20,7 +20,7 @@ from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Piece
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
-from proxy.telemetry.events import CallsMended, MalformedCall
+from proxy.telemetry.events import MalformedCall
 
 _UNKNOWN = "unknown"
 
@@ -94,14 +94,14 @@ def tell_found(job: Job, found: CallsFound) -> None:
     _tell(job, found.faults)
     found.faults = []
     if found.leaked:
-        job.journal.tell(CallsMended("leaked", found.leaked))
+        job.outcome.record_mended("leaked", found.leaked)
         found.leaked = 0
 
 
 def _tell_merged(job: Job, number: int) -> None:
     """Tell that so many calls were left out, because they had been made before."""
     if number:
-        job.journal.tell(CallsMended("repeated", number))
+        job.outcome.record_mended("repeated", number)
 
 
 def judge(
@@ -137,4 +137,4 @@ def _tell(job: Job, faults: Iterable[CallFault]) -> None:
     for fault in faults:
         if fault.tool and fault.tool == job.prompt.search:
             continue  # Spillway's own: clients know of no such tool, and the model is told by the answer
-        job.journal.tell(MalformedCall(fault.reason, fault.tool, fault.form, kind))
+        job.outcome.record_malformed(MalformedCall(fault.reason, fault.tool, fault.form, kind))

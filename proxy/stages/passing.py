@@ -15,8 +15,7 @@ from proxy.net.responses import is_event_stream
 from proxy.settings import Settings
 from proxy.stages.naming import Addressed, address, address_read
 from proxy.stages.routing import Route, Router, has_path, is_managed
-from proxy.telemetry.events import BackendFailed, FirstByte, Routed, Sent
-from proxy.telemetry.journal import Journal
+from proxy.telemetry.outcome import Outcome
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""
@@ -24,14 +23,14 @@ ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
 
 
-def failure(error: UpstreamUnavailable) -> BackendFailed:
-    """A backend that could not be reached, or broke off, as an event."""
-    return BackendFailed(error.code or type(error).__name__)
+def failure(error: UpstreamUnavailable) -> str:
+    """Code of a backend's failure to be reached or to finish, for the outcome."""
+    return error.code or type(error).__name__
 
 
 async def pass_through(
     exchange: Exchange,
-    journal: Journal,
+    outcome: Outcome,
     route: Route,
     body: bytes | AsyncIterable[bytes],
     ending: ErrorEnding | None = None,
@@ -42,15 +41,15 @@ async def pass_through(
         UpstreamUnavailable: the backend can't be reached, or broke off before anything was sent.
     """
     upstream = route.upstream
-    journal.tell(Routed(upstream.name, route.model))
-    journal.tell(Sent("passed on"))
+    outcome.record_route(upstream.name, route.model)
+    outcome.record_sent("passed on")
     try:
-        headers = journal.carried(exchange.headers)
+        headers = outcome.traced(exchange.headers)
         response = await upstream.send(exchange.method, exchange.target, headers, body)
     except UpstreamUnavailable as error:
-        journal.tell(failure(error))
+        outcome.record_failure(failure(error))
         raise
-    journal.tell(FirstByte())
+    outcome.record_first_byte()
     await relay_response(exchange, response, ending=ending)
 
 
@@ -112,7 +111,7 @@ async def left_alone(
     return to.route, _body(exchange, to)
 
 
-async def pass_by_model(exchange: Exchange, journal: Journal, router: Router, limit: int) -> None:
+async def pass_by_model(exchange: Exchange, outcome: Outcome, router: Router, limit: int) -> None:
     """Pass a request to the backend of the model that it names, else to the one whose path it is, else to the first.
 
     Raises:
@@ -121,12 +120,12 @@ async def pass_by_model(exchange: Exchange, journal: Journal, router: Router, li
     """
     to = await address(exchange, router, limit)
     with exchange.watched():
-        await pass_to(exchange, journal, to)
+        await pass_to(exchange, outcome, to)
 
 
 async def pass_on(
     exchange: Exchange,
-    journal: Journal,
+    outcome: Outcome,
     router: Router,
     wire: bytes,
     limit: int,
@@ -140,19 +139,19 @@ async def pass_on(
     """
     to = await address_read(exchange, router, wire, limit, asks=True)
     if not await has_path(to.route.upstream, exchange.path):
-        journal.tell(Routed(to.route.upstream.name, to.route.model))
+        outcome.record_route(to.route.upstream.name, to.route.model)
         await exchange.reply(200, [AS_JSON], otherwise())
         return
-    await pass_to(exchange, journal, to)
+    await pass_to(exchange, outcome, to)
 
 
-async def pass_to(exchange: Exchange, journal: Journal, to: Addressed) -> None:
+async def pass_to(exchange: Exchange, outcome: Outcome, to: Addressed) -> None:
     """The same for one of which is known where it goes.
 
     Raises:
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
-    await pass_through(exchange, journal, to.route, _body(exchange, to))
+    await pass_through(exchange, outcome, to.route, _body(exchange, to))
 
 
 def _body(exchange: Exchange, to: Addressed) -> bytes | AsyncIterable[bytes]:

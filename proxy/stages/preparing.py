@@ -33,8 +33,7 @@ from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route
 from proxy.stages.shaping import limited, limits_from_the_first, tell_shaped
-from proxy.telemetry.events import Mended, Stabilised
-from proxy.telemetry.journal import Journal
+from proxy.telemetry.outcome import Outcome
 
 _REMEMBERED = 32 * 2**20
 """Bytes of histories of which is remembered what was made of them; their texts are the meter's, too."""
@@ -78,7 +77,7 @@ class Preparer:
     async def prepare(
         self,
         exchange: Exchange,
-        journal: Journal,
+        outcome: Outcome,
         dialect: Dialect,
         asked: Request,
         route: Route,
@@ -92,10 +91,10 @@ class Preparer:
             backend = route.upstream.prober.known_backend
             asked, stripped = stabilised(asked, takes_marks=backend is None or backend.takes_marks)
             if stripped:
-                journal.tell(Stabilised(tuple(stripped)))
+                outcome.add("stabilised", kinds=tuple(stripped))
         job = Job(
             exchange=exchange,
-            journal=journal,
+            outcome=outcome,
             dialect=dialect,
             asked=asked,
             route=route,
@@ -245,12 +244,12 @@ class Preparer:
             messages, kinds = tidied(request.messages, own)
         else:
             messages, kinds = await self._tidied(request.messages, own, small=small)
-        _tell(job.journal, kinds)
+        _tell(job.outcome, kinds)
         if offer is None:
             return _Form(request, None, messages, search, made)
         heavy = heavy or (not small and is_heavy(messages, HEAVY_TEXT))
         request, messages, kinds = await apart(heavy, _as_text, request, offer, messages, rules)
-        _tell(job.journal, kinds)
+        _tell(job.outcome, kinds)
         return _Form(request, offer, messages, search, made)
 
     async def _tidied(
@@ -291,9 +290,9 @@ def _as_text(
     return request, *repair(request.messages, rules)
 
 
-def _tell(journal: Journal, kinds: Sequence[str]) -> None:
+def _tell(outcome: Outcome, kinds: Sequence[str]) -> None:
     if kinds:
-        journal.tell(Mended(tuple(kinds)))
+        outcome.add("mended", kinds=tuple(kinds))
 
 
 def _rules(model: str, request: Request) -> RepairRules:

@@ -30,7 +30,6 @@ from proxy.shortening.budget import ContextBudget
 from proxy.shortening.middles import newest_cut
 from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
-from proxy.telemetry.events import Recalled
 from proxy.tokens.meter import INLINE, Meter
 
 INDEXED = 6 * 2**20
@@ -93,7 +92,7 @@ class Recaller:
         if job.expected is not None and newest >= job.expected.messages:
             await self._put(job, RecalledBlocks(self._staying(job, job.budget, newest)))
             return  # nobody knows yet what the newest turn will need
-        since = job.journal.clock()
+        since = job.outcome.clock()
         earlier, key = self._staying(job, job.budget, newest), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
         if turn is not None and turn.checkpoint == checkpoint.digest:
@@ -105,7 +104,7 @@ class Recaller:
             block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
             self._remember(key, _Turn(checkpoint.digest, block))
         told, tokens = job.prompt.recalled.newest, job.prompt.recalled.newest_tokens
-        job.journal.tell(Recalled(len(told.passages) if told else 0, tokens, job.journal.clock() - since))
+        job.outcome.record_recalled(len(told.passages) if told else 0, tokens, job.outcome.clock() - since)
 
     async def give_way(self, job: Job) -> bool:
         """Take out what was recalled for this turn where that makes room for more than this step; False if it does not.
@@ -124,7 +123,7 @@ class Recaller:
         assert checkpoint is not None  # nothing is recalled without one
         self._remember((job.scope, prompt.links[newest]), _Turn(checkpoint.digest, None))
         await self._put(job, RecalledBlocks(self._staying(job, budget, newest)))
-        job.journal.tell(Recalled(0, 0))
+        job.outcome.record_recalled(0, 0)
         return True
 
     def _newest_step(self, job: Job) -> float:
@@ -139,7 +138,7 @@ class Recaller:
         if not job.prompt.recalled.blocks:
             return False
         await self._put(job, NOTHING)
-        job.journal.tell(Recalled(0, 0))
+        job.outcome.record_recalled(0, 0)
         return True
 
     # -- earlier turns

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.stages.job import Job
-from proxy.telemetry.events import Repeated, Reused
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
 
@@ -32,11 +31,11 @@ class Repeating:
         if not links:
             return
         # Two conversations may begin alike, with what an agent tells of its surroundings.
-        key = (job.scope, job.journal.outcome.conversation, links[0])
+        key = (job.scope, job.outcome.conversation, links[0])
         before = self._known.get(key)
         if first:
             tokens, why = (0, "first") if before is None else self._compared(job, before, now)
-            job.journal.tell(Repeated(tokens, now.tokens, why))
+            job.outcome.record_repeated(tokens, now.tokens, why)
         if len(now.ticket.digests) <= _MOST_MESSAGES:
             self._known[key] = now
             self._known.move_to_end(key)
@@ -64,8 +63,8 @@ def tell_reused(job: Job, usage: Mapping[str, Any]) -> None:
     """The backend reported this usage for an attempt; what it says of the first one's prompt is told on."""
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if isinstance(cached, int) and cached >= 0 and job.journal.outcome.reused is None:
-        job.journal.tell(Reused(cached))
+    if isinstance(cached, int) and cached >= 0 and job.outcome.reused is None:
+        job.outcome.record_reused(cached)
 
 
 def _common(before: Sequence[bytes], now: Sequence[bytes]) -> int:

@@ -19,7 +19,6 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.summarising import drive
-from proxy.telemetry.events import Resumed
 
 _log = logging.getLogger("spillway.resume")
 
@@ -69,7 +68,7 @@ class Resumer:
                 return None
             opened = await self._go_on(job, answer, state, how)
             if isinstance(opened, Attempted):
-                job.journal.tell(Resumed(how.value))
+                job.outcome.record_resumed(how.value)
                 state.how = how
                 return opened
             if opened is Remedy.GIVE_UP:

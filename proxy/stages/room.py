@@ -12,7 +12,6 @@ from proxy.neutral.weight import is_heavy
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.middles import LEAST_LEFT, newest_cut, own_part
 from proxy.stages.job import Job
-from proxy.telemetry.events import MessageCut
 from proxy.tokens.meter import Meter
 
 _HELP = (
@@ -50,8 +49,8 @@ def for_results(job: Job, budget: ContextBudget) -> int:
     return budget.brim - int(budget.enough * _ESTIMATED) if called else 0
 
 
-async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) -> MessageCut | None:
-    """What of the newest user message, as the client sent it, is not in this history; None: nothing was cut out of it.
+async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) -> tuple[int, int] | None:
+    """Tokens of the newest user message, as the client sent it, that are not in this history, and of all of it; None: nothing was cut.
 
     Raises:
         ContextOverflow: less than a tenth of the user's own words in it is left.
@@ -64,7 +63,7 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     own = await apart(heavy, lambda: [own_part(message) for message in both])
     words, rest = await apart(heavy, meter.costs, job.key, own) if own[0]["content"] else (whole, left)
     if rest >= LEAST_LEFT * words:
-        return MessageCut(max(1, round(whole - left)), round(whole))
+        return max(1, round(whole - left)), round(whole)
     window = 0 if job.budget is None else job.budget.window
     raise ContextOverflow(
         f"The newest message alone takes about {round(whole)} tokens, but the context window of {job.route.model} is "

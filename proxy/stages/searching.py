@@ -24,7 +24,6 @@ from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.stages.recalling import Recaller, room_left
-from proxy.telemetry.events import Searched
 from proxy.tokens.meter import Meter
 
 MOST = 4
@@ -95,7 +94,7 @@ class Searcher:
             return NO_ROOM
         passages = await self._recaller.search(job, text, room)
         passages = [each for each in passages if not any(each.text in found for found in before)]
-        job.journal.tell(Searched(len(passages)))
+        job.outcome.record_search(len(passages))
         return found_text(job.prompt.sent, passages) if passages else NOTHING_FOUND
 
     async def _opened(self, job: Job, answer: Answer) -> Attempted | None:

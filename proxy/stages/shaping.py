@@ -12,7 +12,6 @@ from proxy.shortening.ladder.cap import within_limits
 from proxy.shortening.policy import ResultLimits, prune_limits
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
-from proxy.telemetry.events import Shaped
 
 
 def limits_from_the_first(job: Job) -> ResultLimits | None:
@@ -48,4 +47,4 @@ async def tell_shaped(
         saved["results"] = round(whole - await tokens([shown[at] for at in changed]))
     if saved:
         job.prompt.shaped = tuple(saved.items())
-        job.journal.tell(Shaped(job.prompt.shaped))
+        job.outcome.record_shaped(job.prompt.shaped)

@@ -47,8 +47,6 @@ from proxy.stages.resuming import Resumer, ResumeState
 from proxy.stages.searching import Searcher
 from proxy.stages.watching import room_of, watch_of
 from proxy.status import Notice
-from proxy.telemetry import events
-from proxy.telemetry.events import BackendFailed, FirstByte, Paused
 from proxy.tokens.meter import Estimate
 from proxy.wire.sse import FrameTooLong
 
@@ -133,7 +131,7 @@ class StreamDriver:
             estimates=[job.prompt.estimate],
             readers=readers,
         )
-        job.journal.tell(events.Answering(answer))
+        job.outcome.show("answering", answer=answer)
         return run
 
     def _remarks(self, run: Run) -> list[Piece]:
@@ -173,7 +171,7 @@ class StreamDriver:
             quiet = attempt.cleared or last
             if not quiet and await self._resumer.takes_long(run.job, run.session.answer):
                 await to.tell(Notice(done=False))
-            done = run.job.journal.outcome
+            done = run.job.outcome
             compactions, extracts, cut = done.compactions, done.extracts, done.left_out
             async with to.telling(lambda: run.job.progress.written):
                 response = None if last else await self._next(run, stopped)
@@ -188,23 +186,23 @@ class StreamDriver:
                 stopped = await self._carry_out(run, UpstreamFailed(run.failed.message))
                 continue
             if response is None:
-                run.job.journal.tell(events.OutOfRoom())
+                run.job.outcome.record_out_of_room()
                 stopped = await self._carry_out(run, ResumeFailed())
                 continue
             stopped = await self._pump(run, response)
 
     def over(self, run: Run) -> None:
         """Write down what became of an answer, and learn from what the backend reported."""
-        session, journal = run.session, run.job.journal
+        session, outcome = run.session, run.job.outcome
         answer = session.answer
         _judge(run, over=True)
-        journal.answered(answer.usage(), delivered=session.delivered)
+        outcome.usage, outcome.delivered = answer.usage(), session.delivered
         if session.failed or answer.attempt.errored:
-            journal.failed(0, "upstream_failed")
+            outcome.fail(0, "upstream_failed")
         else:
             run.job.said = answer.whole
-            if session.watch.ended_short(answer) and not journal.outcome.unfinished:
-                journal.tell(events.OutOfRoom())
+            if session.watch.ended_short(answer) and not outcome.unfinished:
+                outcome.record_out_of_room()
         self._observe(run)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
@@ -213,7 +211,7 @@ class StreamDriver:
         try:
             if isinstance(stopped, Retry):
                 return await self._again(run, stopped)
-            job.journal.tell(Paused(stopped.reason))
+            job.outcome.record_paused(stopped.reason)
             if session.watch.unknown:
                 await self._settle(run)
             if session.answer.attempt.cleared and not await self._attempts.cleared(job):
@@ -298,13 +296,13 @@ class StreamDriver:
             async for data in stream:
                 if first:
                     first = False
-                    run.job.journal.tell(FirstByte())
+                    run.job.outcome.record_first_byte()
                 stopped = await self._carry_out(run, ChunkReceived(data))
                 if stopped is not None or session.state is State.DONE:
                     return stopped
             return await self._carry_out(run, UpstreamEnded())
         except (httpx.TransportError, FrameTooLong) as error:
-            run.job.journal.tell(BackendFailed(type(error).__name__))
+            run.job.outcome.record_failure(type(error).__name__)
             failed = UpstreamFailed(f"The backend broke off the answer ({_reason(error)}).")
             return await self._carry_out(run, failed)
         finally:

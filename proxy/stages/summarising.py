@@ -29,7 +29,6 @@ from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
 from proxy.stages.sending import ChatBody, send_chat
-from proxy.telemetry.events import BackendFailed, Summarised, Summarising
 from proxy.wire import sse
 
 T = TypeVar("T")
@@ -154,7 +153,7 @@ class Summaries:
         if again and not self._experience.second_serves(route):
             job.unsummarised = IN_VAIN
             return ""
-        job.journal.tell(Summarising())
+        job.outcome.add("summarising")
         written = await self._in_time(route, ask)
         found = checked(written or FAILED, ask.source, tokens=ask.max_tokens)
         if found.text:
@@ -163,7 +162,7 @@ class Summaries:
             job.unsummarised = IN_VAIN if written is None or written.endless else job.unsummarised + 1
         if not self._lost:
             self._experience.learn(route, ask, again=again, served=bool(found.text))
-        job.journal.tell(Summarised(found.verdict, self._tokens))
+        job.outcome.record_summary(found.verdict, self._tokens)
         if self._lost and job.expected is not None:
             raise NotWritten
         return found.text
@@ -179,7 +178,7 @@ class Summaries:
                         return came
                     await asyncio.sleep(came)
         except TimeoutError:
-            self._job.journal.tell(BackendFailed(TimeoutError.__name__))
+            self._job.outcome.record_failure(TimeoutError.__name__)
             _log.warning("summary by %s given up after %g s", route.model, self._job.settings.summary_timeout)
         return None
 
@@ -190,7 +189,7 @@ class Summaries:
         try:
             response = await _send(job, route, ask)
         except UpstreamUnavailable as error:
-            job.journal.tell(failure(error))
+            job.outcome.record_failure(failure(error))
             _log.warning("summary by %s failed: %s", route.model, error.code)
             return FAILED
         try:
@@ -201,7 +200,7 @@ class Summaries:
             written = await reading.read()
             self._charge(ask, reading.answer)
         except httpx.TransportError as error:
-            job.journal.tell(BackendFailed(type(error).__name__))
+            job.outcome.record_failure(type(error).__name__)
             _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
             return FAILED
         else:
@@ -258,7 +257,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
 def own_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
     """The client's own credentials, for its own backend only, and which trace it belongs to."""
     own = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
-    return [*job.journal.carried([AS_JSON]), *(own if same else ())]
+    return [*job.outcome.traced([AS_JSON]), *(own if same else ())]
 
 
 class _Reading:

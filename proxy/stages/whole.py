@@ -26,7 +26,6 @@ from proxy.stages.job import Job
 from proxy.stages.judging import mended, once, tell_found
 from proxy.stages.passing import failure
 from proxy.stages.streaming import Interrupted, Run, StreamDriver
-from proxy.telemetry.events import FirstByte
 from proxy.wire.jsontext import dumps, loads
 
 _JSON = b"application/json"
@@ -83,7 +82,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     if came is None or came.refused:
         return _refused(job, response, whole)
     came = _told_otherwise(job, came)
-    job.journal.tell(FirstByte())
+    job.outcome.record_first_byte()
     made = mended(job, came)
     calls = bool(job.prompt.search) and any(piece.calls for piece in (made or came.pieces)[:1])
     if job.prompt.offer is None and came.finish not in (None, "length") and not calls:
@@ -154,7 +153,7 @@ def _learn(job: Job, came: WholeAnswer, run: Run | None, driver: StreamDriver) -
     if run is not None:
         driver.over(run)
     elif came.usage is not None:
-        job.journal.answered(came.usage)
+        job.outcome.usage, job.outcome.delivered = came.usage, True
         driver.counting.observe(job, job.prompt.estimate, came.usage, finish=came.finish)
 
 
@@ -276,7 +275,7 @@ def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
         return plain_body(response, raw, job.settings.max_answer)
     except Undecodable as error:
         wrong = UpstreamInvalid(f"The backend's answer can't be decompressed: {error}.")
-        job.journal.tell(failure(wrong))
+        job.outcome.record_failure(failure(wrong))
         raise wrong from None
 
 

@@ -6,19 +6,19 @@ Names and figures, never prompts or keys.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from typing_extensions import override
 
-from proxy.telemetry import events as e
-from proxy.telemetry.journal import Listener
-from proxy.telemetry.outcome import Outcome
+from proxy.telemetry.events import Event
+from proxy.telemetry.outcome import Observer, Outcome
 
 _log = logging.getLogger("spillway")
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_MOST_SAID = 4096
-"""Things said once that are remembered; names of models come from clients, so there must be an end."""
+_MOST_WRITTEN = 4096
+"""Lines written once that are remembered; names of models come from clients, so there must be an end."""
 
 
 class OneLine(logging.Formatter):
@@ -31,22 +31,30 @@ class OneLine(logging.Formatter):
         return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
-class RequestLog:
-    """Writes what requests tell to the log; what would repeat itself is said once for each model."""
+class RequestLog(Observer):
+    """Writes what outcomes say to the log; what would repeat itself is written once for each model."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[str, ...]] = set()
-        self.heard: Mapping[type, Listener] = {
-            **dict.fromkeys((e.Finished, e.Failed), self._ended),
-            **dict.fromkeys((e.Mended, e.LeftOut), self._told_once),
-            **dict.fromkeys((e.WindowLearned, e.WindowDisproved), _of_window),
-            e.Refused: _refused,
-            e.Cut: _cut_in_silence,
-            e.CompactedAhead: _compacted_ahead,
-        }
-        """What is written, by type of event, and how."""
+        self._written: set[tuple[str, ...]] = set()
 
-    def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
+    @override
+    def happened(self, outcome: Outcome, event: Event) -> None:
+        """Write what can't wait for the end of the request."""
+        if (written := _AT_ONCE.get(event.name)) is not None:
+            written(_where(outcome), event.fields)
+        elif (once := _ONCE.get(event.name)) is not None:
+            level, text = once
+            for kind in event.fields["kinds"]:  # clients send the same every time
+                if self._first(event.name, outcome, kind):
+                    _log.log(level, text, _where(outcome), kind)
+
+    @override
+    def ended(self, outcome: Outcome) -> None:
+        """Write the line of a request, or of a compaction ahead of one."""
+        if outcome.cause is not None:
+            for fields in outcome.each("compacted_ahead"):
+                _log.info("%s", ahead_line(outcome, fields["became"], fields["seconds"]))
+            return
         level = logging.DEBUG if outcome.plain else logging.INFO
         if _log.isEnabledFor(level):
             _log.log(level, "%s", line(outcome))
@@ -56,23 +64,13 @@ class RequestLog:
         if unknown and self._first("window", outcome):
             _unknown_window(outcome)
 
-    def _told_once(self, outcome: Outcome, event: e.Mended | e.LeftOut) -> None:
-        """Each kind once for each model: clients ask alike every time."""
-        for kind in event.kinds:
-            if not self._first(type(event).__name__, outcome, kind):
-                continue
-            if isinstance(event, e.Mended):
-                _log.warning("%s: a client sends histories that need repair: %s", _where(outcome), kind)
-            else:
-                _log.info("%s: a client asks for %s, which is left out", _where(outcome), kind)
-
     def _first(self, what: str, outcome: Outcome, detail: str = "") -> bool:
         key = (what, outcome.backend, outcome.model, detail)
-        if key in self._said:
+        if key in self._written:
             return False
-        if len(self._said) >= _MOST_SAID:
-            self._said.clear()
-        self._said.add(key)
+        if len(self._written) >= _MOST_WRITTEN:
+            self._written.clear()
+        self._written.add(key)
         return True
 
 
@@ -121,12 +119,12 @@ def _cache(outcome: Outcome) -> str:
     return f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}"
 
 
-def ahead_line(outcome: Outcome, event: e.CompactedAhead) -> str:
-    """What became of a compaction that nobody waited for, in one line."""
-    told = f"{outcome.id} {_where(outcome)}: compacted ahead: {event.became}"
-    if event.became == "done":
-        told += f", {outcome.tokens_before} to {outcome.tokens_after} tokens in {event.seconds:.1f} s"
-    return told
+def ahead_line(outcome: Outcome, became: str, seconds: float) -> str:
+    """Result of a compaction between two turns, in one line."""
+    text = f"{outcome.id} {_where(outcome)}: compacted ahead: {became}"
+    if became == "done":
+        text += f", {outcome.tokens_before} to {outcome.tokens_after} tokens in {seconds:.1f} s"
+    return text
 
 
 def _malformed_calls(outcome: Outcome) -> None:
@@ -148,38 +146,48 @@ def _unknown_window(outcome: Outcome) -> None:
     )  # fmt: skip
 
 
-def _of_window(outcome: Outcome, event: e.WindowLearned | e.WindowDisproved) -> None:
-    where = _where(outcome)
-    if isinstance(event, e.WindowDisproved):
+def _refused(where: str, fields: Mapping[str, Any]) -> None:
+    if fields["what"] == "overflow":
         _log.warning(
-            "%s held %d tokens at once: the learned window of %d is given up",
-            where, event.tokens, event.window,
-        )  # fmt: skip
-        return
-    _log.warning(
-        "%s has a window of %d tokens, by what was seen (%s); believed before: %s",
-        where, event.window, event.origin, event.before or "nothing",
-    )  # fmt: skip
-
-
-def _refused(outcome: Outcome, event: e.Refused) -> None:
-    if event.what == "overflow":
-        _log.warning(
-            "%s refused a prompt as too long; its window is %s", _where(outcome), event.window or "not told"
+            "%s refused a prompt as too long; its window is %s", where, fields["window"] or "not told"
         )
     else:
-        _log.warning("%s takes no tools (%s): they are emulated from now on", _where(outcome), event.origin)
+        _log.warning("%s takes no tools (%s): they are emulated from now on", where, fields["origin"])
 
 
-def _cut_in_silence(outcome: Outcome, event: e.Cut) -> None:
+def _window_learned(where: str, fields: Mapping[str, Any]) -> None:
     _log.warning(
-        "%s cut a prompt of about %d tokens to %d without a word",
-        _where(outcome), event.expected, event.reported,
+        "%s has a window of %d tokens, by what was seen (%s); believed before: %s",
+        where, fields["window"], fields["origin"], fields["before"] or "nothing",
     )  # fmt: skip
 
 
-def _compacted_ahead(outcome: Outcome, event: e.CompactedAhead) -> None:
-    _log.info("%s", ahead_line(outcome, event))
+def _window_disproved(where: str, fields: Mapping[str, Any]) -> None:
+    _log.warning(
+        "%s held %d tokens at once: the learned window of %d is given up",
+        where, fields["tokens"], fields["window"],
+    )  # fmt: skip
+
+
+def _cut_in_silence(where: str, fields: Mapping[str, Any]) -> None:
+    _log.warning(
+        "%s cut a prompt of about %d tokens to %d without a word",
+        where,
+        fields["expected"],
+        fields["reported"],
+    )
+
+
+_AT_ONCE: Mapping[str, Callable[[str, Mapping[str, Any]], None]] = {
+    "refused": _refused,
+    "window_learned": _window_learned,
+    "window_disproved": _window_disproved,
+    "cut": _cut_in_silence,
+}
+_ONCE = {
+    "mended": (logging.WARNING, "%s: a client sends histories that need repair: %s"),
+    "left_out": (logging.INFO, "%s: a client asks for %s, which is left out"),
+}
 
 
 def _where(outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry, made of what requests tell: one span each, below it its attempts, compactions, summaries and recalls.
+"""Traces for OpenTelemetry, made of outcomes: a span for each request, below it its attempts, compactions, summaries and recalls.
 
 Names of attributes are those of the semantic conventions for generative AI, of version 1.41.0 (the last one before they got a
 repository of their own); what these have no name for begins with `spillway.`. Names and figures, never prompts or keys.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -29,20 +30,28 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.neutral.piece import whole_number
-from proxy.telemetry import events as e
-from proxy.telemetry.journal import Listener
-from proxy.telemetry.outcome import CLIENT_LEFT, Outcome, Reduced
+from proxy.telemetry.events import Event
+from proxy.telemetry.outcome import CLIENT_LEFT, Observer, Outcome
 from proxy.wire.headers import Headers
 
 PATIENCE = 2.0
 SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
 _W3C = TraceContextTextMapPropagator()
-_OF_TRACES = (b"traceparent", b"tracestate")
-_NOTED = (
-    *(e.Mended, e.Stabilised, e.MessageCut, e.Searched, e.Refused, e.Cut, e.WindowLearned, e.WindowDisproved),
-    *(e.Called, e.Paused, e.Resumed, e.OutOfRoom, e.HandedOver),
+_TRACE_HEADERS = ("traceparent", "tracestate")
+_ROOT_EVENTS = (
+    *(
+        "mended",
+        "stabilised",
+        "message_cut",
+        "searched",
+        "refused",
+        "cut",
+        "window_learned",
+        "window_disproved",
+    ),
+    *("called", "paused", "resumed", "out_of_room", "handed_over"),
 )
-"""What is an event of the request's span; their fields are figures and words of Spillway's own."""
+"""Events of the request's span; their fields are figures and words of Spillway's own."""
 _USED = {
     "gen_ai.usage.input_tokens": ("prompt_tokens",),
     "gen_ai.usage.output_tokens": ("completion_tokens",),
@@ -54,7 +63,7 @@ _ATTEMPT, _COMPACTION, _SUMMARY = "attempt", "compaction", "summary"
 
 
 class Destination(Protocol):
-    """What is told of a backend."""
+    """Kind and address of a backend."""
 
     @property
     def kind(self) -> str:
@@ -67,211 +76,176 @@ class Destination(Protocol):
 
 @dataclass(slots=True)
 class _Traced:
-    """A request that runs. Its outcome is kept, so that no other one gets its identity."""
+    """A running request's spans."""
 
-    outcome: Outcome
     root: Span
     operation: str = ""
-    parts: dict[str, Span] = field(default_factory=dict)
-    """What of it is going on, the innermost last."""
-    asked: float = 0.0
-    """When the newest attempt was sent, and whether it is to be streamed."""
+    open: dict[str, Span] = field(default_factory=dict)
+    """Spans below the root that have not ended, the innermost last."""
+    sent_at: float = 0.0
     streams: bool = False
 
-    @property
-    def named(self) -> str:
-        return f"{self.operation or 'pass on'} {_text(self.outcome.model)}".strip()
-
-    def end(self, part: str, error: str = "") -> None:
-        """End a part, if it is going on."""
-        if (span := self.parts.pop(part, None)) is not None:
+    def end(self, part: str, error: str = "", **attributes: AttributeValue) -> None:
+        """End a span, if it is open."""
+        if (span := self.open.pop(part, None)) is not None:
+            span.set_attributes({f"spillway.{part}.{name}": value for name, value in attributes.items()})
             if error:
-                _failed(span, error)
+                _set_error(span, error)
             span.end()
 
 
-class Tracing:
-    """Makes spans of what is told."""
+class Tracing(Observer):
+    """Makes spans of outcomes."""
 
-    def __init__(
-        self, provider: TracerProvider, backends: Mapping[str, Destination], clock: Callable[[], float]
-    ) -> None:
-        """`provider` gets the spans; `backends` by their names; `clock` gives seconds that never go back."""
-        self._clock = clock
+    def __init__(self, provider: TracerProvider, backends: Mapping[str, Destination]) -> None:
+        """`provider` gets the spans; `backends` by their names."""
         self._tracer = provider.get_tracer("spillway", __version__, SCHEMA)
         self._backends = backends
-        self._traced: dict[int, _Traced] = {}
-        """By the identity of their outcomes: clients may give two requests one id."""
-        self.heard: Mapping[type, Listener] = {
-            e.Received: self._received,
-            e.Routed: self._routed,
-            e.Compacting: self._compacting,
-            e.Compacted: self._compacted,
-            e.Summarising: self._summarising,
-            e.Summarised: self._summarised,
-            e.Recalled: self._recalled,
-            e.Sent: self._sent,
-            e.FirstByte: self._first_byte,
-            e.BackendFailed: self._backend_failed,
-            e.CompactedAhead: self._ahead,
-            e.Finished: self._ended,
-            e.Failed: self._ended,
-            **dict.fromkeys(_NOTED, self._noted),
+        self._traced: dict[Outcome, _Traced] = {}
+        self._readers: dict[str, Callable[[Outcome, _Traced, Event], None]] = {
+            "routed": self._routed,
+            "sent": self._sent,
+            "first_byte": self._first_byte,
+            "backend_failed": self._backend_failed,
+            "compacting": self._compacting,
+            "compacted": self._compacted,
+            "summarising": self._summarising,
+            "summarised": self._summarised,
+            "recalled": self._recalled,
+            "compacted_ahead": self._compacted_ahead,
+            **dict.fromkeys(_ROOT_EVENTS, self._noted),
         }
-        """What there are spans of, by type of event, and how they are made."""
 
-    def carried(self, outcome: Outcome, headers: Headers) -> Headers:
-        """The headers of what is sent to a backend for a request, with the innermost span as its parent (W3C Trace Context)."""
-        traced = self._traced.get(id(outcome))
-        if traced is None:
-            return headers
-        innermost = next(reversed(traced.parts.values()), traced.root)
-        told: dict[str, str] = {}
-        _W3C.inject(told, set_span_in_context(innermost))
-        kept = [header for header in headers if header[0] not in _OF_TRACES]
-        return [*kept, *((name.encode(), value.encode("latin-1")) for name, value in told.items())]
-
-    # -- a request
-
-    def _received(self, outcome: Outcome, event: e.Received) -> None:
-        operation = "chat" if event.dialect else ""
+    @override
+    def begun(self, outcome: Outcome) -> None:
+        """Open the span of a request, below the client's own."""
+        operation = "chat" if outcome.dialect else ""
         attributes: dict[str, AttributeValue] = {"spillway.request.id": outcome.id}
         if operation:
-            attributes |= {"gen_ai.operation.name": operation, "spillway.dialect": event.dialect}
-        came = dict(zip(("traceparent", "tracestate"), event.trace, strict=True)) if event.trace else {}
+            attributes |= {"gen_ai.operation.name": operation, "spillway.dialect": outcome.dialect}
+        parent = dict(zip(_TRACE_HEADERS, outcome.trace, strict=True)) if outcome.trace else {}
         root = self._tracer.start_span(
-            operation or "pass on", _W3C.extract(came), SpanKind.SERVER, attributes=attributes
+            operation or "pass on", _W3C.extract(parent), SpanKind.SERVER, attributes=attributes
         )
-        self._traced[id(outcome)] = _Traced(outcome, root, operation)
+        self._open(outcome, root, operation)
 
-    def _routed(self, outcome: Outcome, _: e.Routed) -> None:
-        if (traced := self._traced.get(id(outcome))) is not None:
-            traced.root.update_name(traced.named)
-            traced.root.set_attributes(self._of_backend(traced))
+    def _open(self, outcome: Outcome, root: Span, operation: str) -> _Traced:
+        traced = self._traced[outcome] = _Traced(root, operation)
+        outcome.carrier = partial(_carried, traced)
+        return traced
 
-    def _noted(self, outcome: Outcome, event: e.Event) -> None:
-        if (traced := self._traced.get(id(outcome))) is None:
-            return
-        if isinstance(event, e.Refused):
-            traced.end(_ATTEMPT, event.what)
-        elif isinstance(event, e.Paused):
-            traced.end(_ATTEMPT)
-        fields = ((name, getattr(event, name)) for name in type(event).__slots__)
-        traced.root.add_event(
-            type(event).__name__, {f"spillway.{name}": value for name, value in fields if value is not None}
-        )
+    @override
+    def happened(self, outcome: Outcome, event: Event) -> None:
+        """Open and end the spans below the request's."""
+        traced = self._traced.get(outcome)
+        if traced is None:
+            if event.name != "compacting" or outcome.cause is None:
+                return
+            root = self._tracer.start_span("compact ahead", attributes={"spillway.request.id": outcome.id})
+            traced = self._open(outcome, root, "chat")
+            root.set_attributes(self._of_backend(outcome, "chat"))
+        if (read := self._readers.get(event.name)) is not None:
+            read(outcome, traced, event)
 
-    def _ended(self, outcome: Outcome, _: e.Finished | e.Failed) -> None:
-        traced = self._traced.pop(id(outcome), None)
+    @override
+    def ended(self, outcome: Outcome) -> None:
+        """End the span of a request with all that is known of it."""
+        traced = self._traced.pop(outcome, None)
         if traced is None:  # it was not let in
             return
-        root = traced.root
-        for part in reversed(tuple(traced.parts)):
+        for part in reversed(tuple(traced.open)):
             traced.end(part)
-        if root.is_recording():
+        root = traced.root
+        if root.is_recording() and outcome.cause is None:
             root.set_attributes(_outcome_of(outcome))
             if outcome.error is not None and outcome.status != CLIENT_LEFT:
                 root.set_attribute("error.type", _text(outcome.error))
-                if (
-                    outcome.status >= 500 or outcome.status < 400
-                ):  # of what the client did wrong the server is not to blame
+                if not 400 <= outcome.status < 500:  # those are the client's errors, not the server's
                     root.set_status(Status(StatusCode.ERROR))
         root.end()
 
-    # -- what becomes of it
-
-    def _begin(
-        self, outcome: Outcome, part: str, name: str, kind: SpanKind = SpanKind.INTERNAL
-    ) -> Span | None:
-        traced = self._traced.get(id(outcome))
-        if traced is None:
-            return None
+    def _start(self, traced: _Traced, part: str, name: str, kind: SpanKind = SpanKind.INTERNAL) -> Span:
         traced.end(part)
-        above = traced.parts.get(_COMPACTION, traced.root)
-        span = self._tracer.start_span(name, set_span_in_context(above), kind)
-        traced.parts[part] = span
+        above = traced.open.get(_COMPACTION, traced.root)
+        span = traced.open[part] = self._tracer.start_span(name, set_span_in_context(above), kind)
         return span
 
-    def _end(self, outcome: Outcome, part: str, **attributes: AttributeValue) -> None:
-        traced = self._traced.get(id(outcome))
-        if traced is not None and (span := traced.parts.get(part)) is not None:
-            span.set_attributes({f"spillway.{part}.{name}": value for name, value in attributes.items()})
-            traced.end(part)
+    def _routed(self, outcome: Outcome, traced: _Traced, _: Event) -> None:
+        traced.root.update_name(_name(outcome, traced))
+        traced.root.set_attributes(self._of_backend(outcome, traced.operation))
 
-    def _sent(self, outcome: Outcome, event: e.Sent) -> None:
-        traced = self._traced.get(id(outcome))
-        if traced is None:
-            return
-        traced.asked, traced.streams = self._clock(), event.stream
-        span = self._begin(outcome, _ATTEMPT, traced.named, SpanKind.CLIENT)
-        if span is not None and span.is_recording():
-            span.set_attributes(self._of_backend(traced) | {"spillway.attempt.why": event.why})
+    def _sent(self, outcome: Outcome, traced: _Traced, event: Event) -> None:
+        traced.sent_at, traced.streams = event.at, event.fields["stream"]
+        span = self._start(traced, _ATTEMPT, _name(outcome, traced), SpanKind.CLIENT)
+        if span.is_recording():
             host, port = self._backends[outcome.backend].place
-            span.set_attributes({"server.address": host, "server.port": port})
-            if event.stream:
+            span.set_attributes(
+                self._of_backend(outcome, traced.operation)
+                | {"spillway.attempt.why": event.fields["why"], "server.address": host, "server.port": port}
+            )
+            if traced.streams:
                 span.set_attribute("gen_ai.request.stream", value=True)
 
-    def _first_byte(self, outcome: Outcome, _: e.FirstByte) -> None:
-        traced = self._traced.get(id(outcome))
-        if traced is not None and traced.streams and (span := traced.parts.get(_ATTEMPT)) is not None:
-            span.set_attribute("gen_ai.response.time_to_first_chunk", self._clock() - traced.asked)
+    def _first_byte(self, _: Outcome, traced: _Traced, event: Event) -> None:
+        if traced.streams and (span := traced.open.get(_ATTEMPT)) is not None:
+            span.set_attribute("gen_ai.response.time_to_first_chunk", event.at - traced.sent_at)
 
-    def _backend_failed(self, outcome: Outcome, event: e.BackendFailed) -> None:
-        traced = self._traced.get(id(outcome))
-        if traced is not None:
-            failed = traced.parts.get(_SUMMARY) or traced.parts.get(_ATTEMPT)
-            if failed is not None:
-                _failed(failed, event.error)
+    def _backend_failed(self, _: Outcome, traced: _Traced, event: Event) -> None:
+        if (span := traced.open.get(_SUMMARY) or traced.open.get(_ATTEMPT)) is not None:
+            _set_error(span, event.fields["error"])
 
-    def _compacting(self, outcome: Outcome, _: e.Compacting) -> None:
-        if (traced := self._traced.get(id(outcome))) is None:  # what is done in the background is no request
-            root = self._tracer.start_span("compact ahead", attributes={"spillway.request.id": outcome.id})
-            traced = self._traced[id(outcome)] = _Traced(outcome, root, "chat")
-            root.set_attributes(self._of_backend(traced))
+    def _compacting(self, _: Outcome, traced: _Traced, __: Event) -> None:
         traced.end(_ATTEMPT)
-        self._begin(outcome, _COMPACTION, "compact")
+        self._start(traced, _COMPACTION, "compact")
 
-    def _compacted(self, outcome: Outcome, event: e.Compacted) -> None:
-        self._end(outcome, _COMPACTION, **asdict(Reduced.of(event)), by=event.summary)
+    def _compacted(self, _: Outcome, traced: _Traced, event: Event) -> None:
+        traced.end(_COMPACTION, **{k: v for k, v in event.fields.items() if k not in {"rungs", "cut"}})
 
-    def _summarising(self, outcome: Outcome, _: e.Summarising) -> None:
-        self._begin(outcome, _SUMMARY, "summarise")
+    def _summarising(self, _: Outcome, traced: _Traced, __: Event) -> None:
+        self._start(traced, _SUMMARY, "summarise")
 
-    def _summarised(self, outcome: Outcome, event: e.Summarised) -> None:
-        self._end(outcome, _SUMMARY, verdict=event.verdict)
+    def _summarised(self, _: Outcome, traced: _Traced, event: Event) -> None:
+        traced.end(_SUMMARY, verdict=event.fields["verdict"])
 
-    def _recalled(self, outcome: Outcome, event: e.Recalled) -> None:
-        traced = self._traced.get(id(outcome))
-        if traced is None:
-            return
+    def _recalled(self, _: Outcome, traced: _Traced, event: Event) -> None:
         now = time.time_ns()
-        span = self._tracer.start_span(
-            "recall",
-            set_span_in_context(traced.root),
-            attributes={"spillway.recall.passages": event.passages, "spillway.recall.tokens": event.tokens},
-            start_time=now - round(event.seconds * 1e9),
-        )
-        span.end(now)
+        attributes = {f"spillway.recall.{name}": event.fields[name] for name in ("passages", "tokens")}
+        began = now - round(event.fields["seconds"] * 1e9)
+        above = set_span_in_context(traced.root)
+        self._tracer.start_span("recall", above, attributes=attributes, start_time=began).end(now)
 
-    def _ahead(self, outcome: Outcome, event: e.CompactedAhead) -> None:
-        traced = self._traced.pop(id(outcome), None)
-        if traced is not None:
-            for part in reversed(tuple(traced.parts)):
-                traced.end(part)
-            traced.root.set_attribute("spillway.ahead.became", event.became)
-            traced.root.end()
+    def _compacted_ahead(self, _: Outcome, traced: _Traced, event: Event) -> None:
+        traced.root.set_attribute("spillway.ahead.became", event.fields["became"])
 
-    def _of_backend(self, traced: _Traced) -> dict[str, AttributeValue]:
-        outcome = traced.outcome
-        told: dict[str, AttributeValue] = {"spillway.backend": outcome.backend}
-        if traced.operation:
+    def _noted(self, _: Outcome, traced: _Traced, event: Event) -> None:
+        if event.name in {"refused", "paused"}:
+            traced.end(_ATTEMPT, event.fields.get("what", ""))
+        shown = {f"spillway.{name}": value for name, value in event.fields.items() if value is not None}
+        traced.root.add_event(event.name, shown)
+
+    def _of_backend(self, outcome: Outcome, operation: str) -> dict[str, AttributeValue]:
+        attributes: dict[str, AttributeValue] = {"spillway.backend": outcome.backend}
+        if operation:
             kind = self._backends[outcome.backend].kind
-            told["gen_ai.operation.name"] = traced.operation
-            # Who can't be told apart is named by the interface that it has.
-            told["gen_ai.provider.name"] = "openai" if kind in {"", "generic"} else kind
+            attributes["gen_ai.operation.name"] = operation
+            # A backend of an unknown kind is named by its interface.
+            attributes["gen_ai.provider.name"] = "openai" if kind in {"", "generic"} else kind
         if outcome.model:
-            told["gen_ai.request.model"] = _text(outcome.model)
-        return told
+            attributes["gen_ai.request.model"] = _text(outcome.model)
+        return attributes
+
+
+def _carried(traced: _Traced, headers: Headers) -> Headers:
+    """Headers of a request to a backend, with the innermost open span as its parent (W3C Trace Context)."""
+    innermost = next(reversed(traced.open.values()), traced.root)
+    own: dict[str, str] = {}
+    _W3C.inject(own, set_span_in_context(innermost))
+    others = [header for header in headers if header[0].decode("latin-1") not in _TRACE_HEADERS]
+    return [*others, *((name.encode(), value.encode("latin-1")) for name, value in own.items())]
+
+
+def _name(outcome: Outcome, traced: _Traced) -> str:
+    return f"{traced.operation or 'pass on'} {_text(outcome.model)}".strip()
 
 
 class Exporting(TracerProvider):
@@ -294,7 +268,7 @@ class Exporting(TracerProvider):
 
 def _outcome_of(outcome: Outcome) -> dict[str, AttributeValue]:
     """What is known of a request at its end."""
-    told: dict[str, AttributeValue | None] = {
+    attributes: dict[str, AttributeValue | None] = {
         "http.response.status_code": outcome.status,
         "spillway.action": outcome.action,
         "spillway.window": outcome.window,
@@ -313,11 +287,11 @@ def _outcome_of(outcome: Outcome) -> dict[str, AttributeValue]:
         value: object = outcome.usage
         for step in path:
             value = value.get(step) if isinstance(value, Mapping) else None
-        told[name] = None if value is None else whole_number(value)
-    return {name: value for name, value in told.items() if value is not None}
+        attributes[name] = None if value is None else whole_number(value)
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _failed(span: Span, error: str) -> None:
+def _set_error(span: Span, error: str) -> None:
     span.set_attribute("error.type", error)
     span.set_status(Status(StatusCode.ERROR))
 

@@ -105,7 +105,7 @@ def test_a_timeline_tells_what_was_done_to_each_turn_and_why(proxy: Proxy) -> No
     first, shortened = told[0], next(turn for turn in told if turn["compactions"])
     assert first["prefix"] == {"repeated": 0, "reused": first["prefix"]["reused"], "why": "first"}
     assert shortened["fill_before"] > 0.7
-    assert shortened["fill_after"] < 0.66
+    assert shortened["fill_after"] < 0.75  # what was recalled counts too
     assert shortened["rungs"]
     assert shortened["prefix"]["why"] == "shortened"
     assert shortened["checkpoint"]["covered"] > 2

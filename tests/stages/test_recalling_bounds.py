@@ -21,7 +21,7 @@ from proxy.shortening.budget import budget_for
 from proxy.stages.embedding import Embedder
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Router
-from proxy.telemetry.journal import Journals
+from proxy.telemetry.outcome import Telemetry
 from proxy.tokens.meter import Meter
 from tests.stages.test_recalling import ASK, FACT, THINGS, talk
 
@@ -49,7 +49,7 @@ class Stand:
         self.meter, self.key, self.scope, self.settings = meter, ("b", "m"), scope, Settings()
         self.exchange = SimpleNamespace(tenant="")
         self.budget, self.undisturbed, self.hands_over = budget_for(self.settings, WINDOW), False, False
-        self.journal = Journals(clock=lambda: 0.0).silent()
+        self.outcome = Telemetry(clock=lambda: 0.0).silent()
         history = [summary, *messages[covered:]]
         self.expected = None
         self.prompt: Any = SimpleNamespace(

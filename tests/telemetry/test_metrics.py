@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.tally import ManyHistogram
 from tests.fakes import FakeModel, LlamaCppFake
 from tests.fakes.waiting import wait_until
 from tests.proxying import metric, running_proxy
@@ -136,22 +132,6 @@ def test_a_system_prompt_that_is_longer_than_the_clients_saves_nothing() -> None
         for _ in range(2):
             assert list(metric(proxy, "spillway_shaped_tokens_total").values()) == [0.0]
             assert list(metric(proxy, "spillway_requests_total").values()) == [1.0]
-
-
-@given(st.lists(st.sampled_from((0.0, 0.125, 0.25, 0.5, 1.0, 7.0))))
-def test_values_that_are_observed_together_count_as_one_by_one(values: list[float]) -> None:
-    shown = []
-    for together in (True, False):
-        registry = CollectorRegistry()
-        histogram = ManyHistogram("a_seconds", "A.", buckets=(0.125, 0.5, 1.0), registry=registry)
-        if together:
-            histogram.observe_all(values)
-        else:
-            for value in values:
-                histogram.observe(value)
-        (family,) = histogram.collect()
-        shown.append([each for each in family.samples if not each.name.endswith("_created")])
-    assert shown[0] == shown[1]
 
 
 def test_what_only_rises_is_a_counter() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.telemetry import events as e
-from proxy.telemetry.journal import Journals
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.outcome import Telemetry
 from tests.fakes import FakeModel, LlamaCppFake, VllmFake, qa
 from tests.proxying import Proxy, metric, running_proxy
 from tests.stages.test_recalling import WINDOW, brain, long_chat
@@ -88,31 +87,41 @@ def test_what_was_cached_recalled_and_summarised_is_counted() -> None:
         assert told["summary"] > 100
 
 
-def test_what_is_summarised_ahead_of_time_is_on_the_account_of_whom_it_is_for() -> None:
-    metrics, journals = Metrics(keyed=True), Journals(clock=lambda: 0.0)
-    journals.hear(metrics.heard)
-    journal = journals.open("r")
-    journal.tell(e.Received("chat", "digest"))
-    journal.tell(e.Routed("b", "m"))
-    aside = journals.aside("ahead", journal.outcome)
-    aside.tell(e.Summarised("kept", 300))
-    (line,) = [each for each in metrics.render().decode().split("\n") if each.startswith(f"{NAME}{{")]
+@pytest.fixture
+def telemetry() -> Telemetry:
+    return Telemetry(clock=lambda: 0.0)
+
+
+def lines(telemetry: Telemetry) -> list[str]:
+    (metrics,) = telemetry.observers
+    assert isinstance(metrics, Metrics)
+    return [each for each in metrics.render().decode().split("\n") if each.startswith(f"{NAME}{{")]
+
+
+def test_a_summary_ahead_of_time_is_on_the_account_of_the_sender(telemetry: Telemetry) -> None:
+    telemetry.observers.append(Metrics(keyed=True))
+    outcome = telemetry.open("r")
+    outcome.begin("chat", "digest", None)
+    outcome.record_route("b", "m")
+    background = telemetry.background("ahead", outcome)
+    background.record_summary("kept", 300)
+    background.close(0)
+    (line,) = lines(telemetry)
     assert line.endswith(" 300.0")
     assert 'kind="summary"' in line
     assert 'key=""' not in line
 
 
-def test_names_that_clients_make_up_come_to_an_end() -> None:
-    metrics, journals = Metrics(), Journals(clock=lambda: 0.0)
-    journals.hear(metrics.heard)
+def test_names_that_clients_make_up_come_to_an_end(telemetry: Telemetry) -> None:
+    telemetry.observers.append(Metrics())
     for number in range(400):
-        journal = journals.open("r")
-        journal.tell(e.Routed("b", f"made up {number}"))
-        journal.answered({"prompt_tokens": 10, "completion_tokens": 1})
-        journal.close(200)
-    lines = [each for each in metrics.render().decode().split("\n") if each.startswith(f"{NAME}{{")]
-    assert len({line.split('model="')[1].split('"')[0] for line in lines}) == 257
-    assert sum(float(line.rsplit(" ", 1)[1]) for line in lines if 'kind="prompt"' in line) == 4000
+        outcome = telemetry.open("r")
+        outcome.record_route("b", f"made up {number}")
+        outcome.usage = {"prompt_tokens": 10, "completion_tokens": 1}
+        outcome.close(200)
+    shown = lines(telemetry)
+    assert len({line.split('model="')[1].split('"')[0] for line in shown}) == 257
+    assert sum(float(line.rsplit(" ", 1)[1]) for line in shown if 'kind="prompt"' in line) == 4000
 
 
 @pytest.mark.parametrize(
@@ -123,10 +132,9 @@ def test_names_that_clients_make_up_come_to_an_end() -> None:
         {"prompt_tokens_details": {"cached_tokens": "x"}},
     ],
 )
-def test_odd_usage_counts_for_nothing(usage: dict[str, Any]) -> None:
-    metrics, journals = Metrics(), Journals(clock=lambda: 0.0)
-    journals.hear(metrics.heard)
-    journal = journals.open("r")
-    journal.answered(usage)
-    journal.close(200)
-    assert f"{NAME}{{" not in metrics.render().decode()
+def test_odd_usage_counts_for_nothing(telemetry: Telemetry, usage: dict[str, Any]) -> None:
+    telemetry.observers.append(Metrics())
+    outcome = telemetry.open("r")
+    outcome.usage = usage
+    outcome.close(200)
+    assert lines(telemetry) == []

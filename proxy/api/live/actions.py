@@ -11,7 +11,6 @@ from proxy.api.live.shared import Looks, json_of
 from proxy.api.scope import On
 from proxy.errors import BadRequest, Conflict, Forbidden
 from proxy.live.viewer import Viewer
-from proxy.telemetry.events import Stopped
 
 _log = logging.getLogger("spillway.live")
 
@@ -62,7 +61,7 @@ def _requests(router: APIRouter) -> None:
         job = record.job
         if job is None or not job.exchange.halt():
             raise Conflict("This request is not being served (any more).", code="not_running")
-        job.journal.tell(Stopped())
+        job.outcome.record_stopped()
         return json_of({"stopped": True})
 
 

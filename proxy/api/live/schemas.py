@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.history.checkpoint import By
 from proxy.live.diff import What
-from proxy.telemetry.events import MalformedCall
-from proxy.telemetry.outcome import Activity, Reduced
+from proxy.telemetry.events import MalformedCall, Reduced
+from proxy.telemetry.outcome import Activity
 
 
 class _Told(BaseModel):
