@@ -8,15 +8,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
+from operator import is_not
 from typing import Any
 
 from proxy.history.blocks import Span
 from proxy.history.marks import defanged, forges_block
 from proxy.history.tooltext import without
 from proxy.neutral.request import THOUGHT_FIELDS, Message, is_text_part
+from proxy.shaping.repair import RepairRules, repair
 from proxy.status.base import status_spans, strip_status
 
 _FIELDS = ("content", *THOUGHT_FIELDS)
+
+
+def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Message], Sequence[str]]:
+    """A history cleaned and mended, the same object if nothing was done, and the kinds of repairs."""
+    clean = clean_history(messages)
+    done, kinds = repair(clean, rules)
+    return (done if kinds or any(map(is_not, messages, clean)) else messages), kinds
 
 
 def clean_history(messages: Sequence[Message]) -> list[Message]:

@@ -1,5 +1,7 @@
 """The tool-schema diet: definitions of tools with fewer words, so that they leave room in a small window.
 
+Where even those take too much, the tools that are used most say what they do, and the others only how they are called.
+
 Descriptions of tools and of their parameters are cut to the first sentence; those further down, examples and
 titles go. What a call is made of (names, types, required fields, enums, defaults, bounds) never changes.
 """
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from proxy.shortening.policy import BYTES_PER_TOKEN
+from proxy.wire.jsontext import dumps
 
 SHARE = 1 / 4
 """Fraction of the window from which tool definitions are too large."""
@@ -33,6 +37,9 @@ _SCHEMAS = frozenset(
     | {"anyOf", "allOf", "oneOf", "not", "if", "then", "else", "contains", "propertyNames"}
 )
 """Keywords whose values are schemas or lists of them. All others hold data, in which nothing is a keyword."""
+_SAFE = 2**53 - 1
+"""The largest whole number that JavaScript is sure of: as a bound it says only that a number is whole."""
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s+[^\sa-z]|\s*\Z)|[\u3002\uff01\uff1f])", re.DOTALL)
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
@@ -58,6 +65,27 @@ def named_only(tools: Sequence[Any], used: Collection[str]) -> Sequence[Any]:
     """
     bare = [_bare(tool, used) for tool in tools]
     return bare if bare != list(tools) else tools
+
+
+def tool_set(tools: Sequence[Any], called: Collection[str], first: Sequence[str], room: int) -> Sequence[Any]:
+    """The tools, of which as many tell what they do as fit into `room` bytes of JSON, in the order of `first`.
+
+    `first` are globs on names in small letters. All keep their places, their names and what a call is made of: a call of one that tells no more is
+    as good as ever. Those that were `called` tell all they do beside the others. The same object if all have room.
+    """
+    if _size(tools) <= room:
+        return tools
+    lean = [_lean(tool) for tool in tools]
+    bare = named_only(lean, ())
+    sizes = [(_size(whole), _size(least)) for whole, least in zip(lean, bare, strict=True)]
+    left = room - _size(bare)
+    whole = set(called)
+    for index in _ranked(tools, first):
+        more = sizes[index][0] - sizes[index][1]
+        if more <= left:
+            whole.add(_name(tools[index]))
+            left -= more
+    return named_only(lean, whole)
 
 
 def first_sentence(text: str) -> str:
@@ -137,3 +165,41 @@ def _any(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return [_schema(inner, depth) if isinstance(inner, dict) else inner for inner in value]
     return _schema(value, depth) if isinstance(value, dict) else value
+
+
+def _ranked(tools: Sequence[Any], first: Sequence[str]) -> list[int]:
+    """The places of those that match, by the first glob that they match."""
+    names = [_name(tool).lower() for tool in tools]
+    matched = (at for glob in first for at, name in enumerate(names) if fnmatchcase(name, glob.lower()))
+    return list(dict.fromkeys(matched))
+
+
+def _name(tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    return str(function.get("name")) if isinstance(function, Mapping) else ""
+
+
+def _size(value: Any) -> int:
+    return len(dumps(value))
+
+
+def _lean(tool: Any) -> Any:
+    """Without what says nothing about a call: the version of the schema's language, and bounds that bound nothing."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    parameters = function.get("parameters") if isinstance(function, Mapping) else None
+    if not isinstance(parameters, Mapping) or function is None:
+        return tool
+    lean = {name: value for name, value in parameters.items() if name != "$schema"}
+    if isinstance(lean.get("properties"), Mapping):
+        lean["properties"] = {name: _unbounded(value) for name, value in lean["properties"].items()}
+    return {**tool, "function": {**function, "parameters": lean}}
+
+
+def _unbounded(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        name: value
+        for name, value in schema.items()
+        if name not in _BOUNDS or not isinstance(value, int | float) or abs(value) < _SAFE
+    }

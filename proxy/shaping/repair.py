@@ -9,8 +9,8 @@ spoken yet may turn out otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -63,8 +63,25 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
     """
     if _is_plain(messages, rules):
         return messages, []
-    done, kinds, _ = mend(messages, rules)
-    return done, kinds
+    lead = leading_system(messages)
+    head, rest = list(messages[:lead]), messages[lead:]
+    mending = _Mending(rules)
+    for index, message in enumerate(rest, 1):
+        if message.get("role") in RESULT_ROLES:
+            mending.result(message)
+        elif _says_nothing(message) and not (rules.keep_last and index == len(rest)):
+            mending.kinds.add("empty_answer")
+        else:
+            mending.other(message)
+    done, kinds = mending.end(), mending.kinds
+    if len(head) > 1 and rules.one_system:
+        kinds.add("leading_system")
+        head = [_joined(head)]
+    # A request without any message is the backend's to refuse.
+    if messages and not any(message.get("role") == "user" for message in done):
+        kinds.add("no_user")
+        done.insert(0, {"role": "user", "content": BEGIN})
+    return ([*head, *done], sorted(kinds)) if kinds else (messages, [])
 
 
 def _is_plain(messages: Sequence[Message], rules: RepairRules) -> bool:
@@ -87,36 +104,6 @@ def _is_plain(messages: Sequence[Message], rules: RepairRules) -> bool:
     return asked
 
 
-def mend(
-    messages: Sequence[Message], rules: RepairRules, begun: Halt | None = None
-) -> tuple[Sequence[Message], list[str], Halt | None]:
-    """The same as `repair`, going on from a halt of a history that begins as this one does; with a halt for the next."""
-    lead = leading_system(messages)
-    head, rest = list(messages[:lead]), messages[lead:]
-    if begun is not None and not (begun.at < len(rest) and _ends_batch(rest[begun.at])):
-        begun = None  # what stands there now may go on with the batch before it
-    mending = _Mending(rules, begun)
-    last = next((at for at in reversed(range(len(rest))) if _ends_batch(rest[at])), None)
-    halt = begun
-    for index, message in enumerate(rest[mending.at :], mending.at):
-        if message.get("role") in RESULT_ROLES:
-            mending.result(message)
-        elif _says_nothing(message) and not (rules.keep_last and index == len(rest) - 1):
-            mending.kinds.add("empty_answer")
-        else:
-            halt = mending.halt(index) if index == last else halt
-            mending.other(message)
-    done, kinds = mending.end(), mending.kinds
-    if len(head) > 1 and rules.one_system:
-        kinds.add("leading_system")
-        head = [_joined(head)]
-    # A request without any message is the backend's to refuse.
-    if messages and not any(message.get("role") == "user" for message in done):
-        kinds.add("no_user")
-        done.insert(0, {"role": "user", "content": BEGIN})
-    return ([*head, *done], sorted(kinds), halt) if kinds else (messages, [], halt)
-
-
 class _Open(NamedTuple):
     """A call that has no result yet, and the role that its result would have."""
 
@@ -125,49 +112,23 @@ class _Open(NamedTuple):
     role: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Halt:
-    """How far mending had come before a message, where no call was open: it can go on from there."""
-
-    at: int = 0
-    """Index of the message, after the leading system messages."""
-    kinds: frozenset[str] = frozenset()
-    done: Sequence[Message] = ()
-    run: Sequence[Message] = ()
-    """Messages behind those that are done, to be joined in one."""
-    kind: tuple[Any, bool] | None = None
-    """Who speaks in them, and whether they are results, where others may be joined with them."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Tools by the ids of their calls."""
-    speaker: str | None = None
-
-
 class _Mending:
-    """One pass over a history; `kinds` says what had to be mended. Fields are those of a halt."""
+    """One pass over a history; `kinds` says what had to be mended."""
 
-    def __init__(self, rules: RepairRules, begun: Halt | None) -> None:
-        begun = begun or Halt()
-        self.at = begun.at
-        self.kinds = set(begun.kinds)
-        self._done, self._run = list(begun.done), list(begun.run)
-        self._kind, self._speaker, self._names = begun.kind, begun.speaker, dict(begun.names)
+    def __init__(self, rules: RepairRules) -> None:
+        self.kinds: set[str] = set()
         self._rules = rules
+        self._done: list[Message] = []
+        self._run: list[Message] = []
+        """Messages behind those that are done, to be joined in one."""
+        self._kind: tuple[Any, bool] | None = None
+        """Who speaks in them, and whether they are results, where others may be joined with them."""
+        self._names: dict[str, str] = {}
+        """Tools by the ids of their calls."""
+        self._speaker: str | None = None
         self._batch: Pending[_Open] = Pending()
         self._late: list[Message] = []
         """Results without a call, told after the batch."""
-
-    def halt(self, at: int) -> Halt:
-        """Where it stands before the message at this index, which ends the batch before it."""
-        self._close()
-        return Halt(
-            at=at,
-            kinds=frozenset(self.kinds),
-            done=tuple(self._done),
-            run=tuple(self._run),
-            kind=self._kind,
-            names=dict(self._names),
-            speaker=self._speaker,
-        )
 
     def result(self, message: Message) -> None:
         """A tool result: it answers a call of the batch before it, or is told as text."""
@@ -283,10 +244,6 @@ def _valid_call(call: Any) -> Any:
         return call
     wrapped = {} if value is None else {"input": value}
     return {**call, "function": {**function, "arguments": dumps(wrapped).decode()}}
-
-
-def _ends_batch(message: Message) -> bool:
-    return message.get("role") not in RESULT_ROLES and not _says_nothing(message)
 
 
 def _says_nothing(message: Message) -> bool:

@@ -9,26 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, Literal
 
+from proxy.backends.profile import ModelProfile
 from proxy.history.turns import calls_of, newest_user
 from proxy.neutral.request import Message, Request, leading_system, text_of
+from proxy.recall.tool import definition, name_beside
 from proxy.settings import Settings
 from proxy.settings.settings import OFF
 from proxy.shaping.agent import is_agent, shortened_prompt
-from proxy.shaping.diet import diet, diet_from, named_only
+from proxy.shaping.diet import diet, diet_from, named_only, tool_set
 from proxy.shaping.guide import guided
-from proxy.shaping.toolset import tool_set
 from proxy.shortening.policy import BYTES_PER_TOKEN, answer_cap_for, prune_limits
-from proxy.wire.jsontext import dumps, loads
+from proxy.wire.jsontext import dumps
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
 """Fields with tools and with the choice among them: today's, and those they replaced in 2023."""
 ENOUGH_CALLS = 8
 """Tool calls after which a tool that was not called is not one that the session lives by."""
-_REMEMBERED = 256 * 1024
-"""Bytes of tool definitions up to which the result is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,7 @@ def _tools(request: Request, settings: Settings, window: int | None, tokens: int
         allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
         slim = _slim(allowed, settings, window)
         if tokens is not None:
-            slim = _set(slim, _called(request), settings.tools_first, tokens * BYTES_PER_TOKEN)
+            slim = tool_set(slim, _called(request), settings.tools_first, tokens * BYTES_PER_TOKEN)
         if not allowed:
             fields |= {name: None for name in (form, choice, "parallel_tool_calls") if name in body}
         elif slim is not allowed or len(allowed) < len(tools):
@@ -183,33 +181,28 @@ def _slim(tools: Sequence[Any], settings: Settings, window: int | None) -> Seque
     """Always under `local`, else where the definitions take too much of the window."""
     if not tools or settings.policy == "standard" or (settings.policy == "auto" and window is None):
         return tools
-    raw = dumps(tools)
-    if settings.policy == "auto" and window is not None and len(raw) <= diet_from(window):
+    if settings.policy == "auto" and window is not None and len(dumps(tools)) <= diet_from(window):
         return tools
-    if len(raw) > _REMEMBERED:
-        return diet(tools)
-    slim = _remembered(raw)
-    return tools if slim is None else slim
+    return diet(tools)
 
 
-def _set(tools: Sequence[Any], called: frozenset[str], first: tuple[str, ...], room: int) -> Sequence[Any]:
-    """The tools, or those of `tool_set` in their place, remembered like their diet."""
-    raw = dumps(tools)
-    if len(raw) <= room:
-        return tools
-    if len(raw) > _REMEMBERED:
-        return tool_set(tools, called, first, room)
-    return _remembered_set(raw, called, first, room)
+def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tuple[Request, str]:
+    """A request with the search among its tools, and the name of that; as it was, and nothing, where none is offered.
 
-
-@lru_cache(maxsize=32)
-def _remembered_set(raw: bytes, called: frozenset[str], first: tuple[str, ...], room: int) -> Sequence[Any]:
-    return tool_set(loads(raw), called, first, room)
-
-
-@lru_cache(maxsize=32)
-def _remembered(raw: bytes) -> Sequence[Any] | None:
-    """The diet of tools given as JSON; None if they stay as they are."""
-    tools = loads(raw)
-    slim = diet(tools)
-    return None if slim is tools else slim
+    What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
+    chores, whose answers have nothing written into them, no formats, and one choice. `alone`: a model that has tools of
+    its own gets the search although the client offers none.
+    """
+    if profile.window is None:
+        return request, ""
+    body = request.body
+    tools = body.get("tools") or []
+    able = bool(tools) or (alone and profile.tools is not None and profile.tools.value)
+    if not able or not isinstance(tools, list):
+        return request, ""
+    begun = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
+    odd = request.structured or begun or body.get("logprobs") or body.get("functions")
+    if odd or request.background or request.choices > 1:
+        return request, ""
+    name = name_beside([tool_name(tool) for tool in tools])
+    return request.changed(tools=[*tools, definition(name)]), name

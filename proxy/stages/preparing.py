@@ -17,11 +17,10 @@ from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.settings import Settings
+from proxy.shaping.clean import tidied
 from proxy.shaping.repair import RepairRules, repair, rules_for
-from proxy.shaping.search import with_search
-from proxy.shaping.shape import ShapedPart, shaped, steps
+from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
 from proxy.shaping.stabilise import stabilised
-from proxy.shaping.tidy import Tidier, tidied
 from proxy.shortening.budget import budget_for
 from proxy.shortening.continuation import asked_to_go_on
 from proxy.stages.backend_options import with_backend_options
@@ -71,7 +70,6 @@ class Preparer:
         self._recaller = recaller
         self._store = store
         self._settings = settings
-        self._tidier = Tidier(_REMEMBERED)
         self._chains = Chains(_REMEMBERED)
 
     async def prepare(
@@ -240,10 +238,8 @@ class Preparer:
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
         own = rules if offer is None else RepairRules()
-        if short:
-            messages, kinds = tidied(request.messages, own)
-        else:
-            messages, kinds = await self._tidied(request.messages, own, small=small)
+        long = not small and is_heavy(request.messages, HEAVY_TEXT)
+        messages, kinds = await apart(long, tidied, request.messages, own)
         _tell(job.outcome, kinds)
         if offer is None:
             return _Form(request, None, messages, search, made)
@@ -251,15 +247,6 @@ class Preparer:
         request, messages, kinds = await apart(heavy, _as_text, request, offer, messages, rules)
         _tell(job.outcome, kinds)
         return _Form(request, offer, messages, search, made)
-
-    async def _tidied(
-        self, messages: list[Message], rules: RepairRules, *, small: bool
-    ) -> tuple[Sequence[Message], Sequence[str]]:
-        """The same as `tidied`, of which those seen lately are only gone on with."""
-        tidy = self._tidier.find(messages, rules)
-        await apart(not small and is_heavy(tidy.new), self._tidier.go_on, tidy)
-        self._tidier.keep(tidy)
-        return tidy.messages, tidy.kinds
 
     async def _chain(self, asked: Request, sent: Sequence[Message]) -> Sequence[bytes]:
         """The same as `chain`, of which those seen lately are only gone on with."""

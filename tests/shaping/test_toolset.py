@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.settings.settings import TOOLS_FIRST
-from proxy.shaping.toolset import tool_set
+from proxy.shaping.diet import tool_set
 from proxy.wire.jsontext import dumps
 from tests.agent_prompts import TOOLS
 
