@@ -36,22 +36,20 @@ from proxy.net.windows import LastLoaded
 from proxy.relay import Relay
 from proxy.settings import LOOPBACK, BackendSetting, Settings
 from proxy.stages.ahead import AheadCompactor
-from proxy.stages.attempt import Attempts
+from proxy.stages.attempt import Attempts, SharedPool
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
-from proxy.stages.fixed import FixedPart
 from proxy.stages.handing_over import HandingOver
-from proxy.stages.managing import Keeper
-from proxy.stages.pooling import SharedPool
+from proxy.stages.managing import Keeper, Sealer
 from proxy.stages.preparing import Preparer
+from proxy.stages.reading import Memory
 from proxy.stages.recalling import Recaller
-from proxy.stages.remembering import Memory
 from proxy.stages.repeating import Repeating
 from proxy.stages.resuming import Resumer
+from proxy.stages.room import FixedPart
 from proxy.stages.routing import Router
-from proxy.stages.sealing import Sealer
 from proxy.stages.searching import Searcher
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store

@@ -24,7 +24,7 @@ from proxy.neutral.piece import Identity, Piece
 from proxy.settings import Settings
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.ahead import AheadCompactor
-from proxy.stages.attempt import Attempts
+from proxy.stages.attempt import Attempts, leave
 from proxy.stages.client_stream import (
     ClientStream,
     KeepingStream,
@@ -36,17 +36,14 @@ from proxy.stages.client_stream import (
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.explaining import explain
-from proxy.stages.fixed import FixedPart
 from proxy.stages.handing_over import HandingOver
-from proxy.stages.identity import conversation_of
 from proxy.stages.job import Job
 from proxy.stages.managing import Keeper, wished_goal
 from proxy.stages.passing import ErrorEnding, left_alone, pass_by_model, pass_on, pass_through, relay_response
-from proxy.stages.pooling import leave
 from proxy.stages.preparing import Preparer
+from proxy.stages.reading import Memory, conversation_of
 from proxy.stages.recalling import Recaller
-from proxy.stages.remembering import Memory
-from proxy.stages.room import cannot_fit, too_long
+from proxy.stages.room import FixedPart, cannot_fit, too_long
 from proxy.stages.routing import Router
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import Whole, answer_whole, as_stream

@@ -7,6 +7,7 @@ decision (`proxy.backends.remedy`) on one account per client request, and what w
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ from proxy.backends.overflow import (
     is_refusal,
     recognise,
 )
-from proxy.backends.profile import Continuation, Fact, Trust
+from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.quoting import SentRequest
 from proxy.backends.refusals import ToolRefusal, is_not_ready, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
@@ -36,7 +37,6 @@ from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
 from proxy.stages.passing import failure
-from proxy.stages.pooling import SharedPool
 from proxy.stages.preparing import Preparer
 from proxy.stages.repeating import Repeating
 from proxy.stages.room import cut_from_newest, too_long
@@ -345,3 +345,36 @@ def _reports_usage(job: Job) -> bool:
     """Whether the backend tells the usage of a stream unasked."""
     backend = job.known_backend
     return backend is not None and backend.reports_usage
+
+
+BREATH = 0.1
+"""Seconds that the one which holds the pool waits before it tries again, times the tries."""
+
+
+class SharedPool:
+    """Turns of requests whose slots share one KV cache: when it is full, all slots are cleared, whosever prompt was small.
+
+    llama-server's default is four slots over one cache of the window's size (`--kv-unified`); LM Studio's `parallel` is
+    alike. Neither says so beforehand, so the requests that were cleared run one at a time from then on.
+    """
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[ModelKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def wait(self, job: Job) -> None:
+        """Wait until the job may be sent again."""
+        if job.alone is None:
+            lock = self._locks[job.key]
+            await lock.acquire()
+            job.alone = lock
+        else:
+            await asyncio.sleep(BREATH * job.spent.waits)
+
+
+async def leave(job: Job) -> None:
+    """The job is over, maybe with an answer just opened that nobody reads: nothing goes on for it, the next one may go on."""
+    if job.alone is not None:
+        job.alone.release()
+        job.alone = None
+    if job.opened is not None:
+        await job.opened.aclose()

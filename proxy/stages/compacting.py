@@ -25,11 +25,10 @@ from proxy.shortening.strategies import STRATEGIES
 from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
-from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
-from proxy.stages.reducing import of_history, reduction_of
-from proxy.stages.room import for_results, surely_below
+from proxy.stages.room import for_results, of_history, reduction_of, surely_below
 from proxy.stages.routing import Route, Router
+from proxy.stages.shaping import narrowing
 from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
 from proxy.telemetry.events import Reduced
 from proxy.tokens.meter import Meter

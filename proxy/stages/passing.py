@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import zlib
 from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import httpx
 
-from proxy.errors import BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
+from proxy.errors import BadRequest, BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
+from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
 from proxy.settings import Settings
-from proxy.stages.naming import Addressed, address, address_read
+from proxy.stages.reading import LARGE
 from proxy.stages.routing import Route, Router, has_path, is_managed
 from proxy.telemetry.outcome import Outcome
+from proxy.wire.fields import Field, text_field
+from proxy.wire.jsontext import BadText, dumps, loads, loads_text
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""
@@ -159,3 +166,145 @@ def _body(exchange: Exchange, to: Addressed) -> bytes | AsyncIterable[bytes]:
     if to.plain:
         exchange.headers = [each for each in exchange.headers if each[0] != b"content-encoding"]
     return to.body
+
+
+_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}\{")
+_BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary="?([^\s";]{1,70})', re.IGNORECASE)
+_FIELD = re.compile(
+    rb'(?:[^\r\n]{1,512}\r\n){0,4}?[^\r\n]{1,512}\bname="?model"?\r\n(?:[^\r\n]{1,512}\r\n){0,4}\r\n([^\r\n]{1,512})\r\n'
+)
+"""The part of a form (RFC 7578) that holds the model, as transcriptions are asked for."""
+_PARTS = 1000
+"""Parts of a form that are looked at."""
+_OPEN = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}(?:\{|--|\Z)|\xef\xbb?\Z|-\Z")
+"""A beginning that may be one of an object or a form."""
+_TELLING = 512
+"""Bytes of a body that tell what it is."""
+_NAMES = ("model", "name", "source")
+"""Fields that name a model; those after the first in Ollama's own requests only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """Where a request goes, and its body as it is sent there: as it came, or the same with the backend's own name in it."""
+
+    route: Route
+    body: bytes | AsyncIterable[bytes]
+    plain: bool = False
+    """Whether a content-encoding was undone for that."""
+
+
+async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
+    """Read as much of a request as tells where it goes.
+
+    A JSON object is read as a whole, however it is framed, compressed or called, and is bound by `limit` bytes; so is a
+    form that does not begin with its model, where there are several backends. Of anything else no more than the beginning
+    is read, and the rest is passed on as it arrives.
+
+    Raises:
+        BadRequest: the JSON holds text that is none.
+        BodyTooLarge: it is larger than `limit`.
+    """
+    packed = exchange.header(b"content-encoding")
+    begun = await exchange.peek(_TELLING, lambda part: packed or _OPEN.match(part))
+    if _OBJECT.match(_decoded_beginning(exchange, begun)):
+        return await address_read(exchange, router, await exchange.body(limit), limit, asks=False)
+    if not begun:
+        return Addressed(await router.unnamed(exchange.path), b"")
+    form = _BOUNDARY.match(exchange.header(b"content-type") or "")
+    boundary = form[1].encode("latin-1") if form is not None else b""
+    field = _model_in(begun, boundary)
+    if boundary and field is None and len(router.upstreams) > 1 and not exchange.tells_more_than(limit):
+        begun = await exchange.body(limit)
+        exchange.again(begun)
+        field = _model_in(begun, boundary)
+    named = None if field is None else _text(field[1])
+    if field is None or named is None:
+        return Addressed(await router.unnamed(exchange.path), exchange.upload())
+    route = await router.route(named)
+    own = route.model.encode()
+    if own != field[1]:
+        exchange.begin(begun[: field.start(1)] + own + begun[field.end(1) :], len(own) - len(field[1]))
+    return Addressed(route, exchange.upload())
+
+
+async def address_read(
+    exchange: Exchange, router: Router, wire: bytes, limit: int, *, asks: bool
+) -> Addressed:
+    """The same for a request whose body was read; one that `asks` a model and names none gets the name of the one that is meant.
+
+    Raises:
+        BadRequest: it is JSON and holds text that is none.
+        BodyTooLarge: it is larger than `limit` without its content-encoding.
+    """
+    try:
+        body = await exchange.decoded(wire, limit)
+    except BadRequest:
+        return Addressed(await router.unnamed(exchange.path), wire)
+    names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
+    large = len(body) > LARGE
+    field = await apart(True, text_field, body, names) if large else _field(body, names)
+    if field is None or (asks and not field.value):
+        meant = ""
+        if asks:
+            with suppress(BadRequest):  # it goes on without
+                meant = await router.chosen()
+        route = await router.route(meant)
+        named = await apart(large, _naming, body, route.model) if meant else None
+        if named is None:
+            return Addressed(await router.unnamed(exchange.path), wire)
+        return Addressed(route, named, plain=True)
+    route = await router.route(field.value)
+    if route.model == field.value:
+        return Addressed(route, wire)
+    return Addressed(route, body[: field.start] + dumps(route.model) + body[field.end :], plain=True)
+
+
+def _field(body: bytes, names: Sequence[str]) -> Field | None:
+    """The same as `text_field` for a body that is JSON throughout."""
+    try:
+        loads_text(body)
+    except BadText as error:
+        raise BadRequest(f"The request body is not valid JSON: {error}.") from None
+    except ValueError:
+        return None
+    return text_field(body, names)
+
+
+def _naming(body: bytes, model: str) -> bytes | None:
+    """A body with the model's name in it; None if it is no JSON object without one."""
+    try:
+        parsed = loads(body)
+    except ValueError:
+        return None
+    named = isinstance(parsed, dict) and not parsed.get("model")
+    return dumps({**parsed, "model": model}) if named else None
+
+
+def _model_in(form: bytes, boundary: bytes) -> re.Match[bytes] | None:
+    """The part that names the model, among those that have come."""
+    delimiter, at = b"--" + boundary + b"\r\n", 0
+    for _ in range(_PARTS if boundary else 0):
+        if (at := form.find(delimiter, at)) < 0:
+            return None
+        at += len(delimiter)
+        if (field := _FIELD.match(form, at)) is not None:
+            return field
+    return None
+
+
+def _text(name: bytes) -> str | None:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _decoded_beginning(exchange: Exchange, begun: bytes) -> bytes:
+    """The beginning of a body without its content-encoding; nothing where that can't be undone."""
+    if not exchange.header(b"content-encoding"):
+        return begun
+    try:
+        return zlib.decompressobj(wbits=47).decompress(begun, 256)
+    except zlib.error:
+        return b""

@@ -23,15 +23,13 @@ from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
 from proxy.shaping.stabilise import stabilised
 from proxy.shortening.budget import budget_for
 from proxy.shortening.continuation import asked_to_go_on
-from proxy.stages.backend_options import with_backend_options
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Expected, Job, Prompt
 from proxy.stages.managing import Keeper
-from proxy.stages.narrowing import narrowing
 from proxy.stages.recalling import Recaller
-from proxy.stages.routing import Route
-from proxy.stages.shaping import limited, limits_from_the_first, tell_shaped
+from proxy.stages.routing import Route, with_backend_options
+from proxy.stages.shaping import limited, limits_from_the_first, narrowing, tell_shaped
 from proxy.telemetry.outcome import Outcome
 
 _REMEMBERED = 32 * 2**20

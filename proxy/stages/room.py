@@ -1,8 +1,10 @@
-"""Whether a prompt has room, and what its client is told if it has none."""
+"""Room of a prompt: what there is to shorten, whether it fits, and what its client is told if it does not."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from proxy.errors import ContextOverflow
 from proxy.history.turns import is_result, newest_user
@@ -10,8 +12,11 @@ from proxy.net.apart import apart
 from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.shortening.budget import ContextBudget
+from proxy.shortening.condensing import head_end
+from proxy.shortening.ladder import Reduction
 from proxy.shortening.middles import LEAST_LEFT, newest_cut, own_part
-from proxy.stages.job import Job
+from proxy.shortening.policy import prune_limits
+from proxy.stages.job import Job, Prompt
 from proxy.tokens.meter import Meter
 
 _HELP = (
@@ -101,3 +106,69 @@ def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverfl
         tokens=tokens,
         window=window,
     )
+
+
+TOO_MUCH = 0.6
+"""Share of the window that system prompt and tools may take before users are told."""
+MOST_TOLD = 4096
+"""Conversations of which it is known that they were."""
+
+
+class FixedPart:
+    """Conversations whose users were told that system prompt and tools, which no compaction shortens, are the problem."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, bytes], None] = {}
+
+    def to_tell(self, job: Job) -> int:
+        """Percent of the window that system prompt and tools take, if that is too much and was not told yet; else 0."""
+        budget = job.budget
+        if budget is None or budget.fixed < budget.window * TOO_MUCH or not job.prompt.links:
+            return 0
+        conversation = job.scope, job.prompt.links[0]
+        known = conversation in self._told
+        self._told[conversation] = None
+        while len(self._told) > MOST_TOLD:
+            del self._told[next(iter(self._told))]
+        return 0 if known else round(100 * budget.fixed / budget.window)
+
+
+UNREAD = 0.4
+"""Share of the window up to which results that the model has not read yet stay whole."""
+
+
+def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tuple[Reduction, float]:
+    """What there is to reduce, and the tokens of all else in the prompt."""
+
+    def cost(messages: Sequence[Message]) -> list[float]:
+        return meter.costs(job.key, messages)
+
+    history = job.prompt.history
+    costs = cost(history)
+    overhead = max(0.0, of_history(job.prompt) - sum(costs))
+    limits = prune_limits(job.settings, budget.zone)
+    room = max(1.0, goal - overhead)
+    limits = replace(
+        limits,
+        message=min(limits.message, room / 4),
+        minimum_gain=min(limits.minimum_gain, round(room / 4)),
+    )
+    reduction = Reduction(
+        messages=history,
+        costs=costs,
+        floor=head_end(history),
+        tail=newest_user(history) or 0,
+        budget=room,
+        enough=max(1.0, goal + budget.enough - budget.goal - overhead),
+        whole=budget.zone * UNREAD,
+        roomy=max(1.0, budget.pause_point - overhead),
+        recallable=room if job.settings.recall != "off" and not job.undisturbed else math.inf,
+        limits=limits,
+        cost=cost,
+    )
+    return reduction, overhead
+
+
+def of_history(prompt: Prompt) -> int:
+    """Tokens of a prompt without what was recalled for it, which no rewrite covers."""
+    return prompt.estimate.tokens - prompt.recalled.tokens

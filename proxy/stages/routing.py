@@ -1,4 +1,4 @@
-"""Which backend serves which model."""
+"""Routing: which backend serves which model, and the options that only this backend has."""
 
 from __future__ import annotations
 
@@ -217,3 +217,23 @@ class Router:
                 if held[listed.id] > 1:
                     table.setdefault(f"{upstream.name}/{listed.id}", route)
         return table
+
+
+OLLAMA = "ollama"
+"""The chat dialect of backends that take Ollama's own fields."""
+
+
+async def with_backend_options(request: Request, route: Route) -> Request:
+    """The request with the fields that only this backend has; the same object where there are none."""
+    if request.thinking is None and not request.for_ollama:
+        return request
+    backend = await route.upstream.prober.backend()
+    if backend is None:
+        return request
+    if backend.chat_dialect == OLLAMA and request.for_ollama:
+        request = replace(request, body={**request.body, **request.for_ollama})
+    if request.thinking is None or "think" in request.body:
+        return request
+    profile = await route.upstream.prober.profile(route.model)
+    options = backend.told_to_think(request.thinking, profile)
+    return request.changed(**options) if options else request

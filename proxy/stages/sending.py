@@ -23,7 +23,7 @@ from proxy.net.inflate import readable
 from proxy.net.responses import body_of, error_of
 from proxy.net.upstream import Upstream
 from proxy.neutral.weight import HEAVY
-from proxy.stages.backend_options import OLLAMA
+from proxy.stages.routing import OLLAMA
 from proxy.wire.headers import Headers
 from proxy.wire.jsontext import dumps, loads
 from proxy.wire.sse import FrameTooLong

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from proxy.emulation import Offer
+from proxy.history.checkpoint import Checkpoint
 from proxy.net.apart import apart
-from proxy.neutral.request import Message
+from proxy.neutral.request import Message, Request
 from proxy.neutral.weight import is_heavy
-from proxy.shaping.shape import ShapedPart
+from proxy.shaping.shape import ShapedPart, narrowed
 from proxy.shortening.ladder.cap import within_limits
 from proxy.shortening.policy import ResultLimits, prune_limits
 from proxy.stages.counting import Counting
@@ -48,3 +51,16 @@ async def tell_shaped(
     if saved:
         job.prompt.shaped = tuple(saved.items())
         job.outcome.record_shaped(job.prompt.shaped)
+
+
+def narrowing(
+    job: Job, request: Request, offer: Offer | None, sent: Sequence[Message], checkpoint: Checkpoint | None
+) -> dict[str, Any]:
+    """Options with fewer words, for a history of which the beginning is covered; none where nothing is to be gained.
+
+    What was called is looked up in the covered part alone: so the tools change only where the prompt does anyway.
+    """
+    window = job.profile.window
+    if checkpoint is None or offer is not None or window is None:
+        return {}
+    return narrowed(request, sent[: checkpoint.covered], job.settings, window.value)
