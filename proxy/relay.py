@@ -17,7 +17,7 @@ import httpx
 from proxy.dialects import CHAT
 from proxy.errors import BadRequest, ClientError, NotManaged, UpstreamInvalid
 from proxy.exchange import Exchange, unique
-from proxy.net.headers import AS_JSON, headers_of, said_otherwise
+from proxy.net.headers import AS_JSON, headers_of, openai_headers
 from proxy.net.inflate import decoded, readable
 from proxy.neutral.dialect import NO_ANSWER, Dialect
 from proxy.neutral.piece import Identity, Piece
@@ -184,7 +184,7 @@ class Relay:
         """Route, profile, clean history, checkpoint, recall, count."""
         request = await self.memory.read(exchange, wire, dialect.read, self.settings)
         if dialect is not CHAT:
-            exchange.headers, exchange.query = said_otherwise(exchange.headers), b""
+            exchange.headers, exchange.query = openai_headers(exchange.headers), b""
         request, route = await self.router.routed(request)
         if named := conversation_of(exchange, request):
             outcome.record_conversation(named)

@@ -1,17 +1,14 @@
-"""Which headers travel on, in either direction."""
+"""Headers that travel on, in either direction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from operator import itemgetter
 from typing import TypeAlias
 
 import httpx
 
 from proxy.net.credentials import OwnKeys, is_credential
 from proxy.net.inflate import UNDONE
-from proxy.wire.headers import Remembered
-from proxy.wire.memo import Memo
 
 Header = tuple[bytes, bytes]
 Accept: TypeAlias = Callable[[bytes], bytes]
@@ -20,7 +17,7 @@ Accept: TypeAlias = Callable[[bytes], bytes]
 AS_JSON: Header = (b"content-type", b"application/json")
 """Of a body that is JSON."""
 OF_ENCODING = frozenset({b"content-encoding"})
-"""What does not hold for a body that was decoded."""
+"""Headers that do not hold for a body that was decoded."""
 
 # RFC 9110, section 7.6.1, and what concerns only one of the two connections.
 HOP_BY_HOP = frozenset(
@@ -36,7 +33,7 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_NOT_UPSTREAM = HOP_BY_HOP | {
+_NOT_UPSTREAM = (HOP_BY_HOP - {b"connection"}) | {
     b"host",  # the upstream's own: Ollama answers 403 to others
     b"content-length",  # set from the body that is really sent
     b"expect",
@@ -49,82 +46,66 @@ _NOT_UPSTREAM = HOP_BY_HOP | {
 }
 _OWN_PREFIX = b"x-spillway-"
 _OF_ANTHROPIC = b"anthropic-"
-_NOT_DOWNSTREAM = (_OWN_PREFIX, b"access-control-")
+_NOT_DOWNSTREAM = HOP_BY_HOP - {b"connection"}
+_NOT_DOWNSTREAM_PREFIXES = (_OWN_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
-_first, _second = itemgetter(0), itemgetter(1)
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
-class Outgoing:
-    """What one backend may see of a client's headers, where it is asked in one way.
+def request_headers(
+    headers: Iterable[Header],
+    *,
+    authorization: bytes | None,
+    own_keys: OwnKeys,
+    drop: Collection[bytes] = (),
+    accept: Accept | None = None,
+) -> list[Header]:
+    """Return what a backend may see of a client's headers, and the backend's own authorization.
 
-    Each header is judged by itself, and once for as long as it comes again.
+    Args:
+        headers: the client's, with names in lower case.
+        authorization: the backend's own, if one is configured; the client's credentials pass where there is none.
+        own_keys: Spillway's; what holds one of them never passes.
+        drop: further headers, in lower case.
+        accept: what becomes of the value of `accept-encoding`; None: it passes as it is.
     """
-
-    def __init__(
-        self,
-        *,
-        authorization: bytes | None,
-        own_keys: OwnKeys,
-        drop: Collection[bytes] = (),
-        accept: Accept | None = None,
-    ) -> None:
-        """Make it.
-
-        Args:
-            authorization: the backend's own, if one is configured; the client's credentials pass where there is none.
-            own_keys: Spillway's; what holds one of them never passes.
-            drop: further headers, in lower case.
-            accept: what becomes of the value of `accept-encoding`; None: it passes as it is.
-        """
-        self._own: tuple[Header, ...] = () if authorization is None else ((b"authorization", authorization),)
-        self._own_keys = own_keys
-        self._not = _NOT_UPSTREAM.union(drop)
-        self._accept = accept
-        self._passing = Remembered(self._passed)
-
-    def of(self, headers: Iterable[Header]) -> list[Header]:
-        """What passes of them, and the backend's own authorization."""
-        kept = [*filter(None, map(self._passing.__getitem__, headers))]
-        if b"connection" in dict(kept):
-            kept = _without_named(kept)
-        return [*kept, *self._own]
-
-    def _passed(self, name: bytes, value: bytes) -> Header | None:
-        """A header as it passes; None: it does not. One that names others passes, until they are left out as well."""
-        if name == b"connection":
-            return (name, value) if _named_in(value) - HOP_BY_HOP else None
-        if name in self._not or name.startswith(_OWN_PREFIX):
-            return None
-        if (self._own and is_credential(name)) or (self._own_keys and self._own_keys.are_in(value)):
-            return None
-        if name == b"accept-encoding" and self._accept is not None:
-            return name, self._accept(value)
-        return name, value
+    passing = [
+        (name, accept(value) if accept is not None and name == b"accept-encoding" else value)
+        for name, value in headers
+        if not (
+            name in _NOT_UPSTREAM
+            or name in drop
+            or name.startswith(_OWN_PREFIX)
+            or (authorization is not None and is_credential(name))
+            or (own_keys and own_keys.are_in(value))
+        )
+    ]
+    passing = _without_named(passing)
+    return passing if authorization is None else [*passing, (b"authorization", authorization)]
 
 
-def told_length(headers: Sequence[Header]) -> list[Header]:
-    """The length that a request's headers tell of its body, as a header; none where it comes in chunks."""
+def content_length(headers: Sequence[Header]) -> list[Header]:
+    """Return the header with the length of a request's body; none where it comes in chunks."""
     if any(name == b"transfer-encoding" for name, _ in headers):
         return []
     return [(name, value) for name, value in headers if name == b"content-length"][:1]
 
 
 def uncompressed(accepted: bytes) -> bytes:
-    """A plain answer is asked for, where the client would take a compressed one."""
+    """Ask for a plain answer, where the client would take a compressed one."""
     del accepted
     return b"identity"
 
 
 def decodable(accepted: bytes) -> bytes:
-    """What remains of an accept-encoding field (RFC 9110, section 12.5.3): what can be undone here; its weights stay."""
+    """Return an accept-encoding field (RFC 9110, section 12.5.3) without what can't be undone here; weights stay."""
     parts = [part.strip() for part in accepted.split(b",")]
-    kept = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
-    return b", ".join(kept) or b"identity"
+    left = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
+    return b", ".join(left) or b"identity"
 
 
-def said_otherwise(headers: Sequence[Header]) -> list[Header]:
-    """The headers of a request that a backend gets in OpenAI's dialect, and that was made in another one.
+def openai_headers(headers: Sequence[Header]) -> list[Header]:
+    """Return the headers of a request in another dialect as a backend gets them that is asked in OpenAI's.
 
     Anthropic's clients give their key in a header that OpenAI's servers do not look at, and tell versions of an API
     that the backend is not asked by.
@@ -140,35 +121,29 @@ def said_otherwise(headers: Sequence[Header]) -> list[Header]:
 
 
 def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
-    """A backend's headers as the client may see them: all but what concerns the upstream connection."""
-    names = map(_downstream.__getitem__, map(_first, headers))
-    kept = [pair for pair in zip(names, map(_second, headers), strict=True) if pair[0]]
-    if drop:
-        kept = [pair for pair in kept if pair[0] not in drop]
-    return _without_named(kept) if b"connection" in dict(kept) else kept
+    """Return a backend's headers as the client may see them: all but what concerns the upstream connection."""
+    passing = [
+        (name, value)
+        for name, value in ((raw.lower(), value) for raw, value in headers)
+        if name not in _NOT_DOWNSTREAM and name not in drop and not name.startswith(_NOT_DOWNSTREAM_PREFIXES)
+    ]
+    return _without_named(passing)
 
 
 def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> list[Header]:
-    """The headers of a backend's response as the client may see them."""
+    """Return the headers of a backend's response as the client may see them."""
     return response_headers(response.headers.raw, drop=drop)
 
 
-def _name_downstream(raw: bytes) -> bytes:
-    """The name of a response's header in lower case; empty for one that no client gets. `connection` may name others."""
-    name = raw.lower()
-    away = name in HOP_BY_HOP or name.startswith(_NOT_DOWNSTREAM)
-    return b"" if away and name != b"connection" else name
-
-
-_downstream = Memo(_name_downstream, most=512, longest=128)
-
-
 def _without_named(headers: Sequence[Header]) -> list[Header]:
-    """The same without `connection`, and without what such fields name."""
-    named = {b"connection"}.union(*(_named_in(value) for name, value in headers if name == b"connection"))
+    """Return the same without `connection`, and without what such fields name."""
+    if not any(name == b"connection" for name, _ in headers):
+        return list(headers)
+    named = {b"connection"}.union(
+        *(
+            (part.strip().lower() for part in value.split(b","))
+            for name, value in headers
+            if name == b"connection"
+        )
+    )
     return [pair for pair in headers if pair[0] not in named]
-
-
-def _named_in(value: bytes) -> frozenset[bytes]:
-    """The headers that a field named Connection names."""
-    return frozenset(part.strip().lower() for part in value.split(b","))

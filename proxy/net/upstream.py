@@ -12,7 +12,7 @@ import httpx
 from proxy.backends.base import Backend
 from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.credentials import OwnKeys, is_credential
-from proxy.net.headers import Accept, Header, Outgoing, said_otherwise, told_length
+from proxy.net.headers import Accept, Header, content_length, openai_headers, request_headers
 from proxy.net.prober import Prober
 from proxy.net.transport import InvalidResponse
 from proxy.wire.headers import Headers
@@ -62,8 +62,6 @@ class Upstream:
         self._authorization = authorization
         self._own_keys = own_keys
         self._transport = transport
-        self._outgoing: dict[tuple[frozenset[bytes], Accept | None], Outgoing] = {}
-        """For each of the few ways in which something is sent."""
         self._root = httpx.URL(url)
         self._prefix = self._root.raw_path.rstrip(b"/")
 
@@ -72,10 +70,8 @@ class Upstream:
         """What is known of it, as far as the current client may know it."""
         if self._authorization is not None or not self._prober.runner.unauthorized:
             return self._prober
-        passing = (self._outgoing.get((_NOTHING, None)) or self._outgoing_in(_NOTHING, None)).of(
-            client_headers.get()
-        )
-        credentials = tuple(header for header in said_otherwise(passing) if is_credential(header[0]))
+        passing = request_headers(client_headers.get(), authorization=None, own_keys=self._own_keys)
+        credentials = tuple(header for header in openai_headers(passing) if is_credential(header[0]))
         if not credentials:
             return self._prober
         prober = self._probers.pop(credentials, None) or self._make_prober(credentials)
@@ -124,12 +120,16 @@ class Upstream:
         """
         if self.ahead and not ahead:
             self._make_way(method)
-        kept = (self._outgoing.get((drop, accept)) or self._outgoing_in(drop, accept)).of(headers)
+        passing = request_headers(
+            headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop, accept=accept
+        )
         if not isinstance(body, bytes):
-            kept += told_length(headers)
+            passing += content_length(headers)
         target = self._prefix + self._own_keys.without(target)
         try:
-            request = httpx.Request(method, self._root.copy_with(raw_path=target), headers=kept, content=body)
+            request = httpx.Request(
+                method, self._root.copy_with(raw_path=target), headers=passing, content=body
+            )
             response = await self._transport.handle_async_request(request)
         except httpx.TransportError as error:
             raise self._failed(error) from None
@@ -140,12 +140,6 @@ class Upstream:
         if status in BODILESS:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response
-
-    def _outgoing_in(self, drop: frozenset[bytes], accept: Accept | None) -> Outgoing:
-        made = self._outgoing[drop, accept] = Outgoing(
-            authorization=self._authorization, own_keys=self._own_keys, drop=drop, accept=accept
-        )
-        return made
 
     def _make_way(self, method: str) -> None:
         """Cancel what nobody waits for; a look at something (`GET`) does not need the room."""

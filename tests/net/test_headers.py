@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.net.credentials import OwnKeys
-from proxy.net.headers import HOP_BY_HOP, Header, Outgoing, decodable, response_headers, uncompressed
-from proxy.wire.headers import LONGEST, MOST, Remembered
+from proxy.net.headers import HOP_BY_HOP, Header, decodable, request_headers, response_headers, uncompressed
 
 names = st.sampled_from(
     [
@@ -24,7 +23,7 @@ headers = st.lists(st.tuples(names, st.binary(max_size=8)))
 
 def upstream(pairs: list[Header], *, api_key: str | None = None, own: tuple[str, ...] = ()) -> list[Header]:
     authorization = None if api_key is None else b"Bearer " + api_key.encode()
-    return Outgoing(authorization=authorization, own_keys=OwnKeys(own)).of(pairs)
+    return request_headers(pairs, authorization=authorization, own_keys=OwnKeys(own))
 
 
 @given(headers)
@@ -92,8 +91,8 @@ def test_further_headers_may_be_dropped() -> None:
         (b"expect", b"100-continue"),
         (b"x-conversation-id", b"1"),
     ]
-    outgoing = Outgoing(authorization=None, own_keys=OwnKeys(), drop={b"content-encoding"})
-    assert outgoing.of(pairs) == [(b"accept", b"*")]
+    passing = request_headers(pairs, authorization=None, own_keys=OwnKeys(), drop={b"content-encoding"})
+    assert passing == [(b"accept", b"*")]
 
 
 @pytest.mark.parametrize(
@@ -131,22 +130,6 @@ def test_a_client_can_not_have_the_backends_own_key_left_out() -> None:
 def test_the_encodings_that_are_asked_for_may_be_others() -> None:
     pairs = [(b"accept-encoding", b"gzip;q=0.5, br"), (b"accept", b"*")]
     for accept, value in ((decodable, b"gzip;q=0.5"), (uncompressed, b"identity"), (None, pairs[0][1])):
-        outgoing = Outgoing(authorization=None, own_keys=OwnKeys(), accept=accept)
-        assert outgoing.of(pairs) == [(b"accept-encoding", value), (b"accept", b"*")]
+        passing = request_headers(pairs, authorization=None, own_keys=OwnKeys(), accept=accept)
+        assert passing == [(b"accept-encoding", value), (b"accept", b"*")]
     assert decodable(b"br, zstd") == b"identity"
-
-
-@given(st.lists(headers, max_size=4))
-def test_what_was_judged_of_one_request_holds_for_the_next(requests: list[list[Header]]) -> None:
-    outgoing = Outgoing(authorization=None, own_keys=OwnKeys(["ours"]))
-    for pairs in requests:
-        assert outgoing.of(pairs) == upstream(pairs, own=("ours",))
-
-
-def test_what_is_remembered_of_headers_is_bounded() -> None:
-    remembered = Remembered(lambda name, value: name + value)
-    for number in range(3 * MOST):
-        assert remembered[b"x-id", b"%d" % number] == b"x-id%d" % number
-    assert remembered[b"x", b"y" * LONGEST] == b"x" + b"y" * LONGEST
-    assert 0 < len(remembered) <= MOST
-    assert all(len(made) <= LONGEST for made in remembered.values())
