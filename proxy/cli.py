@@ -82,7 +82,7 @@ def _complete(shell: str) -> int:
 
 def _look(args: argparse.Namespace, settings: Settings) -> int:
     """Look at the Spillway that runs; 1 if that tells nothing."""
-    from proxy.commands.running import url_of
+    from proxy.commands.launch.serving import url_of
     from proxy.commands.terminal import NotTold, Running, explain, show, tail, top
 
     running, as_json = Running(args.url or url_of(settings), settings), args.json

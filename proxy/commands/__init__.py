@@ -1,1 +1,1 @@
-"""What the command `spillway` does, one file per subcommand."""
+"""Commands of `spillway`."""

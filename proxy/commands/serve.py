@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.routes import Application
 from proxy.app import create_app
-from proxy.commands.running import LISTENING
+from proxy.commands.launch.serving import LISTENING
 from proxy.errors import SettingError
 from proxy.net.discovery import Discovered, discover_all
 from proxy.net.tasks import spawn

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from proxy.cli import main
-from proxy.commands.launch.choosing import choose_model
+from proxy.commands.launch.command import choose_model
 from proxy.commands.launch.programs import PROGRAMS
 from proxy.config import environment
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, VllmFake

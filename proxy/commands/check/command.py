@@ -18,7 +18,7 @@ from proxy.backends.profile import Fact, ModelProfile
 from proxy.commands.check.clients import beliefs
 from proxy.commands.check.judging import judged
 from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
-from proxy.commands.running import listens, url_of
+from proxy.commands.launch.serving import listens, url_of
 from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from proxy.commands.launch.choosing import choose_model
 from proxy.commands.launch.programs import PROGRAMS, Place, Program, Start
 from proxy.commands.launch.serving import NoServer, models_of, spillway
 from proxy.config import environment
@@ -21,6 +23,9 @@ NOT_INSTALLED = 127
 """As shells have it."""
 _SIGNALLED = 128
 """The same: the number of the signal that ended a program is added."""
+
+_NO_CHAT = re.compile(r"embed|rerank|whisper|tts|ocr|guard|bge-|moderation", re.IGNORECASE)
+"""Names of models that do not chat."""
 
 
 def launch(
@@ -53,6 +58,32 @@ def launch(
     except (NoServer, LookupError) as error:
         _say(str(error.args[0]))
         return 1
+
+
+def choose_model(models: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
+    """Return the model that is `wanted`, else the one that suits an agent best: managed, with tools of its own, a large window.
+
+    Of those that are alike the first.
+
+    Raises:
+        LookupError: there is no such model, or none at all; its text says what to do.
+    """
+    if wanted is not None:
+        found = next((model for model in models if model["id"] in (wanted, f"{wanted}:latest")), None)
+        if found is None:
+            ids = [model["id"] for model in models]
+            near = get_close_matches(wanted, ids, n=3, cutoff=0.3) or ids[:3]
+            raise LookupError(f"no backend lists the model {wanted!r}; there are {', '.join(near) or 'none'}")
+        return found
+    if not models:
+        raise LookupError("no backend lists a model: load one, and see `spillway check`")
+    return max(models, key=_suits)
+
+
+def _suits(model: Mapping[str, Any]) -> tuple[bool, bool, bool, int]:
+    known = model["spillway"]
+    chats = _NO_CHAT.search(model["id"]) is None
+    return chats, bool(known["managed"]), model.get("supports_tools") is True, known["window"] or 0
 
 
 def _place(url: str, key: str | None, model: str | None, folder: Path) -> Place:
