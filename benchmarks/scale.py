@@ -97,7 +97,6 @@ def _spillway(upstream: int, folder: Path, store: str, name: str = "") -> Iterat
     environment = {
         "SPILLWAY_STORE": store,
         "SPILLWAY_MAX_CONNECTIONS": "20000",
-        "SPILLWAY_KEEP_ALIVE": "600",
         "SPILLWAY_LOG_LEVEL": "warning",
     }
     with running(command, folder / f"spillway{name}.log", environment) as process:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -65,6 +66,23 @@ if TYPE_CHECKING:  # an extra
 _log = logging.getLogger("spillway")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Times in seconds that suit everybody; tests set their own."""
+
+    connect_timeout: float = 10.0
+    """Wait for a connection to a backend, at most."""
+    store_timeout: float = 1.0
+    """Cost of an operation of a dead store to a request, at most; a good Redis on a busy host takes a quarter of that."""
+    profile_ttl: float = 30.0
+    """Age up to which a probed profile is believed."""
+    grace: float = 2.0
+    """Silence after which a waiting stream is opened."""
+
+
+_TIMES = Times()
+
+
 def create_app(
     settings: Settings,
     *,
@@ -72,6 +90,7 @@ def create_app(
     store: Store | None = None,
     spans: TracerProvider | None = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
+    times: Times = _TIMES,
 ) -> Application:
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
 
@@ -81,13 +100,14 @@ def create_app(
         store: of checkpoints; default: the one `settings.store` names.
         spans: OpenTelemetry's, who gets the spans of requests; default: nobody, or where the environment sends them.
         clock: seconds since the epoch.
+        times: time-outs that are no settings.
 
     Raises:
         SettingError: the store cannot be opened.
     """
     wire = transport or open_wire(
         settings.backends,
-        connect_timeout=settings.connect_timeout,
+        connect_timeout=times.connect_timeout,
         read_timeout=settings.read_timeout,
     )
     kept = store or open_store(
@@ -95,11 +115,11 @@ def create_app(
         clock=clock,
         ttl=settings.store_ttl,
         max_bytes=settings.store_bytes,
-        timeout=settings.store_timeout,
+        timeout=times.store_timeout,
     )
     counting = Counting(meter=Meter(), store=kept)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
-    surface = _surface(settings, wire, kept, counting, clock, telemetry)
+    surface = _surface(settings, wire, kept, counting, clock, telemetry, times)
     if spans is not None:
         _trace(telemetry, spans, surface.relay.router.upstreams)
     return Application(surface, _lifespan(wire, kept, counting, surface.relay.ahead, spans))
@@ -162,16 +182,17 @@ def _surface(
     counting: Counting,
     clock: Callable[[], float],
     telemetry: Telemetry,
+    times: Times,
 ) -> Surface:
     """Put the stages together."""
-    router = _router(settings, transport, store)
+    router = _router(settings, transport, store, times.profile_ttl)
     meter = counting.meter
     metrics = _metrics(store, keyed=bool(settings.api_keys))
     telemetry.observers += [metrics, RequestLog()]
     book = Book(limit=settings.live_bytes, clock=clock, telemetry=telemetry)
     metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
-    relay = _relay(settings, router, store, counting, telemetry, clock, _near(settings.backends))
+    relay = _relay(settings, router, store, counting, telemetry, clock, times.grace)
     return Surface(
         relay=relay,
         settings=settings,
@@ -193,9 +214,9 @@ def _surface(
     )
 
 
-def _router(settings: Settings, transport: httpx.AsyncBaseTransport, store: Store) -> Router:
+def _router(settings: Settings, transport: httpx.AsyncBaseTransport, store: Store, ttl: float) -> Router:
     return Router(
-        upstreams(settings.backends, settings, transport, store),
+        upstreams(settings.backends, settings, transport, store, ttl),
         helpers=settings.helpers,
         default=settings.default_model,
     )
@@ -208,7 +229,7 @@ def _relay(
     counting: Counting,
     telemetry: Telemetry,
     clock: Callable[[], float],
-    near: frozenset[str],
+    grace: float,
 ) -> Relay:
     meter = counting.meter
     recaller = Recaller(meter=meter, embedder=Embedder(router=router))
@@ -221,7 +242,11 @@ def _relay(
     )
     resumer = Resumer(compactor=compactor, attempts=attempts, counting=counting)
     ahead = AheadCompactor(
-        preparer=preparer, compactor=compactor, meter=meter, telemetry=telemetry, near=near
+        preparer=preparer,
+        compactor=compactor,
+        meter=meter,
+        telemetry=telemetry,
+        near=_near(settings.backends),
     )
     searcher = Searcher(recaller=recaller, attempts=attempts, meter=meter)
     return Relay(
@@ -242,6 +267,7 @@ def _relay(
         fixed_part=FixedPart(),
         memory=Memory(documents, sealer, store, settings.max_body),
         clock=clock,
+        grace=grace,
     )
 
 
@@ -298,13 +324,14 @@ def _upstream(
     settings: Settings,
     transport: httpx.AsyncBaseTransport,
     store: Store | None,
+    ttl: float,
 ) -> Upstream:
     def prober(headers: Sequence[Header]) -> Prober:
         timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
         return Prober(
             FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
             kind=backend.kind,
-            ttl=settings.profile_ttl,
+            ttl=ttl,
             overrides=partial(profile_from_settings, settings),
             last_loaded=None if store is None else LastLoaded(store, backend.name),
         )
@@ -325,6 +352,7 @@ def upstreams(
     settings: Settings,
     transport: httpx.AsyncBaseTransport,
     store: Store | None = None,
+    ttl: float = _TIMES.profile_ttl,
 ) -> list[Upstream]:
     """These backends, each with its prober; windows that models were loaded with last are remembered in `store`."""
-    return [_upstream(backend, settings, transport, store) for backend in backends]
+    return [_upstream(backend, settings, transport, store, ttl) for backend in backends]

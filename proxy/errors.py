@@ -226,7 +226,7 @@ class UpstreamInvalid(UpstreamUnavailable):
 
 
 class UpstreamTooLarge(UpstreamUnavailable):
-    """The backend's answer is larger than `SPILLWAY_MAX_ANSWER`."""
+    """The backend's answer is larger than `SPILLWAY_MAX_BODY`."""
 
     code = "upstream_too_large"
 

@@ -75,6 +75,8 @@ class Relay:
     fixed_part: FixedPart
     clock: Callable[[], float]
     """Seconds since the epoch."""
+    grace: float
+    """Seconds of silence after which a waiting stream is opened."""
 
     @property
     def manages_all(self) -> bool:
@@ -300,7 +302,7 @@ class Relay:
             form="off" if job.undisturbed else form,
             own=self._identity(job),
             own_headers=job.spillway_headers,
-            grace=job.settings.grace,
+            grace=self.grace,
             heartbeat=job.settings.heartbeat,
         )
         if isinstance(stream, KeepingStream):

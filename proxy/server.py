@@ -221,7 +221,7 @@ class Server(uvicorn.Server):
         host: str,
         port: int,
         graceful: float,
-        keep_alive: float = 5.0,
+        keep_alive: float = 75.0,
         max_connections: int | None = None,
         client_timeout: float = CLIENT_TIMEOUT,
         on_started: Callable[[int], None] | None = None,
@@ -233,7 +233,8 @@ class Server(uvicorn.Server):
             host: address to listen on.
             port: to listen on; 0: any free one.
             graceful: seconds that running answers get once a signal came.
-            keep_alive: seconds that an idle connection stays open between two requests.
+            keep_alive: seconds that an idle connection stays open between two requests; longer than proxies and load balancers
+                keep theirs (60), or they send a request into one that is just being closed.
             max_connections: accepted at a time; None: any number.
             client_timeout: see `CLIENT_TIMEOUT`.
             on_started: called with the port, once it listens.

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import httpx
@@ -16,7 +16,7 @@ import uvloop
 
 import proxy.api.own  # noqa: F401 - what else the first request of a test would wait for
 from proxy.api.routes import Application
-from proxy.app import create_app
+from proxy.app import Times, create_app
 from proxy.exchange import Shutdown
 from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
@@ -52,28 +52,27 @@ def metric(proxy: Proxy, name: str) -> dict[str, float]:
 _USUAL: dict[str, Any] = {
     "ahead": "off",
     "store": "memory://",
-    "store_timeout": PATIENT,
     "port": 0,
-    "grace": 30.0,
     "graceful_timeout": 0.2,
 }
+_USUAL_TIMES = {"store_timeout": PATIENT, "grace": 30.0}
 
 
 @contextmanager
 def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iterator[Proxy]:
-    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, a `transport`, a `clock`, `spans` and the server's `client_timeout`."""
+    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, the times of the application, a `transport`, a `clock`, `spans` and the server's `client_timeout`."""
     bounds = {name: settings.pop(name) for name in ("client_timeout",) if name in settings}
     given_to_app = {name: settings.pop(name) for name in ("transport", "clock", "spans") if name in settings}
+    times = {each.name: settings.pop(each.name) for each in fields(Times) if each.name in settings}
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{**_USUAL, **settings, "backends": given})
-    app = create_app(chosen, **given_to_app)
+    app = create_app(chosen, times=Times(**{**_USUAL_TIMES, **times}), **given_to_app)
     ready: Future[asyncio.AbstractEventLoop] = Future()
     server = Server(
         app,
         host="127.0.0.1",
         port=0,
         graceful=chosen.graceful_timeout,
-        keep_alive=chosen.keep_alive,
         max_connections=chosen.max_connections,
         on_started=lambda _: ready.set_result(asyncio.get_running_loop()),
         **bounds,

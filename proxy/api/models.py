@@ -10,7 +10,7 @@ from typing import Any
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile
 from proxy.net.upstream import Upstream
-from proxy.neutral.offered import Offered
+from proxy.neutral.offered import VIRTUAL_WINDOW, Offered
 from proxy.settings import Settings
 from proxy.settings.settings import OFF
 from proxy.shaping.diet import diet_from
@@ -167,7 +167,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Se
     spillway = {
         "backend": route.upstream.name,
         "window": window,
-        "virtual_window": max(window, chosen.virtual_window) if window and managed else window,
+        "virtual_window": max(window, VIRTUAL_WINDOW) if window and managed else window,
         "window_origin": profile.window.origin if profile.window is not None else None,
         "trigger": _trigger(chosen, window),
         "pause": chosen.pause,

@@ -109,7 +109,6 @@ async def _serve(configured: Settings) -> int:
             host=settings.host,
             port=settings.port,
             graceful=settings.graceful_timeout,
-            keep_alive=settings.keep_alive,
             max_connections=settings.max_connections,
             on_started=partial(_ready, settings.host, note=note),
         )

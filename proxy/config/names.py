@@ -9,12 +9,25 @@ from difflib import get_close_matches
 PREFIX = "SPILLWAY_"
 REMOVED = {
     "agent_prompt": "SPILLWAY_SYSTEM_PROMPT=off leaves system prompts as they are",
+    "ask_usage": "a client that sets stream_options is left alone; take it out",
     "client_timeout": "it is a minute; take it out",
+    "connect_timeout": "it is ten seconds; take it out",
+    "grace": "a waiting stream is opened after two seconds; take it out",
     "guide_file": "SPILLWAY_LIMITS__GUIDE bounds guide files",
+    "keep_alive": "it is 75 seconds; take it out",
+    "max_answer": "SPILLWAY_MAX_BODY bounds answers too",
     "max_bodies": "a proxy in front, such as nginx, bounds that; take it out",
     "max_connections_per_address": "a proxy in front, such as nginx, bounds that; take it out",
     "max_header": "it is 64 KiB; take it out",
+    "max_messages": "it is 10,000; take it out",
+    "max_parts": "it is 20,000; take it out",
+    "profile_ttl": "it is 30 seconds; take it out",
+    "recall_share": "SPILLWAY_LIMITS__RECALL bounds recall, in tokens",
+    "store_timeout": "it is a second; take it out",
     "system_prompt_file": "put its text into SPILLWAY_SYSTEM_PROMPT",
+    "tools_first": "SPILLWAY_TOOLS_ALLOWED and SPILLWAY_LIMITS__TOOLS bound what tools take",
+    "vain_resumes": "SPILLWAY_ANSWER_WINDOWS bounds answers",
+    "virtual_window": "it is 200,000 tokens; take it out",
 }
 """Settings of earlier versions, and what to do instead."""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+VIRTUAL_WINDOW = 200_000
+"""Tokens of the window that Codex and Claude Code get where the true one is smaller: they refuse to run in a small one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:

@@ -36,6 +36,7 @@ Limit = Literal[
     "result_tokens",
     "guide",
     "tools",
+    "recall",
 ]
 """A figure of the policy that can be set alone."""
 

@@ -30,11 +30,6 @@ from proxy.settings.entries import (
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OFF = "off"
 """Value of a setting that names something: nothing."""
-TOOLS_FIRST = (
-    *("*bash*", "*shell*", "exec*", "*run*command*", "read*", "edit*", "*replace*", "apply_patch", "write*"),
-    *("*grep*", "*search*", "glob*", "list*", "ls"),
-)
-"""What coding agents live by, in the order in which they use it."""
 CLOSEST_TARGET = 0.95
 """Share of the trigger that a target may be at most: a compaction has to gain something."""
 
@@ -64,16 +59,10 @@ class ModelSettings(BaseModel):
     summary_model: str | None = Field(
         examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
     )
-    virtual_window: int = Field(
-        default=200_000,
-        ge=0,
-        description="Tokens of the window that Codex and Claude Code get where the true one is smaller; 0: the true one.",
-    )
     recall: Recall = Field(
         default="auto",
         description="Bring back what was covered where it is needed: auto, tool (a search for the model too), off.",
     )
-    recall_share: Fraction = Field(default=0.3, description="Fraction of the window that this may take.")
     recall_model: str | None = Field(
         examples=["nomic-embed-text"],
         default=None,
@@ -102,10 +91,6 @@ class ModelSettings(BaseModel):
         examples=[["read_file", "search_*"]],
         default=(),
         description="Names of tools, or globs, that models are offered; empty: all.",
-    )
-    tools_first: WordList = Field(
-        default=TOOLS_FIRST,
-        description="Globs on names of tools, in small letters: which say what they do where not all have room, under local.",
     )
     system_prompt: NonBlank | None = Field(
         examples=["You are a terse assistant."],
@@ -182,11 +167,6 @@ class Settings(ModelSettings):
     store: str = Field(
         default="sqlite:///spillway.sqlite3", description="`sqlite:///PATH`, `memory://` or `redis://…`."
     )
-    vain_resumes: int = Field(
-        default=3,
-        ge=0,
-        description="Resumes in a row that may gain nothing before an answer ends; 0: no resumes.",
-    )
     answer_windows: float = Field(
         default=16.0,
         gt=0,
@@ -211,58 +191,33 @@ class Settings(ModelSettings):
         default=True,
         description="Read back tool calls that models with tools of their own write as text at the end of an answer.",
     )
-    ask_usage: bool = Field(
-        default=True, description="Ask for usage on streams whose client said nothing about it."
-    )
     models: dict[str, ModelOverrides] = Field(
         examples=[{"qwen3*": {"window": 32768}}],
         default_factory=dict,
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger …",
     )
-    profile_ttl: float = Field(default=30.0, gt=0, description="Seconds a probed profile is believed.")
     store_ttl: float = Field(
         default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
     )
     store_bytes: int = Field(
         default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first."
     )
-    store_timeout: float = Field(
-        default=0.25,
-        gt=0,
-        description="Seconds an operation of the store may cost a request; more for a Redis far away.",
-    )
     live_bytes: int = Field(
         default=64 * 2**20,
         ge=0,
         description="Bytes of recent requests kept in memory to be looked at; 0: none.",
     )
-    max_body: int = Field(default=64 * 2**20, gt=0, description="Bytes of the largest request body accepted.")
-    max_messages: int = Field(
-        default=10_000, gt=0, description="Messages of the longest managed request accepted."
-    )
-    max_parts: int = Field(
-        default=20_000, gt=0, description="Parts, tool calls and tools of a managed request."
-    )
-    max_answer: int = Field(
+    max_body: int = Field(
         default=64 * 2**20,
         gt=0,
-        description="Bytes of the largest answer taken from a backend that does not stream it.",
+        description="Bytes of the largest request accepted, and of the largest answer taken whole from a backend.",
     )
     max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
-    keep_alive: float = Field(
-        default=5.0, gt=0, description="Seconds that a client's connection is kept open between two requests."
-    )
     graceful_timeout: float = Field(
         default=8.0, ge=0, description="Seconds that running answers get to end when the server is stopped."
     )
-    connect_timeout: float = Field(
-        default=10.0, gt=0, description="Seconds to wait for a connection to a backend."
-    )
     read_timeout: float = Field(
         default=900.0, gt=0, description="Seconds of silence after which a backend is given up."
-    )
-    grace: float = Field(
-        default=2.0, ge=0, description="Seconds before a waiting stream is opened with a heartbeat."
     )
     heartbeat: float = Field(default=10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
     demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")

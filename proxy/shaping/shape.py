@@ -25,6 +25,11 @@ from proxy.wire.jsontext import dumps
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
 """Fields with tools and with the choice among them: today's, and those they replaced in 2023."""
+TOOLS_FIRST = (
+    *("*bash*", "*shell*", "exec*", "*run*command*", "read*", "edit*", "*replace*", "apply_patch", "write*"),
+    *("*grep*", "*search*", "glob*", "list*", "ls"),
+)
+"""What coding agents live by, in the order in which they use it."""
 ENOUGH_CALLS = 8
 """Tool calls after which a tool that was not called is not one that the session lives by."""
 
@@ -156,7 +161,7 @@ def _tools(request: Request, settings: Settings, window: int | None, tokens: int
         allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
         slim = _slim(allowed, settings, window)
         if tokens is not None:
-            slim = tool_set(slim, _called(request), settings.tools_first, tokens * BYTES_PER_TOKEN)
+            slim = tool_set(slim, _called(request), TOOLS_FIRST, tokens * BYTES_PER_TOKEN)
         if not allowed:
             fields |= {name: None for name in (form, choice, "parallel_tool_calls") if name in body}
         elif slim is not allowed or len(allowed) < len(tools):

@@ -81,6 +81,7 @@ _RESULT_SHARE = 1 / 5
 _LAYER_SHARE = 1 / 20
 _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
+_RECALL_SHARE = 0.3
 _CAP_SHARE = 1 / 4
 """Fraction of the window that the answer cap of the policy may take."""
 _UNKNOWN = 2**31
@@ -90,6 +91,11 @@ _UNKNOWN = 2**31
 def prune_limits(settings: Settings, window: int) -> PruneLimits:
     """Return what pruning may leave in a window of so many tokens."""
     return _limits(settings.policy, window, tuple(settings.limits.items()))
+
+
+def recall_room(settings: Settings, window: int) -> float:
+    """Return the tokens that recalled passages may take in a window of so many tokens."""
+    return settings.limits.get("recall", window * _RECALL_SHARE)
 
 
 def answer_cap_for(settings: Settings, window: int | None) -> int | None:

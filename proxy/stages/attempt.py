@@ -308,7 +308,7 @@ class Attempts:
     def _send(self, job: Job, why: str) -> Awaitable[httpx.Response]:
         prompt = job.prompt
         request = prompt.request
-        job.usage_asked = may_ask_usage(request) and job.settings.ask_usage and not _reports_usage(job)
+        job.usage_asked = may_ask_usage(request) and not _reports_usage(job)
         messages = None if prompt.untouched else prompt.messages
         body = written(request, messages, job.changed_fields(), ask_usage=job.usage_asked)
         encoded = body is request.raw and request.wire is not request.raw
@@ -335,7 +335,7 @@ class Attempts:
         try:
             if not 200 <= response.status_code < 300:
                 return await error_of(response)
-            return await body_of(response, job.settings.max_answer)
+            return await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
             job.outcome.record_failure(failure(error))
             raise

@@ -26,6 +26,9 @@ _MANY = 5_000
 """The same for JSON values: most dialects make each of them anew, which takes one or two microseconds."""
 MOST_VALUES = 250_000
 """JSON values in a body, lists and objects counted twice: they are read at once, five million in a second."""
+MOST_MESSAGES = 10_000
+MOST_PARTS = 20_000
+"""Parts of contents, tool calls and tools together."""
 _LEAST_PART = 3
 """Bytes that a message or a part takes at least."""
 
@@ -56,28 +59,28 @@ def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) ->
     return reads(body, wire)
 
 
-def check_bounds(request: Request, settings: Settings) -> None:
+def check_bounds(request: Request) -> None:
     """See that a request has no more messages and parts than are taken.
 
     Raises:
         BadRequest: it has.
     """
     size = len(request.raw) if request.raw is not None else None
-    if size is not None and size < _LEAST_PART * min(settings.max_messages, settings.max_parts):
+    if size is not None and size < _LEAST_PART * MOST_MESSAGES:
         return
     messages = request.messages
-    if len(messages) > settings.max_messages:
+    if len(messages) > MOST_MESSAGES:
         raise BadRequest(
-            f"The request has {len(messages)} messages; at most {settings.max_messages} are taken "
-            "(SPILLWAY_MAX_MESSAGES). Leave out the oldest ones.",
+            f"The request has {len(messages)} messages; at most {MOST_MESSAGES} are taken. "
+            "Leave out the oldest ones.",
             param="messages",
             code="array_above_max_length",
         )
     parts = _parts(messages) + sum(_length(request.body.get(form)) for form in ("tools", "functions"))
-    if parts > settings.max_parts:
+    if parts > MOST_PARTS:
         raise BadRequest(
             f"The request has {parts} parts, counting parts of contents, tool calls and tools; at most "
-            f"{settings.max_parts} are taken (SPILLWAY_MAX_PARTS). Join texts, or leave out the oldest messages.",
+            f"{MOST_PARTS} are taken. Join texts, or leave out the oldest messages.",
             param="messages",
             code="array_above_max_length",
         )
@@ -143,7 +146,7 @@ class Memory:
         request = await read(exchange, wire, reads, settings)
         if request.reading is not None:
             request = await self.ask(exchange.tenant, request.reading())
-        check_bounds(request, settings)
+        check_bounds(request)
         return request
 
     async def ask(self, owner: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:

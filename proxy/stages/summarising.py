@@ -247,7 +247,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
                 [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
                 append=ask.append,
                 max_tokens=ask.max_tokens,
-                ask_usage=job.asked.compaction is not None and job.settings.ask_usage,
+                ask_usage=job.asked.compaction is not None,
             )
         ),
         ahead=job.expected is not None,

@@ -29,7 +29,6 @@ def watch_of(
         resumable=budget is not None and job.resumable,
         unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
         search=job.prompt.search,
-        vain_resumes=job.settings.vain_resumes,
         ceiling=room_of(job).ceiling,
     )
 

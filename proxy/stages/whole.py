@@ -272,7 +272,7 @@ def _counted(job: Job, piece: Piece, driver: StreamDriver) -> dict[str, Any]:
 
 def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
     try:
-        return plain_body(response, raw, job.settings.max_answer)
+        return plain_body(response, raw, job.settings.max_body)
     except Undecodable as error:
         wrong = UpstreamInvalid(f"The backend's answer can't be decompressed: {error}.")
         job.outcome.record_failure(failure(wrong))

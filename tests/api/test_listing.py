@@ -56,19 +56,10 @@ def test_a_larger_true_window_is_told_to_all() -> None:
         assert first(proxy)["context_length"] == codex(proxy) == claude_code(proxy) == 300_000
 
 
-@pytest.mark.parametrize(
-    ("settings", "window"),
-    [
-        ({"virtual_window": 0}, 16384),
-        ({"virtual_window": 65536}, 65536),
-        ({"models": {"m": {"virtual_window": 0}}}, 16384),
-        ({"models": {"m": {"virtual_window": 99_000}}}, 99_000),
-        ({"models": {"m": {"managed": False}}}, 16384),
-    ],
-)
-def test_the_larger_window_is_set_for_all_or_for_one(settings: dict[str, Any], window: int) -> None:
-    with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake, **settings) as proxy:
-        assert codex(proxy) == claude_code(proxy) == window
+def test_a_model_that_is_not_managed_keeps_its_window_for_all() -> None:
+    models = {"m": {"managed": False}}
+    with VllmFake([FakeModel("m", 16384)]) as fake, running_proxy(fake, models=models) as proxy:
+        assert codex(proxy) == claude_code(proxy) == 16384
         assert first(proxy)["context_length"] == 16384
 
 

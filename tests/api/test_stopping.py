@@ -26,9 +26,7 @@ BYPASS = "x-spillway-bypass: 1\r\n"
 @contextmanager
 def stopping(log: Path, fake: GenericFake, graceful: float) -> Iterator[tuple[Spillway, Callable[[], int]]]:
     """A process, and what waits for its exit status."""
-    with spillway_server(
-        [fake.url], log=log, graceful_timeout=graceful, grace=100, log_level="info"
-    ) as proxy:
+    with spillway_server([fake.url], log=log, graceful_timeout=graceful, log_level="info") as proxy:
         yield proxy, lambda: proxy.process._process.wait(30)
 
 

@@ -189,7 +189,7 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         (
             "MODELS",
             '{"q*":{"wind":5}}',
-            ["SPILLWAY_MODELS__Q*__WIND", "trigger, trigger_tokens, virtual_window, vision, window"],
+            ["SPILLWAY_MODELS__Q*__WIND", "trigger, trigger_tokens, vision, window"],
         ),
         ("MODELS", '{"q*":{"trigger":0.3}}', ["models q*", "target 0.5", "trigger 0.3"]),
         ("API_KEYS", '[""]', ["SPILLWAY_API_KEYS__0", "at least 1"]),

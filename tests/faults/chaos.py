@@ -35,8 +35,6 @@ ENOUGH = 6
 """Lulls that it takes to see memory grow: a fresh process warms up."""
 SETTINGS = {
     "SPILLWAY_READ_TIMEOUT": "1.5",
-    "SPILLWAY_PROFILE_TTL": "2",
-    "SPILLWAY_GRACE": "0.5",
     "SPILLWAY_HEARTBEAT": "0.5",
     "SPILLWAY_STORE_BYTES": str(4 * 2**20),
 }

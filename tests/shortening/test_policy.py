@@ -41,7 +41,7 @@ def test_the_tables_own_figures() -> None:
     assert (LOCAL.protect_newest, LOCAL.minimum_gain, LOCAL.answer_cap) == (2_000, 500, 1_000)
 
 
-NAMES = get_args(Limit)
+NAMES = [name for name in get_args(Limit) if name != "recall"]
 
 
 def figures(limits: PruneLimits) -> dict[str, int | None]:

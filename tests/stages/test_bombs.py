@@ -119,7 +119,7 @@ def test_a_whole_answer_has_a_bound(stream: bool) -> None:
     start = OK + b'content-type: application/json\r\n\r\n{"choices": "'
     with (
         raw_backend(lambda backend, call: flood(backend, call, start, b"x" * 65536)) as backend,
-        running_proxy(backend.setting, max_answer=4 * MIB) as proxy,
+        running_proxy(backend.setting, max_body=4 * MIB) as proxy,
     ):
         answer = chat(proxy, stream=stream)
         assert answer.status_code == 502

@@ -174,13 +174,8 @@ def test_tools_that_are_used_most_tell_what_they_do_and_all_how_they_are_called(
     with staged() as (fake, proxy):
         ask(proxy, AGENT, tools=TOOLS)
         usual = by_name(fake.chats()[-1].json)
-    with staged(tools_first=("webfetch", "t*"), limits={"tools": 700}) as (fake, proxy):
-        ask(proxy, AGENT, tools=TOOLS)
-        chosen = by_name(fake.chats()[-1].json)
     assert {name for name, tool in usual.items() if "description" in tool} >= {"bash", "read", "edit"}
     assert "description" not in usual["webfetch"]
-    assert "description" in chosen["webfetch"]
-    assert "description" not in chosen["bash"]
     for name, tool in by_name({"tools": TOOLS}).items():
         parameters = usual[name]["parameters"]
         assert list(usual) == list(by_name({"tools": TOOLS}))

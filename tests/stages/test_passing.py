@@ -37,6 +37,9 @@ def unnumbered(stream: bytes) -> bytes:
     return re.sub(rb'("timings": ?)\{[^}]*\}', rb"\1{}", made_by)
 
 
+NO_USAGE = {"stream": True, "stream_options": {"include_usage": False}}
+
+
 def body_of(fake: FakeBackend, **fields: Any) -> bytes:
     """A body in a spelling that no serialiser would produce, with fields nobody knows."""
     text = json.dumps(
@@ -56,9 +59,9 @@ def post(proxy: Proxy, body: bytes, **headers: str) -> httpx.Response:
 def test_below_the_trigger_both_bodies_are_identical(kind: str, stream: bool) -> None:
     with (
         FAKES[kind](brain=scripted(["one two three"])) as fake,
-        running_proxy(fake, ask_usage=False) as proxy,
+        running_proxy(fake) as proxy,
     ):
-        body = body_of(fake, model="fake-model", stream=stream)
+        body = body_of(fake, model="fake-model", **(NO_USAGE if stream else {}))
         answer = post(proxy, body)
         assert answer.status_code == 200
         (seen,) = fake.chats()
@@ -96,9 +99,9 @@ def test_a_client_that_spoke_of_usage_is_left_alone(wish: bool) -> None:
 def test_gzip_passes_in_both_directions(stream: bool) -> None:
     with (
         LlamaCppFake(brain=scripted(["one two three"]), gzip=True) as fake,
-        running_proxy(fake, ask_usage=False) as proxy,
+        running_proxy(fake) as proxy,
     ):
-        body = gzip.compress(body_of(fake, model="fake-model", stream=stream))
+        body = gzip.compress(body_of(fake, model="fake-model", **(NO_USAGE if stream else {})))
         with proxy.client.stream(
             "POST",
             "/v1/chat/completions",

@@ -139,7 +139,7 @@ def test_off_means_off_also_for_one_model() -> None:
 
 
 def test_the_share_bounds_the_block() -> None:
-    with staged(recall_share=0.05) as (_, proxy):
+    with staged(limits={"recall": int(WINDOW * 0.05)}) as (_, proxy):
         told = ask(proxy, long_chat()).json()["usage"]["spillway"]["recalled"]
         assert told["tokens"] <= WINDOW * 0.05
 
@@ -247,7 +247,7 @@ def test_who_asks_once_more_gets_the_same_again() -> None:
 
 
 def test_a_small_block_stays_so_that_the_prompt_only_grows() -> None:
-    with staged(recall_share=0.06) as (fake, proxy):
+    with staged(limits={"recall": int(WINDOW * 0.06)}) as (fake, proxy):
         said = "They are called Pim and Pam, if I remember it rightly. " * 10
         messages = [*long_chat(), {"role": "assistant", "content": said}]
         ask(proxy, messages[:-1])
@@ -262,7 +262,7 @@ def test_a_small_block_stays_so_that_the_prompt_only_grows() -> None:
 
 
 def test_what_stays_is_not_recalled_again() -> None:
-    with staged(recall_share=0.06) as (fake, proxy):
+    with staged(limits={"recall": int(WINDOW * 0.06)}) as (fake, proxy):
         said = "They are called Pim and Pam, if I remember it rightly. " * 16
         messages = [*long_chat(), {"role": "assistant", "content": said}, {"role": "user", "content": ASK}]
         ask(proxy, messages[:-2])
@@ -339,7 +339,7 @@ def test_chores_and_structured_answers_get_nothing() -> None:
 def test_nor_do_they_get_what_others_got(asked: dict[str, Any]) -> None:
     """Neither the block of the very turn that they are about, nor those of earlier turns that stay."""
     chore = {} if asked else {"x-task": "title_generation"}
-    with staged(recall_share=0.06) as (fake, proxy):
+    with staged(limits={"recall": int(WINDOW * 0.06)}) as (fake, proxy):
         said = "They are called Pim and Pam, if I remember it rightly. " * 16
         messages = [
             *long_chat(),

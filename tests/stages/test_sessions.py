@@ -124,7 +124,7 @@ def test_where_tools_are_called_recall_leaves_the_room_to_their_results() -> Non
     for messages in (chat, agent):
         with (
             LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake,
-            running_proxy(fake, recall_share=0.5) as proxy,
+            running_proxy(fake, limits={"recall": WINDOW // 2}) as proxy,
         ):
             answer = proxy.chat({"model": "m", "messages": messages, "tools": TOOLS})
             assert answer.headers["x-spillway-action"] == "compacted"

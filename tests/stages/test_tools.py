@@ -198,9 +198,17 @@ def test_without_a_choice_nothing_is_a_call(stream: bool) -> None:
 def test_a_model_with_tools_sees_the_very_bytes() -> None:
     with (
         LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake,
-        running_proxy(fake, ask_usage=False) as proxy,
+        running_proxy(fake) as proxy,
     ):
-        raw = dumps({"model": "m", "messages": ASK, "tools": [WEATHER], "stream": True})
+        raw = dumps(
+            {
+                "model": "m",
+                "messages": ASK,
+                "tools": [WEATHER],
+                "stream": True,
+                "stream_options": {"include_usage": False},
+            }
+        )
         answer = proxy.client.post(
             "/v1/chat/completions", content=raw, headers={"content-type": "application/json"}
         )

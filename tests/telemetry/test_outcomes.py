@@ -272,7 +272,7 @@ def test_an_answer_that_ends_for_want_of_room_says_so_in_the_log(caplog: pytest.
         caplog.at_level(logging.INFO, logger="spillway"),
         LlamaCppFake(brain=walk(last=3000), window=600) as fake,
     ):
-        with running_proxy(fake, vain_resumes=0) as proxy:
+        with running_proxy(fake, answer_windows=0.9) as proxy:
             seen = read_stream(proxy.chat({**ONE, "stream": True}).content)
         assert seen.finishes == ["length"]
         assert "ended for want of room" in caplog.text

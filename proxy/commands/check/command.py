@@ -40,7 +40,7 @@ PROGRAMS = {"lmstudio": "lms", "ollama": "ollama", "llamacpp": "llama-server", "
 
 async def check(settings: Settings, *, as_json: bool = False) -> int:
     """Print what was found; 0 if any backend answered, else 1."""
-    connect_timeout = min(5.0, settings.connect_timeout)
+    connect_timeout = 5.0
     async with HttpTransport(connect_timeout=connect_timeout, read_timeout=10.0) as transport:
         backends = settings.backends or await _found(transport, settings)
     async with open_wire(backends, connect_timeout=connect_timeout, read_timeout=10.0) as wire:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
 from proxy.config import is_here
+from proxy.neutral.offered import VIRTUAL_WINDOW
 from proxy.settings import Settings
 
 SMALL = 4096
@@ -46,7 +47,7 @@ def judged(settings: Settings, seen: Sequence[SeenBackend], around: Around) -> l
         *(_silent(backend, around) for backend in seen if not backend.kind),
         *([] if answering or seen else _not_found(settings, around)),
         *(found for backend in answering for found in _of_backend(backend)),
-        *_of_clients(settings, answering, around),
+        *_of_clients(answering, around),
         *(_taken(settings) if around.taken else ()),
     ]
 
@@ -174,7 +175,7 @@ def _is_small(model: SeenModel) -> bool:
     return window is not None and trained is not None and window.value <= SMALL < trained.value
 
 
-def _of_clients(settings: Settings, seen: Sequence[SeenBackend], around: Around) -> Iterator[Finding]:
+def _of_clients(seen: Sequence[SeenBackend], around: Around) -> Iterator[Finding]:
     """Who believes another window than the one that it should, and shortens by itself."""
     windows = {
         model.id: model.profile.window.value
@@ -191,7 +192,7 @@ def _of_clients(settings: Settings, seen: Sequence[SeenBackend], around: Around)
                 code="client_window",
                 text=f"{belief.client} believes in a window of {belief.tokens:,} tokens ({belief.name} in {belief.file}) "
                 f"and shortens conversations itself, before Spillway does; the true one has {true:,}.",
-                cure=f"take that line out, or say {max(settings.virtual_window, 2 * true):,}",
+                cure=f"take that line out, or say {max(VIRTUAL_WINDOW, 2 * true):,}",
                 models=(belief.model,) if belief.model else (),
             )
 
