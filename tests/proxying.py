@@ -147,10 +147,10 @@ def _take(seen: Streamed, chunk: dict[str, Any]) -> None:
             seen.finishes.append(choice["finish_reason"])
 
 
-def unfilled(whole: bytes) -> bytes:
-    """A whole answer without what OpenAI's schema demands and the backend did not say: it was put in front of the rest."""
+def unfilled(whole: bytes, came: bytes = b"") -> bytes:
+    """A whole answer without what OpenAI's schema demands and was not in the one that `came`: it was put in front of the rest."""
     at = whole.index(b'"message"')
-    head = whole[:at].removesuffix(b'"logprobs":null,')
+    head = whole[:at] if b'"logprobs":null' in came else whole[:at].replace(b'[{"logprobs":null,', b"[{")
     return head + re.sub(rb'(?<="message":\{)("refusal":null,)?("annotations":\[\],)?', b"", whole[at:])
 
 

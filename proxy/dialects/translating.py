@@ -1,4 +1,4 @@
-"""What the writers of all dialects share that backends do not speak: nothing passes as it came."""
+"""The base of the writers of dialects that backends do not speak: nothing passes as it came."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.neutral.dialect import WholeAnswer
+from typing_extensions import override
+
+from proxy.neutral.dialect import WholeAnswer, Writer
 from proxy.neutral.managing import Managed
-from proxy.neutral.piece import NOBODY, Identity, Piece
+from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
 from proxy.wire import sse
 from proxy.wire.jsontext import dumps
 
 
-class Translator:
+class Translator(Writer):
     """Writes one answer to its end, after which nothing comes; a dialect says how each thing is said.
 
     The reason for the end and the usage are kept until that: backends tell them apart from each other.
     """
 
-    native = False
-
     def __init__(self) -> None:
-        self.final: dict[str, Any] | None = None
         self._over = False
         self._finish: str | None = None
         self._stopped = ""
@@ -31,13 +30,12 @@ class Translator:
         self._silent: str | None = None
         """The reason that is told for the end of an answer of which nothing else is: its prompt was only to be read."""
 
+    @override
     def manage(self, managed: Managed) -> None:
-        """What comes of the client's wishes for its history."""
         self._managed = managed
 
+    @override
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
-        """A piece that was read."""
-        del role_said
         if piece.done:
             return self.end()
         if piece.error:
@@ -46,42 +44,32 @@ class Translator:
             return self._aside(piece.frame)
         return self._says(piece, identity or piece.identity or NOBODY)
 
+    @override
     def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        """What a piece of a later attempt says."""
-        del role_said
         said = Piece(text=piece.text, thought=piece.thought, calls=piece.calls, choice=True)
         return self._says(said, identity)
 
+    @override
     def own(self, piece: Piece, identity: Identity) -> bytes:
-        """A piece that Spillway made."""
         # Open WebUI's status event is left out: OpenAI's npm SDK (6.49, 7.57) throws at events it has no schema for.
         return self._comment(piece.comment) if piece.comment else self._says(piece, identity)
 
-    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """The finish as it is."""
-        del usage
-        return finish
-
+    @override
     def error(self, body: Mapping[str, Any]) -> bytes:
-        """An error, after which nothing comes."""
         if self._over:
             return b""
         self._over = True
         return self._failed(body.get("error"))
 
+    @override
     def end(self) -> bytes:
-        """What is still open is closed, and the reason and the usage are told."""
         if self._over:
             return b""
         self._over = True
         return self._ended()
 
-    def filled(self, whole: WholeAnswer) -> bytes:
-        """As it came: it is written anew."""
-        return whole.body
-
+    @override
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        """The body that says what the first choice says."""
         came, usage = self._less([*pieces, *whole.pieces, Piece()][0], usage)
         identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
         self._usage, self._finish, self._stopped = usage or came.usage or {}, came.finish, came.stopped
@@ -132,3 +120,31 @@ class Translator:
 def named_event(kind: str, fields: Mapping[str, Any]) -> bytes:
     """An event that is named, and says its kind once more in its data."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
+
+
+class Numbering:
+    """Numbers the calls of an answer in the order in which they begin."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        """Of the calls, as far as they have any."""
+        self._numbers: dict[int, int] = {}
+        """By the backend's own index, the latest call that had it."""
+
+    def take(self, part: CallPart) -> tuple[int, bool]:
+        """The number of the call that a piece belongs to, and whether it begins that.
+
+        A piece that is not numbered (Ollama, and calls that were read off text) begins one if it names a function. Where
+        the index is always the same, a new id is a new call (older Ollama, Gemini).
+        """
+        if part.index is None:
+            number = None if part.name or not self._ids else len(self._ids) - 1
+        else:
+            number = self._numbers.get(part.index)
+        if number is not None and not (part.id and self._ids[number] not in ("", part.id)):
+            self._ids[number] = self._ids[number] or part.id
+            return number, False
+        self._ids.append(part.id)
+        if part.index is not None:
+            self._numbers[part.index] = len(self._ids) - 1
+        return len(self._ids) - 1, True

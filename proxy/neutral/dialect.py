@@ -62,70 +62,70 @@ class Writer(Protocol):
 
     media_type: str
     """Of a stream."""
-    final: dict[str, Any] | None
-    """The answer as the client is told it at its end, once it is; None in dialects that tell it in pieces only."""
-    native: bool
+    final: dict[str, Any] | None = None
+    """The answer as the client is told it at its end, once it is; None in dialects whose answers are never stored."""
+    native: bool = False
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
 
     def manage(self, managed: Managed) -> None:
-        """What comes of the client's wishes for its history, which is told with the answer; it is still being filled in."""
-        ...
+        """Take note of the client's wishes for its history, which are told with the answer; they are still being filled in."""
+        del managed
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
-        """Writes a word more of what was said last, without a quote or an escape; None: only the backend's own frame can.
+        """Return what writes a word more of the newest text, without a quote or an escape; None: only the backend's frame can.
 
         `name` is the field of the backend's frames in which it comes. Good until anything else is written.
         """
-        ...
+        del name
+        return None
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
-        """A piece that was read: as it came, or under another identity. Of one that is `done`, the mark that ends."""
+        """Write a piece that was read: as it came, or under another identity. Of one that is `done`, the mark that ends."""
         ...
 
     def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        """What a piece of a later attempt says, as part of the answer: no finish reason, no usage. Maybe nothing."""
+        """Write a piece of a later attempt as part of the answer: no finish reason, no usage. Maybe nothing."""
         ...
 
     def own(self, piece: Piece, identity: Identity) -> bytes:
-        """A piece that Spillway made."""
+        """Write a piece that Spillway made."""
         ...
 
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """The finish with what it lacks because usage was asked for."""
-        ...
+        """Return the finish with what it lacks because usage was asked for."""
+        del usage
+        return finish
 
     def error(self, body: Mapping[str, Any]) -> bytes:
-        """An error (`{"error": {"message": …}}`), and the end of the stream."""
+        """Write an error (`{"error": {"message": …}}`), and the end of the stream."""
         ...
 
     def end(self) -> bytes:
-        """The mark that ends the stream."""
+        """Write the mark that ends the stream."""
         ...
 
     def filled(self, whole: WholeAnswer) -> bytes:
-        """The body as it came, with the fields that the dialect demands where the backend left them out.
-
-        Only of a `native` one. The same object where nothing is missing.
-        """
-        ...
+        """Return the body with the fields that the dialect demands where the backend left them out; only of a `native` one."""
+        return whole.body
 
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        """A body like this one, in which the choices say this."""
+        """Write a body like this one, in which the choices say this."""
         ...
 
 
 class Dialect(Protocol):
-    """A form in which clients ask and are answered."""
+    """A form in which clients ask and are answered; by default errors and counts are told as OpenAI does."""
 
     name: str
     paths: tuple[str, ...]
     """Of the requests that are made in it."""
-
-    parses_calls: bool
+    parses_calls: bool = False
     """Whether clients get the arguments of calls as objects, and send them back so."""
+    counts: tuple[str, ...] = ()
+    """Paths of requests that ask how many tokens a prompt has; none in most dialects."""
 
     def read(self, body: bytes, wire: bytes) -> Request:
-        """A client's request; `wire` is its body as it came, `body` the same without content-encoding.
+        """Read a client's request; `wire` is its body as it came, `body` the same without content-encoding.
 
         Raises:
             BadRequest: it is malformed.
@@ -133,33 +133,31 @@ class Dialect(Protocol):
         """
         ...
 
-    counts: tuple[str, ...]
-    """Paths of requests that ask how many tokens a prompt has; none in most dialects."""
-
     def read_to_count(self, body: bytes) -> Request:
-        """The prompt of such a request.
+        """Read the prompt of a request that asks for its count.
 
         Raises:
             BadRequest: it is malformed.
         """
-        ...
+        return self.read(body, body)
 
     def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
-        """The answer to it. `before` are its tokens before anything was left out; None: nothing was to be."""
-        ...
+        """Answer such a request. `before` are its tokens before anything was left out; None: nothing was to be."""
+        del before
+        return {"input_tokens": tokens}
 
     def answer_id(self, unique: str) -> str:
-        """The id of an answer that no backend has given one yet."""
-        ...
+        """Return the id of an answer that no backend has given one yet."""
+        return unique
 
     def refusal(self, error: ClientError) -> dict[str, Any]:
-        """The body of the answer to a request that can't be served."""
-        ...
+        """Return the body of the answer to a request that can't be served."""
+        return error.body()
 
     def refused(self, body: bytes) -> bytes:
-        """A backend's own error, which is told in the dialect spoken upstream."""
-        ...
+        """Translate a backend's error, which is told in the dialect spoken upstream; what is none stays as it came."""
+        return body
 
     def writer(self, request: Request, unique: str) -> Writer:
-        """For one answer to this request, which may make its ids of `unique`: hexadecimal, and like no other's."""
+        """Return the writer of one answer, which may make its ids of `unique`: hexadecimal, and like no other's."""
         ...

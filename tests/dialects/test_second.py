@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from proxy.dialects import DIALECTS
 from proxy.errors import BadRequest, ClientError
-from proxy.neutral.dialect import Dialect, WholeAnswer
-from proxy.neutral.managing import Managed
+from proxy.neutral.dialect import Dialect, WholeAnswer, Writer
 from proxy.neutral.piece import Identity, Piece
 from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps, loads
@@ -25,43 +25,38 @@ from tests.proxying import Proxy, running_proxy
 PATH = "/v1/lines"
 
 
-class LinesWriter:
+class LinesWriter(Writer):
     media_type = "application/x-ndjson"
-    native = False
-    final: dict[str, Any] | None = None
 
-    def manage(self, managed: Managed) -> None:
-        del managed
-
+    @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
         field = "said" if name == "content" else "thought"
         return lambda text: dumps({field: text}) + b"\n"
 
+    @override
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         del identity, role_said
         return self._line(piece) if piece.form is not None else self.end() * piece.done
 
+    @override
     def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
         del identity, role_said
         return self._line(replace(piece, finish=None, usage=None))
 
+    @override
     def own(self, piece: Piece, identity: Identity) -> bytes:
         del identity
         return self._line(piece)
 
-    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        del usage
-        return finish
-
+    @override
     def error(self, body: Mapping[str, Any]) -> bytes:
         return dumps({"fault": body["error"]["message"]}) + b"\n"
 
+    @override
     def end(self) -> bytes:
         return b'{"end":true}\n'
 
-    def filled(self, whole: WholeAnswer) -> bytes:
-        return whole.body
-
+    @override
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         return dumps({"said": pieces[0].text, "tokens": (usage or {}).get("completion_tokens")})
 
@@ -73,11 +68,11 @@ class LinesWriter:
         return dumps(told) + b"\n" if told else b""
 
 
-class Lines:
+class Lines(Dialect):
     name = "lines"
-    parses_calls = False
     paths: tuple[str, ...] = (PATH,)
 
+    @override
     def read(self, body: bytes, wire: bytes) -> Request:
         del wire
         asked = loads(body)
@@ -88,23 +83,15 @@ class Lines:
         neutral = {"model": "fake-model", "messages": turns, "stream": streamed}
         return Request(body=neutral, model="fake-model", stream=streamed, usage_wish=True)
 
-    counts: tuple[str, ...] = ()
-
-    def read_to_count(self, body: bytes) -> Request:
-        return self.read(body, body)
-
-    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
-        return {"tokens": tokens}
-
-    def answer_id(self, unique: str) -> str:
-        return unique
-
+    @override
     def refusal(self, error: ClientError) -> dict[str, Any]:
         return {"fault": error.message}
 
+    @override
     def refused(self, body: bytes) -> bytes:
         return dumps({"fault": loads(body)["error"]["message"]})
 
+    @override
     def writer(self, request: Request, unique: str) -> LinesWriter:
         del request, unique
         return LinesWriter()

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from proxy.dialects.bodies import text_in
-from proxy.dialects.chat.privileged import smuggles, unprivileged
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
 from proxy.neutral.request import THOUGHT_FIELDS
@@ -34,6 +33,11 @@ _TALLIES = {"usage": (b'"usage":', b'"completion_tokens":'), "timings": (b'"timi
 """Where vLLM (`continuous_usage_stats`) and llama-server (`timings_per_token`) count while they generate."""
 
 
+_PRIVILEGED, _PRIVILEGED_TYPE = ("event", "selected_model_id"), "response."
+"""Keys, and how a type begins, that are Spillway's to send: Open WebUI 0.12 obeys them, and one of them runs code in its page."""
+_MEANINGFUL = {"choices", "error", "usage"}
+
+
 class ChatReader:
     """Reads chunks."""
 
@@ -43,7 +47,7 @@ class ChatReader:
         if data is None:
             return Piece(frame=frame, aside=True)
         chunk = object_of(data)
-        if smuggles(frame):
+        if _smuggles(frame):
             return Piece()
         if chunk is None:
             done = is_done(data)
@@ -219,3 +223,28 @@ def encoded(chunk: dict[str, Any]) -> bytes:
         return sse.encode(chunk) if chunk else b""
     except ValueError:
         return b""
+
+
+def unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
+    """The chunk without what is privileged; the same object if nothing is, empty if nothing else is in it."""
+    if not is_privileged(chunk):
+        return chunk
+    clean = {key: value for key, value in chunk.items() if key not in _PRIVILEGED}
+    if str(clean.get("type", "")).startswith(_PRIVILEGED_TYPE):
+        del clean["type"]
+    return clean if _MEANINGFUL & clean.keys() else {}
+
+
+def is_privileged(chunk: dict[str, Any]) -> bool:
+    """Whether anything in it is privileged."""
+    return (
+        _PRIVILEGED[0] in chunk
+        or _PRIVILEGED[1] in chunk
+        or ("type" in chunk and str(chunk["type"]).startswith(_PRIVILEGED_TYPE))
+    )
+
+
+def _smuggles(frame: bytes) -> bool:
+    """Return whether one of several lines of data is privileged by itself: Open WebUI reads line by line."""
+    lines = sse.data_lines(frame) if frame.count(b"data:") > 1 else ()
+    return len(lines) > 1 and any(is_privileged(object_of(line) or {}) for line in lines)

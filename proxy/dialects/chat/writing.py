@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from proxy.dialects.bodies import text_in
-from proxy.dialects.chat.privileged import is_privileged
 from proxy.dialects.chat.reading import (
     DONE,
     encoded,
-    object_of,
     says_nothing,
     thought_of,
 )
-from proxy.dialects.chat.required import complete, completed
-from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.managing import Managed
+from proxy.neutral.dialect import WholeAnswer, Writer
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.neutral.request import THOUGHT_FIELDS
 from proxy.wire import sse
@@ -27,23 +25,18 @@ _ALL_THOUGHTS = (*THOUGHT_FIELDS, "reasoning_details")
 _COUNTS = ("usage", "timings")
 """Fields of a chunk that are about all of it."""
 _CALLS = ("tool_calls", "function_call")
+_OF_CHOICE: Mapping[str, Any] = {"logprobs": None}
+_OF_MESSAGE: Mapping[str, Any] = {"refusal": None, "annotations": []}
+"""What a choice and its message say where a backend leaves it out."""
 
 
-class ChatWriter:
+class ChatWriter(Writer):
     """Writes chunks. It keeps nothing: a chunk does not depend on those before it."""
 
     media_type = "text/event-stream; charset=utf-8"
     native = True
-    final: dict[str, Any] | None = None
 
-    def manage(self, managed: Managed) -> None:
-        """Nothing: chat completions has no words for it."""
-
-    def more(self, name: str) -> Callable[[str], bytes] | None:
-        """None: what else is in the frame stays as it came."""
-        del name
-        return None
-
+    @override
     def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
         """A piece as it came, or under an identity; the first choice's role is left out where it was said already."""
         if piece.form is None or (identity is None and piece.frame):
@@ -51,6 +44,7 @@ class ChatWriter:
         chunk = piece.form[0] if piece.frame else _chunk(piece)
         return encoded(chunk if identity is None else _renamed(chunk, identity, role_said=role_said))
 
+    @override
     def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
         """What the first choice says, without finish reason and usage; empty if it says nothing."""
         if not piece.choice:
@@ -66,8 +60,8 @@ class ChatWriter:
             part.pop(count, None)
         return encoded(_stamped(part, identity))
 
+    @override
     def own(self, piece: Piece, identity: Identity) -> bytes:
-        """A piece that Spillway made."""
         if piece.comment:
             return sse.comment(piece.comment)
         delta: dict[str, Any] = {"role": "assistant", "content": ""} if piece.role else {}
@@ -84,37 +78,35 @@ class ChatWriter:
             chunk["event"] = piece.event
         return sse.encode(chunk)
 
+    @override
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """A finish with the `timings` that the usage chunk after it took over.
+        """Return the finish with the `timings` of the usage chunk behind it.
 
-        llama-server (b11549) puts them on the last chunk, which is another one when usage is asked for. They are
-        moved as bytes, so that the client gets the very frame that it would have got unasked.
+        llama-server (b11549) puts them on the last chunk, which is another one when usage is asked for: the client gets the
+        chunk that it would have got unasked.
         """
-        at, frame = usage.frame.find(b',"timings":'), self.relay(finish, None, role_said=True)
-        if at < 0 or b'"timings":' in frame:
+        timings = usage.form[0].get("timings") if usage.form else None
+        if timings is None or finish.form is None or "timings" in finish.form[0]:
             return finish
-        end = frame.rstrip(b"\r\n")
-        moved = end[:-1] + usage.frame[at:].rstrip(b"\r\n") + frame[len(end) :]
-        value = object_of(sse.data_of(moved))
-        if value is None or is_privileged(value) or not finish.choice:
-            return finish
-        return replace(finish, frame=moved, form=(value, value["choices"][0]))
+        chunk = {**(finish.form[0] if finish.frame else _chunk(finish)), "timings": timings}
+        return replace(finish, frame=sse.encode(chunk), form=(chunk, finish.form[1]))
 
+    @override
     def error(self, body: Mapping[str, Any]) -> bytes:
-        """An error, and the end."""
         return sse.encode(body) + DONE
 
+    @override
     def end(self) -> bytes:
-        """The end mark."""
         return DONE
 
+    @override
     def filled(self, whole: WholeAnswer) -> bytes:
-        """The body with what is missing spliced in."""
-        return complete(whole.body, whole.form)
+        completed = _completed(whole.form)
+        return whole.body if completed is whole.form else dumps(completed)
 
+    @override
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        """The body with other messages and finish reasons, and with this usage if there is any."""
-        body = dict(completed(whole.form))
+        body = dict(_completed(whole.form))
         if pieces:
             told = iter(zip(whole.pieces, pieces, strict=True))
             body["choices"] = [
@@ -210,3 +202,37 @@ def _without_role(choice: Any) -> Any:
     if not isinstance(choice, dict) or choice.get("index") or not isinstance(choice.get("delta"), dict):
         return choice
     return {**choice, "delta": _without(choice["delta"], ("role",))}
+
+
+def _completed(form: dict[str, Any]) -> dict[str, Any]:
+    """A whole answer with the fields that OpenAI's schema demands, and that backends leave out where there is nothing in them.
+
+    `logprobs` of a choice and `refusal` of a message are required, though they may be null, and OpenAI never leaves out
+    `annotations` (API reference, "The chat completion object", 2026); llama-server (b11549) has none of the three. The same
+    object where nothing is missing.
+    """
+    choices = form.get("choices")
+    if not isinstance(choices, list) or not any(map(_is_incomplete, choices)):
+        return form
+    return {
+        **form,
+        "choices": [
+            {
+                **_missing(_OF_CHOICE, choice),
+                **choice,
+                "message": {**_missing(_OF_MESSAGE, choice["message"]), **choice["message"]},
+            }
+            if _is_incomplete(choice)
+            else choice
+            for choice in choices
+        ],
+    }
+
+
+def _is_incomplete(choice: Any) -> bool:
+    message = choice.get("message") if isinstance(choice, dict) else None
+    return isinstance(message, dict) and bool(_missing(_OF_CHOICE, choice) or _missing(_OF_MESSAGE, message))
+
+
+def _missing(required: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in required.items() if name not in fields}

@@ -4,61 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 from proxy.dialects.bodies import error_in
 from proxy.dialects.messages.request import read
 from proxy.dialects.messages.tools import changed_in
-from proxy.dialects.messages.writing import MessagesWriter, told
+from proxy.dialects.messages.writing import MessagesWriter, error_of
 from proxy.errors import ClientError
+from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps
 
 
-class Messages:
+class Messages(Dialect):
     """Reads requests for messages, and answers them in events or whole."""
 
     name = "messages"
     parses_calls = True
     paths: tuple[str, ...] = ("/v1/messages",)
-
-    def read(self, body: bytes, wire: bytes) -> Request:
-        """A client's request.
-
-        Raises:
-            BadRequest: it is malformed.
-        """
-        del wire
-        return read(body)
-
     counts: tuple[str, ...] = ("/v1/messages/count_tokens",)
 
-    def read_to_count(self, body: bytes) -> Request:
-        """A prompt: no bound on an answer belongs to it.
+    @override
+    def read(self, body: bytes, wire: bytes) -> Request:
+        return read(body)
 
-        Raises:
-            BadRequest: it is malformed.
-        """
+    @override
+    def read_to_count(self, body: bytes) -> Request:
         return read(body, bounded=False)
 
+    @override
     def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
-        """As Anthropic says it."""
         original = {} if before is None else {"context_management": {"original_input_tokens": before}}
         return {"input_tokens": tokens, **original}
 
+    @override
     def answer_id(self, unique: str) -> str:
-        """As Anthropic's look."""
         return f"msg_{unique}"
 
+    @override
     def refusal(self, error: ClientError) -> dict[str, Any]:
-        """Anthropic's error object."""
-        return {"type": "error", **told(error.body()["error"], error.status)}
+        return {"type": "error", **error_of(error.body()["error"], error.status)}
 
+    @override
     def refused(self, body: bytes) -> bytes:
-        """A backend's error in Anthropic's shape; what is no JSON stays as it came."""
         error = error_in(body)
-        return body if error is None else dumps({"type": "error", **told(error)})
+        return body if error is None else dumps({"type": "error", **error_of(error)})
 
+    @override
     def writer(self, request: Request, unique: str) -> MessagesWriter:
-        """For one answer."""
         return MessagesWriter(
             self.answer_id(unique),
             request.model,

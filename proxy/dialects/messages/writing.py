@@ -10,10 +10,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.dialects.calls import Numbering, is_whole
 from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
-from proxy.dialects.translating import Translator, named_event
+from proxy.dialects.translating import Numbering, Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
+from proxy.wire.jsontext import loads
 
 _REASONS = {
     "stop": "end_turn",
@@ -82,8 +82,8 @@ class MessagesWriter(Translator):
         self._later: list[tuple[str, str]] = []
         """What was said while a call was only half written, with its kind: blocks do not interleave."""
 
+    @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
-        """A piece more of the block that is open."""
         kind = "text" if name == "content" else "thinking"
         if kind != self._block:
             return None
@@ -92,7 +92,7 @@ class MessagesWriter(Translator):
 
     @override
     def _failed(self, error: Any) -> bytes:
-        return named_event("error", told(error))
+        return named_event("error", error_of(error))
 
     @override
     def _ended(self) -> bytes:
@@ -286,7 +286,7 @@ class _Calls:
     @property
     def half(self) -> bool:
         """Whether the live one's arguments have begun and are no whole JSON."""
-        return self._live is not None and not is_whole(self._written)
+        return self._live is not None and not _is_complete(self._written)
 
     def leave(self) -> None:
         """Something else is said: what comes of the live one after that can't be."""
@@ -298,7 +298,16 @@ class _Calls:
         return [call for _, call in sorted(kept.items())]
 
 
-def told(error: Any, status: int = 0) -> dict[str, Any]:
+def _is_complete(arguments: str) -> bool:
+    """Return whether the arguments of a call may be all of them: none, or JSON."""
+    try:
+        loads(arguments.strip() or "{}")
+    except ValueError:
+        return False
+    return True
+
+
+def error_of(error: Any, status: int = 0) -> dict[str, Any]:
     """An error in Anthropic's shape; `status` is the HTTP status where there is one.
 
     Of a prompt that is too long it begins in the words by which Claude Code (2.1) knows that, and compacts.

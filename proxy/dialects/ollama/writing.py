@@ -11,11 +11,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.dialects.bodies import error_in
-from proxy.dialects.calls import Numbering
 from proxy.dialects.ollama.reading import DURATIONS
 from proxy.dialects.ollama.request import moment
-from proxy.dialects.translating import Translator
+from proxy.dialects.translating import Numbering, Translator
 from proxy.neutral.piece import CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.wire.jsontext import dumps
 
@@ -36,8 +34,8 @@ class ChatLines(Translator):
         self._calls: dict[int, CallPart] = {}
         self._numbering = Numbering()
 
+    @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
-        """A line that says a word says nothing else."""
         said = (_WORD, "") if name == "content" else ("", _WORD)
         before, _, after = self._line(self._saying(*said)).rpartition(_WORD.encode())
         return lambda text: before + text.encode() + after
@@ -56,7 +54,7 @@ class ChatLines(Translator):
 
     @override
     def _failed(self, error: Any) -> bytes:
-        return dumps(told(error)) + b"\n"
+        return dumps(error_of(error)) + b"\n"
 
     @override
     def _ended(self) -> bytes:
@@ -109,14 +107,8 @@ class ChatLines(Translator):
         return {"model": self._model, "created_at": moment(self._created), **fields}
 
 
-def refused(body: bytes) -> bytes:
-    """A backend's error as Ollama tells it; what is no JSON stays as it came."""
-    error = error_in(body)
-    return body if error is None else dumps(told(error))
-
-
-def told(error: Any) -> dict[str, str]:
-    """An error as Ollama tells it."""
+def error_of(error: Any) -> dict[str, str]:
+    """Return an error as Ollama has it."""
     message = error.get("message") if isinstance(error, dict) else error
     return {"error": str(message or "The backend failed.")}
 

@@ -6,80 +6,48 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.dialects.responses.compacting import CompactedWriter
 from proxy.dialects.responses.request import read
-from proxy.dialects.responses.writing import ResponsesWriter
-from proxy.errors import ClientError
+from proxy.dialects.responses.writing import CompactedWriter, ResponsesWriter
+from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Request
 
 
-class Responses:
+class Responses(Dialect):
     """Reads requests for responses, and answers them in events or whole."""
 
     name = "responses"
-    parses_calls = False
     paths: tuple[str, ...] = ("/v1/responses",)
-
-    def read(self, body: bytes, wire: bytes) -> Request:
-        """A client's request.
-
-        Raises:
-            BadRequest: it is malformed.
-        """
-        del wire
-        return read(body)
-
     counts: tuple[str, ...] = ("/v1/responses/input_tokens",)
 
-    def read_to_count(self, body: bytes) -> Request:
-        """A prompt.
-
-        Raises:
-            BadRequest: it is malformed.
-        """
+    @override
+    def read(self, body: bytes, wire: bytes) -> Request:
         return read(body)
 
+    @override
     def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
-        """As OpenAI says it."""
-        del before
         return {"object": "response.input_tokens", "input_tokens": tokens}
 
+    @override
     def answer_id(self, unique: str) -> str:
-        """As OpenAI's look."""
         return f"resp_{unique}"
 
-    def refusal(self, error: ClientError) -> dict[str, Any]:
-        """OpenAI's error object."""
-        return error.body()
-
-    def refused(self, body: bytes) -> bytes:
-        """As it came: the same in all of OpenAI's dialects."""
-        return body
-
+    @override
     def writer(self, request: Request, unique: str) -> ResponsesWriter:
-        """For one answer."""
         return ResponsesWriter(request, unique)
 
 
 class CompactedResponses(Responses):
-    """The same requests, asked for a compaction alone."""
+    """Requests for a compaction alone, which are answered whole."""
 
     paths: tuple[str, ...] = ("/v1/responses/compact",)
     counts: tuple[str, ...] = ()
 
     @override
     def read(self, body: bytes, wire: bytes) -> Request:
-        """A client's request, which is answered whole.
-
-        Raises:
-            BadRequest: it is malformed.
-        """
-        del wire
         return read(body, compacts=True)
 
     @override
     def writer(self, request: Request, unique: str) -> CompactedWriter:
-        """For one answer."""
         return CompactedWriter(request, unique)
 
 

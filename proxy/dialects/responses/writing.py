@@ -12,8 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.dialects.calls import Numbering
-from proxy.dialects.responses.conversation import tools_in
+from proxy.dialects.responses.conversation import items_in, tools_in
 from proxy.dialects.responses.items import (
     CallItem,
     CompactionItem,
@@ -24,8 +23,9 @@ from proxy.dialects.responses.items import (
 )
 from proxy.dialects.responses.request import is_prewarming
 from proxy.dialects.responses.response import response_of, usage_of
+from proxy.dialects.responses.stored import as_told, identified
 from proxy.dialects.responses.tools import ToolName, functions_offered
-from proxy.dialects.translating import Translator, named_event
+from proxy.dialects.translating import Numbering, Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
 from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps
@@ -65,8 +65,8 @@ class ResponsesWriter(Translator):
         self._calls: dict[int, CallItem] = {}
         self._numbering = Numbering()
 
+    @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
-        """A piece more of the item that is open."""
         item = self._open
         if type(item) is not (MessageItem if name == "content" else self._thinking):
             return None
@@ -216,3 +216,23 @@ class ResponsesWriter(Translator):
             status=status,
             **told,
         )
+
+
+class CompactedWriter(ResponsesWriter):
+    """Writes the answer to `POST /v1/responses/compact`: the user's messages as they were sent, and the compaction behind them.
+
+    Clients may send all of it again; what the compaction stands for is then left out.
+    """
+
+    @override
+    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+        response = super()._whole(came, identity)
+        said = [item for item in items_in(self._asked.get("input")) if item.get("role") == "user"]
+        own = [as_told(identified(item, self._unique, number)) for number, item in enumerate(said)]
+        return {
+            "id": response["id"],
+            "object": "response.compaction",
+            "created_at": response["created_at"],
+            "output": [*own, *response["output"]],
+            "usage": usage_of(self._used()),
+        }

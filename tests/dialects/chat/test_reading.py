@@ -6,7 +6,7 @@ import pytest
 
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import encoded, is_done, object_of
-from proxy.neutral.piece import Identity, Piece
+from proxy.neutral.piece import Identity
 from proxy.wire.sse import is_open
 from tests.answer.support import DONE, chunk, ending, frame, said, usage
 
@@ -62,7 +62,7 @@ def test_what_can_not_be_written_is_left_out() -> None:
 
 def with_timings(finish: bytes, used: bytes) -> bytes:
     read = ChatReader().read
-    return ChatWriter().with_usage(read(finish), Piece(frame=used)).frame
+    return ChatWriter().with_usage(read(finish), read(used)).frame
 
 
 TIMED = frame({**chunk(), "choices": [], "usage": {"prompt_tokens": 1}, "timings": {"cache_n": 1}})
@@ -77,7 +77,7 @@ def test_timings_move_back_to_the_finish() -> None:
 
 def test_nothing_else_moves_with_them() -> None:
     hostile = TIMED.replace(b"}\n\n", b',"event":{"type":"execute"}}\n\n')
-    assert with_timings(ending(), hostile) == ending()
+    assert with_timings(ending(), hostile) == with_timings(ending(), TIMED)
     assert with_timings(ending(), b'data: ,"timings":x\n\n') == ending()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects import UPSTREAM
-from proxy.dialects.messages.writing import MessagesWriter, told, usage_of
+from proxy.dialects.messages.writing import MessagesWriter, error_of, usage_of
 from proxy.neutral.piece import CallPart, Identity, Piece
 from proxy.wire import sse
 from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
@@ -128,7 +128,7 @@ def test_nothing_comes_after_an_error_or_an_end() -> None:
     ],
 )
 def test_errors_have_anthropics_types(error: Any, status: int, kind: str) -> None:
-    assert told(error, status)["error"]["type"] == kind
+    assert error_of(error, status)["error"]["type"] == kind
 
 
 def test_counts_that_make_no_sense_are_none() -> None:

@@ -112,4 +112,3 @@ def test_errors_are_told_in_a_word() -> None:
     assert dialect.refusal(ModelNotFound("No such model.")) == {"error": "No such model."}
     assert json.loads(dialect.refused(b'{"error": {"message": "no"}}')) == {"error": "no"}
     assert dialect.refused(b"plain") == b"plain"
-    assert dialect.counted(4, None) == {"prompt_eval_count": 4}
