@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from proxy.emulation.repair import (
 )
 from proxy.emulation.schema import Checker
 from proxy.neutral.piece import CallPart
-from proxy.wire.jsontext import dumps, loads
 
 Choice = Literal["auto", "none", "required", "named"]
 NATIVE = "native"
@@ -39,16 +38,8 @@ class Tool:
 
     @cached_property
     def checker(self) -> Checker:
-        """Checks arguments for it; the same as in other requests with this schema, since it takes long to make."""
-        try:
-            return _checker(dumps(self.schema))
-        except ValueError:  # nested too deeply
-            return Checker(None)
-
-
-@lru_cache(maxsize=256)
-def _checker(schema: bytes) -> Checker:
-    return Checker(loads(schema))
+        """Checks arguments for it."""
+        return Checker(self.schema)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from proxy.emulation.calls import Malformed
 from proxy.emulation.forms import CLOSING, OPENING
 from proxy.emulation.offer import Offer, Tool
 from proxy.emulation.repair import CUT
+from proxy.emulation.schema import resolved
 from proxy.history.tooltext import RULE
 from proxy.wire.jsontext import dumps
 
@@ -97,7 +98,7 @@ class _Signature:
         self._words: list[tuple[str, str]] = []
 
     def render(self) -> str:
-        inside = ", ".join(self._members(self._resolved(self._root), "", 0))
+        inside = ", ".join(self._members(resolved(self._root, self._root), "", 0))
         described = f": {self._tool.description}" if self._tool.description else ""
         lines = [f"- {self._tool.name}({inside}){described}"]
         return "\n".join((*lines, *(f"  {path}: {words}" for path, words in self._words)))
@@ -106,7 +107,7 @@ class _Signature:
         properties = schema.get("properties")
         required = schema.get("required")
         for name, inner in (properties if isinstance(properties, Mapping) else {}).items():
-            described = self._resolved(inner)
+            described = resolved(self._root, inner)
             own = f"{path}.{name}" if path else str(name)
             # A description beside a reference is about this parameter, one behind it about the type.
             said = next((s.get("description") for s in (inner, described) if isinstance(s, Mapping)), None)
@@ -127,7 +128,7 @@ class _Signature:
         if choices is None and isinstance(named, list):
             choices = [{**schema, "type": kind} for kind in named]
         if choices:
-            kinds = (self._kind(self._resolved(choice), path, depth + 1) for choice in choices)
+            kinds = (self._kind(resolved(self._root, choice), path, depth + 1) for choice in choices)
             return " | ".join(dict.fromkeys(kinds)) if deeper else "any"
         if named == "array" or "items" in schema:
             return self._array(schema.get("items"), path, depth) if deeper else "array"
@@ -138,24 +139,8 @@ class _Signature:
     def _array(self, items: Any, path: str, depth: int) -> str:
         if not isinstance(items, Mapping):
             return "array"
-        kind = self._kind(self._resolved(items), f"{path}[]", depth + 1)
+        kind = self._kind(resolved(self._root, items), f"{path}[]", depth + 1)
         return f"({kind})[]" if " | " in kind and not kind.endswith("}") else f"{kind}[]"
-
-    def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        """The schema that a local reference means; an empty one for what can't be followed."""
-        for _ in range(_DEEPEST):
-            reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-            if not isinstance(reference, str):
-                break
-            schema = self._at(reference)
-        return schema if isinstance(schema, Mapping) else {}
-
-    def _at(self, reference: str) -> Any:
-        found: Any = self._root
-        for step in reference.removeprefix("#").split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found if reference.startswith("#") else None
 
 
 def _default(schema: Mapping[str, Any]) -> str:

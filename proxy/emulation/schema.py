@@ -1,171 +1,179 @@
-"""The schema of a tool's parameters: what fits, what fits once its type is mended, and what to say of the rest.
+"""Arguments of a call against the schema of its tool: wrong types are mended, and what is wrong in spite of that is put in words.
 
-A client may send anything as a schema. One that is invalid, refers to other documents or asks for more work than a call
-is worth checks nothing: any object is accepted then. Regular expressions are never run, because they may run for ever.
+Checked are types, required and additional parameters, `enum`, `const`, and the alternatives of `anyOf` and `oneOf`. All other keywords
+(bounds, formats, patterns) are the tool's own to check, as with models that call tools natively. A client may send anything as a
+schema: what is none checks nothing, only references within it are followed, and the work is bounded.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from proxy.emulation.repair import Unreadable, json_text, read_json
 from proxy.wire.jsontext import dumps
 
-if TYPE_CHECKING:
-    from jsonschema.exceptions import ValidationError
-    from jsonschema.protocols import Validator
-
-_REFERENCES = 10_000
-"""References followed for one call: they can multiply like rabbits."""
-_NESTED = 100
-"""References followed inside one another. At the end of Python's stack the registry, which is not written in Python, would
-end the request with a panic instead of an error."""
-_UNIQUE = 1_000
-"""Items that are compared with each other."""
-_MISTAKES = 20
-_ROUNDS = 3
-"""Mending one value may bring another to light: text that holds an object that holds text."""
-_DESCRIBED = 3
+_MOST = 10_000
+"""Schemas that are looked at for one call: alternatives of alternatives multiply."""
+_DEEPEST = 100
+_REFERENCES = 8
+"""References that lead to one schema, one after the other."""
+_MISTAKES = 3
 _SHOWN = 60
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
 _WORDS: dict[str, dict[str, Any]] = {
     "boolean": {"true": True, "false": False},
     "null": {"null": None, "none": None},
 }
-_UNCHECKED = ("pattern", "patternProperties", "unevaluatedProperties")
-_REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
-_Keyword: TypeAlias = "Callable[..., Iterator[ValidationError] | None]"
-_Guard: TypeAlias = Callable[[Any, Any], bool]
-"""Whether a keyword is to be checked, given the instance and the schema that it stands in."""
-_GUARDS: dict[str, _Guard] = {
-    "additionalProperties": lambda _, schema: "patternProperties" not in schema,
-    "uniqueItems": lambda instance, _: not isinstance(instance, list) or len(instance) <= _UNIQUE,
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "null": type(None),
 }
-
-
-class _TooMuch(Exception):
-    """More work than a call is worth."""
-
-
-def prepare() -> None:
-    """Load what checking takes, so that the first call does not wait for it."""
-    import jsonschema.validators  # noqa: F401, PLC0415 - see `_build`
 
 
 class Checker:
     """Checks arguments against a schema, and mends types that were mistaken."""
 
     def __init__(self, schema: Any) -> None:
-        """Take any JSON value as a schema; nothing is looked at before the first call."""
-        self._schema = schema
-        self._validator: Validator | None = None
-        self._built = False
-        self._references = self._nested = 0
+        """Take any JSON value as a schema."""
+        self._root = schema
 
     def kinds_of(self, name: str) -> frozenset[str]:
         """The types that the schema of a parameter names; empty if it names none."""
-        properties = self._schema.get("properties") if isinstance(self._schema, Mapping) else None
-        found = properties.get(name) if isinstance(properties, Mapping) else None
-        if not isinstance(found, Mapping):
-            return frozenset()
-        choices = found.get("anyOf") or found.get("oneOf")
-        schemas = [found, *choices] if isinstance(choices, list) else [found]
-        return frozenset(
-            kind for schema in schemas if isinstance(schema, Mapping) for kind in _kinds(schema.get("type"))
-        )
+        properties = self._root.get("properties") if isinstance(self._root, Mapping) else None
+        return frozenset(self._kinds(properties.get(name)) if isinstance(properties, Mapping) else ())
 
     def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], bool, str | None]:
         """Arguments with their types mended, whether any was, and what is wrong in spite of that.
 
         Arguments with nothing to mend are the same object.
         """
-        original, mistakes = value, self._mistakes(value)
-        for _ in range(_ROUNDS):
-            mended = [(mistake, new) for mistake in mistakes if (new := _mended(mistake))]
-            if not mended:
-                break
-            for mistake, (new,) in mended:
-                value = _replaced(value, list(mistake.absolute_path), new)
-            mistakes = self._mistakes(value)
-        wrong = list(dict.fromkeys(map(_described, mistakes)))
-        return value, value is not original, "; ".join(wrong[:_DESCRIBED]) or None
+        self._left = _MOST
+        fitted, wrong = self._fit(value, self._root, "", 0)
+        return fitted, fitted is not value, "; ".join([*dict.fromkeys(wrong)][:_MISTAKES]) or None
 
-    def _mistakes(self, value: dict[str, Any]) -> list[ValidationError]:
-        self._references = self._nested = 0
-        try:
-            if not self._built:
-                self._built = True
-                self._validator = self._build()
-            validator = self._validator
-            return [] if validator is None else list(islice(validator.iter_errors(value), _MISTAKES))
-        except Exception:  # noqa: BLE001 - a schema may be anything, and fail in any way: then it checks nothing
-            return []
+    def _fit(self, value: Any, schema: Any, path: str, depth: int) -> tuple[Any, list[str]]:
+        """The value as the schema wants it, the same object if it fits, and what is wrong."""
+        schema = resolved(self._root, schema)
+        self._left -= 1
+        if self._left < 0 or depth > _DEEPEST:
+            return value, []
+        where = f'"{path}"' if path else "the arguments"
+        kinds = self._kinds(schema)
+        if kinds and not any(_is(value, kind) for kind in kinds):
+            mended = (
+                _mended(value, kinds) if path else None
+            )  # arguments are an object, whatever else is wanted
+            if mended is None:
+                return value, [f"{where} must be {' or '.join(kinds)}, not {_short(value)}"]
+            value = mended[0]
+        options = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(options, list) and value not in options:
+            return value, [f"{where} must be one of {', '.join(map(_short, options))}"]
+        wrong: list[str] = []
+        for part in _listed(schema, "allOf"):
+            value, faults = self._fit(value, part, path, depth + 1)
+            wrong += faults
+        fitted = [self._fit(value, each, path, depth + 1) for each in _alternatives(schema)]
+        good = [new for new, faults in fitted if not faults]
+        if good:  # as it is if it fits one of them so
+            value = next((new for new in good if new is value), good[0])
+        elif fitted:
+            wrong += fitted[0][1]
+        if isinstance(value, dict):
+            value, faults = self._object(value, schema, path, depth)
+        elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
+            value, faults = self._array(value, schema["items"], path, depth)
+        else:
+            faults = []
+        return value, [*wrong, *faults]
 
-    def _build(self) -> Validator | None:
-        if not isinstance(self._schema, Mapping):
-            return None
-        # Only those need these whose models call tools.
-        from jsonschema import Draft202012Validator  # noqa: PLC0415 - 35 ms and 3 MB
-        from jsonschema.validators import extend, validator_for  # noqa: PLC0415 - as above
-        from referencing import Registry  # noqa: PLC0415 - as above
+    def _object(
+        self, value: dict[str, Any], schema: Mapping[str, Any], path: str, depth: int
+    ) -> tuple[dict[str, Any], list[str]]:
+        properties, more = schema.get("properties"), schema.get("additionalProperties")
+        known = properties if isinstance(properties, Mapping) else {}
+        inside = f' in "{path}"' if path else ""
+        wrong: list[str] = []
+        if missing := [name for name in _listed(schema, "required") if name not in value]:
+            wrong.append(f"{_names(missing)} missing{inside}")
+        unknown = [name for name in value if name not in known]
+        if more is False and unknown and "patternProperties" not in schema:
+            wrong.append(f"{_names(unknown)} not known{inside}")
+        changed: dict[str, Any] = {}
+        for name, item in value.items():
+            below = f"{path}.{name}" if path else name
+            new, faults = self._fit(item, known.get(name, more), below, depth + 1)
+            wrong += faults
+            if new is not item:
+                changed[name] = new
+        return ({**value, **changed} if changed else value), wrong
 
-        base = validator_for(self._schema, default=Draft202012Validator)
-        base.check_schema(dict(self._schema))
-        keywords: dict[str, Any] = dict.fromkeys(_UNCHECKED)
-        for name, keyword in base.VALIDATORS.items():
-            if name in _REFERRING:
-                keywords[name] = partial(self._followed, keyword)
-            elif name in _GUARDS:
-                keywords[name] = partial(_guarded, keyword, _GUARDS[name])
-        # This registry fetches nothing: a reference to another document can't be resolved.
-        made: Validator = extend(base, keywords)(self._schema, registry=Registry())  # type: ignore[no-untyped-call]
-        return made
+    def _array(self, value: list[Any], items: Any, path: str, depth: int) -> tuple[list[Any], list[str]]:
+        fitted = [self._fit(item, items, f"{path}[{at}]", depth + 1) for at, item in enumerate(value)]
+        same = all(new is old for (new, _), old in zip(fitted, value, strict=True))
+        wrong = [fault for _, faults in fitted for fault in faults]
+        return (value if same else [new for new, _ in fitted]), wrong
 
-    def _followed(self, keyword: _Keyword, *checked: Any) -> Iterator[ValidationError]:
-        """A reference, unless there were too many."""
-        self._references += 1
-        self._nested += 1
-        try:
-            if self._references > _REFERENCES or self._nested > _NESTED:
-                raise _TooMuch
-            yield from keyword(*checked) or ()
-        finally:
-            self._nested -= 1
-
-
-def _guarded(
-    keyword: _Keyword, allowed: _Guard, validator: Any, value: Any, instance: Any, schema: Any
-) -> Iterator[ValidationError]:
-    """A keyword that is checked only where that is allowed."""
-    if allowed(instance, schema):
-        yield from keyword(validator, value, instance, schema) or ()
+    def _kinds(self, schema: Any) -> list[str]:
+        """The types that a schema names, or those of its alternatives, if each of them names some."""
+        schema = resolved(self._root, schema)
+        below = [_types(resolved(self._root, each)) for each in _alternatives(schema)]
+        kinds = _types(schema) or ([kind for each in below for kind in each] if all(below) else [])
+        return list(dict.fromkeys(kinds))
 
 
-def _kinds(named: Any) -> list[str]:
-    return [kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)]
+def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
+    """The schema that a reference within `root` means, with what stands beside it; an empty one for what can't be followed."""
+    for _ in range(_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str):
+            break
+        found: Any = root if reference.startswith("#") else None
+        for step in reference.removeprefix("#").split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, Mapping) else None
+        beside = {name: value for name, value in schema.items() if name != "$ref"}
+        schema = {**found, **beside} if isinstance(found, Mapping) else beside
+    return schema if isinstance(schema, Mapping) else {}
 
 
-def _wanted(mistake: ValidationError) -> list[str]:
-    """The types that would do where a mistake is: its own, or those of the schemas of which none fits."""
-    here = [mistake, *(m for m in mistake.context or () if not m.relative_path)]
-    return [kind for m in here if m.validator == "type" for kind in _kinds(m.validator_value)]
+def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else []
 
 
-def _mended(mistake: ValidationError) -> tuple[Any] | None:
+def _alternatives(schema: Mapping[str, Any]) -> list[Any]:
+    return _listed(schema, "anyOf") or _listed(schema, "oneOf")
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    named = schema.get("type")
+    kinds = named if isinstance(named, list) else [named]
+    return [kind for kind in kinds if isinstance(kind, str) and kind in _TYPES]
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    whole = kind == "integer" and isinstance(value, float) and value.is_integer()
+    return whole or isinstance(value, _TYPES[kind])
+
+
+def _mended(value: Any, kinds: Sequence[str]) -> tuple[Any] | None:
     """The value that was meant; None if that is not known."""
-    value, kinds = mistake.instance, _wanted(mistake)
     if isinstance(value, str):
         return next((found for kind in kinds if (found := _from_text(value.strip(), kind))), None)
     if isinstance(value, int | float) and not isinstance(value, bool) and "string" in kinds:
         return (json_text(value),)
-    if "array" in kinds and not isinstance(value, list | None):
-        return ([value],)
-    return None
+    return ([value],) if "array" in kinds and value is not None else None
 
 
 def _from_text(text: str, kind: str) -> tuple[Any] | None:
@@ -183,33 +191,8 @@ def _from_text(text: str, kind: str) -> tuple[Any] | None:
     return (words[text.lower()],) if text.lower() in words else None
 
 
-def _replaced(value: Any, path: Sequence[str | int], new: Any) -> Any:
-    """The value with another one in a place inside of it."""
-    if not path:
-        return new
-    changed = value.copy()
-    changed[path[0]] = _replaced(value[path[0]], path[1:], new)
-    return changed
-
-
-def _described(mistake: ValidationError) -> str:
-    """What is wrong, for the model."""
-    instance: Any = mistake.instance
-    wished: Any = mistake.validator_value
-    where = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in mistake.absolute_path)
-    where = f'"{where.removeprefix(".")}"' if where else "the arguments"
-    if mistake.validator == "required":
-        missing = [name for name in wished if name not in instance]
-        inside = "" if where == "the arguments" else f" in {where}"
-        names = ", ".join(f'"{name}"' for name in missing)
-        return f"{names} {'is' if len(missing) == 1 else 'are'} missing{inside}"
-    if wanted := _wanted(mistake):
-        return f"{where} must be {' or '.join(dict.fromkeys(wanted))}, not {_short(instance)}"
-    if mistake.validator == "enum":
-        return f"{where} must be one of {', '.join(map(_short, wished))}"
-    if mistake.validator == "additionalProperties":
-        return f"{where}: {mistake.message[:200]}"
-    return f"{where} must keep to {mistake.validator} {_short(wished)}"
+def _names(names: Sequence[Any]) -> str:
+    return f"{', '.join(map(_short, names))} {'is' if len(names) == 1 else 'are'}"
 
 
 def _short(value: Any) -> str:

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Protocol
 
 from proxy.answer.answer import Answer
 from proxy.answer.duplicates import without_duplicates
 from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, leaked_message, offer_of
-from proxy.emulation.schema import prepare
-from proxy.net.apart import apart
-from proxy.net.tasks import spawn
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.piece import Piece
 from proxy.stages.emulating import make_id
@@ -46,14 +42,7 @@ def native_offer(job: Job) -> Offer | None:
     """What the request offers to a model that has tools of its own; None: nothing, or they are emulated."""
     if job.prompt.offer is not None or not (job.offers_tools or job.prompt.search):
         return None
-    _prepare()
     return offer_of(job.prompt.request.body)
-
-
-@cache
-def _prepare() -> None:
-    """Once for the process, while the model is still at work."""
-    spawn(apart(True, prepare), name="load-schema-checker")
 
 
 def leaks_of(job: Job, offer: Offer | None, *, said: str) -> LeakedCalls | None:

@@ -17,7 +17,7 @@ from tests.fakes.waiting import wait_until
 
 LATER = {
     "fastapi",
-    "jsonschema",
+    "json_repair",
     "opentelemetry",
     "proxy.api.own",
     "proxy.commands.check",

@@ -32,7 +32,6 @@ EXOTIC: list[Any] = [
     {"$ref": "http://127.0.0.1:9/schema.json"},
     {"$ref": "other.json"},
     {"$schema": "http://127.0.0.1:9/own", "type": "object"},
-    {"$schema": {}, "type": "array"},
     {"allOf": [{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "http://127.0.0.1:9/x"}]},
     {"$ref": "#"},
     {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
@@ -94,12 +93,6 @@ def test_references_inside_one_another_are_followed() -> None:
     assert str(mended) == str(value).replace("'1'", "1")
 
 
-def test_many_items_are_not_compared_with_each_other() -> None:
-    value: dict[str, Any] = {"x": [{}] * 20_000}
-    assert checked({"properties": {"x": {"uniqueItems": True}}}, value)[2] is None
-    assert checked({"properties": {"x": {"uniqueItems": True}}}, {"x": [{}, {}]})[2] is not None
-
-
 def test_local_references_are_followed() -> None:
     schema = {"$defs": {"n": {"type": "integer"}}, "properties": {"x": {"$ref": "#/$defs/n"}}}
     assert checked(schema, {"x": "7"}) == ({"x": 7}, True, None)
@@ -107,13 +100,34 @@ def test_local_references_are_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    "draft", ["http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"]
+    ("schema", "value", "fitted", "wrong"),
+    [
+        ({"$ref": "#/$defs/n", "minimum": 1}, "7", 7, None),
+        ({"allOf": [{"$ref": "#/$defs/n"}]}, "7", 7, None),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/n"}]}, "7", 7, None),
+        (
+            {"oneOf": [{"properties": {"y": {"$ref": "#/$defs/n"}}}, {"type": "null"}]},
+            {"y": "7"},
+            {"y": 7},
+            None,
+        ),
+        ({"anyOf": [{"$ref": "#/$defs/n"}, {"type": "string"}]}, "7", "7", None),
+        ({"anyOf": [{"required": ["y"]}, {"required": ["z"]}]}, {}, {}, '"y" is missing in "x"'),
+        ({"type": "integer", "enum": [1, 2]}, "2", 2, None),
+        ({"enum": ["a", 1]}, "b", "b", '"x" must be one of "a", 1'),
+        ({"const": "a"}, "b", "b", '"x" must be one of "a"'),
+        ({"additionalProperties": {"$ref": "#/$defs/n"}}, {"y": "7"}, {"y": 7}, None),
+        (
+            {"additionalProperties": False},
+            {"y": 1, "z": 1},
+            {"y": 1, "z": 1},
+            '"y", "z" are not known in "x"',
+        ),
+    ],
 )
-def test_the_draft_that_is_named_counts(draft: str) -> None:
-    """Before 2019-09 nothing beside a reference was looked at."""
-    schema = {"definitions": {"n": {}}, "properties": {"x": {"$ref": "#/definitions/n", "type": "integer"}}}
-    assert checked({"$schema": draft, **schema}, {"x": []})[2] is None
-    assert checked(schema, {"x": []})[2] == '"x" must be integer, not []'
+def test_keywords(schema: Any, value: Any, fitted: Any, wrong: str | None) -> None:
+    whole = {"$defs": {"n": {"type": "integer"}}, "properties": {"x": schema}}
+    assert checked(whole, {"x": value}) == ({"x": fitted}, fitted != value, wrong)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +181,10 @@ def test_the_value_handed_in_is_not_changed() -> None:
 
 
 def test_what_is_wrong_is_told_in_few_words() -> None:
-    schema = one("string", required=["x", "z"], minProperties=9)
+    schema = one("string", required=["x", "z"])
     wrong = checked(schema, {"x": [1] * 1000})[2]
     assert wrong is not None
     assert '"z" is missing' in wrong
-    assert "the arguments must keep to minProperties 9" in wrong
     assert len(wrong) < 300
     inside = {"properties": {"x": {"required": ["a"]}}}
     assert checked(inside, {"x": {}})[2] == '"a" is missing in "x"'
