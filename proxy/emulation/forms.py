@@ -24,8 +24,8 @@ from proxy.emulation.repair import CUT, Unreadable, arguments_as_written, read_j
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
-_LABELS = {"type", "id"}
-"""Keys that may stand beside a name and mean nothing."""
+_BESIDE = {*_NAMES, "type", "id"}
+"""Keys that are no arguments."""
 
 _S = r"\s{0,200}"
 _COMMA = r"[\s,]{0,200}"
@@ -182,8 +182,6 @@ class Written:
     arguments: Any
     """Values, or JSON text of them, or None; bare texts if they are `parameters`."""
     parameters: bool = False
-    misplaced: bool = False
-    """Whether it has no arguments, and something that may have been meant as such."""
     repaired: bool = False
 
 
@@ -242,8 +240,8 @@ def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) ->
     """The call that an object is, if it is one.
 
     Shapes: `{"name", "arguments"}` (OpenAI, Hermes), `{"name", "parameters"}` (Llama 3), `{"name", "input"}` (Anthropic),
-    `{"name", "params"}`, `{"tool", "args"}`, and `{"function": {…}}` around one of them. A name beside other keys is no call: in plain
-    text it is a record, between marks its arguments are in the wrong place. A definition of a tool has a description.
+    `{"name", "params"}`, `{"tool", "args"}`, and `{"function": {…}}` around one of them. A name beside other keys is no call in plain text, where it
+    is a record; between marks these are the arguments. A definition of a tool has a description.
     """
     if not isinstance(item, dict):
         return None
@@ -252,8 +250,8 @@ def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) ->
     name = next((members[key] for key in _NAMES if isinstance(members.get(key), str)), "")
     if first and (name not in names or "description" in members):
         return None
-    arguments = next((key for key in _ARGUMENTS if key in members), None)
-    others = arguments is None and not members.keys() <= {*_NAMES, *_LABELS}
-    if arguments is None and not marked and (others or name not in names):
+    key = next((key for key in _ARGUMENTS if key in members), None)
+    others = {name: value for name, value in members.items() if name not in _BESIDE}
+    if key is None and not marked and (others or name not in names):
         return None
-    return Written(name, arguments and members[arguments], misplaced=others)
+    return Written(name, others if key is None else members[key])

@@ -25,12 +25,10 @@ from proxy.emulation.calls import (
     FormCount,
     Malformed,
     Text,
-    fault,
     fault_of,
 )
 from proxy.emulation.forms import FORMS
 from proxy.emulation.offer import Offer
-from proxy.emulation.repair import UNKNOWN_TOOL
 from proxy.emulation.scanner import CallScanner
 from proxy.neutral.piece import CallPart, Piece, calls_finish
 
@@ -168,10 +166,7 @@ class LeakedCalls:
     def _scan(self, text: str) -> None:
         for found in self._scanner.feed(text):
             self._sort(found)
-        self._report_unknown()
-
-    def _report_unknown(self) -> None:
-        self.faults += [fault(UNKNOWN_TOOL, name, form) for name, form in self._scanner.unknown_tools()]
+        self.faults += self._scanner.unknown_tools()
 
     def _sort(self, found: Text | Call | Malformed) -> None:
         if not isinstance(found, Text):
@@ -212,7 +207,7 @@ class LeakedCalls:
         whole = finish not in UNFINISHED
         for last in self._scanner.close(cut=not whole):
             self._sort(last)
-        self._report_unknown()
+        self.faults += self._scanner.unknown_tools()
         found, self._found = self._found, []
         wrong = [each for each in found if isinstance(each, Malformed)]
         self.faults += map(fault_of, wrong)

@@ -71,8 +71,6 @@ class Offer:
         tool = self.tools.get(written.name) if written.name in self.callable else None
         if tool is None:
             raise Unreadable(f"there is no tool {written.name!r}", UNKNOWN_TOOL)
-        if written.misplaced:
-            raise Unreadable('its parameters must be put into an object under "arguments"', WRONG_ARGUMENTS)
         value, repaired, text = written.arguments, written.repaired, ""
         if written.parameters:
             value = {name: _typed(text, tool.checker.kinds_of(name)) for name, text in value.items()}

@@ -21,10 +21,20 @@ from functools import partial
 import regex
 from typing_extensions import override
 
-from proxy.emulation.calls import TOOL_NAME, Call, Malformed, Scanned, Spot, Text, texts_joined
+from proxy.emulation.calls import (
+    TOOL_NAME,
+    Call,
+    CallFault,
+    Malformed,
+    Scanned,
+    Spot,
+    Text,
+    fault,
+    texts_joined,
+)
 from proxy.emulation.forms import BY_CHARACTER, CLOSERS, MARKS, Body, CallForm, Written, calls_of
 from proxy.emulation.offer import Offer
-from proxy.emulation.repair import CUT, Brackets, Unreadable, Until
+from proxy.emulation.repair import CUT, UNKNOWN_TOOL, Brackets, Unreadable, Until
 from proxy.emulation.text import TICKS, TextScanner
 
 _THINK = regex.compile(r"<(think(?:ing)?)>")
@@ -65,8 +75,8 @@ class CallScanner(TextScanner):
         self._reading: _Reading | None = None
         self._pushed = 0
         """Characters that were fed."""
-        self._unknown: list[tuple[str, str]] = []
-        self._reported = 0
+        self._unknown: list[CallFault] = []
+        self._strangers = 0
 
     @property
     def undecided_from(self) -> int:
@@ -76,9 +86,9 @@ class CallScanner(TextScanner):
         waits = self._state == self._prose and self._at < len(self._text)
         return self._pushed - len(self._text) + self._at if waits else -1
 
-    def unknown_tools(self) -> list[tuple[str, str]]:
-        """Names of tools that are not offered, each with the form in which it was called, since the last time; not many."""
-        new, self._reported = self._unknown[self._reported :], len(self._unknown)
+    def unknown_tools(self) -> list[CallFault]:
+        """Calls of tools that are not offered, since the last time; not many."""
+        new, self._unknown = self._unknown, []
         return new
 
     @property
@@ -101,7 +111,7 @@ class CallScanner(TextScanner):
         attempts made a call, so that there is to be no other where one is allowed.
         """
         self.feed(text)
-        self._reported = len(self._unknown)
+        self._unknown.clear()
         self._called = called
         if self._before is not None:
             # White space behind a call that was sent as text: all of it was sent.
@@ -182,8 +192,9 @@ class CallScanner(TextScanner):
             groups = found.groupdict()
             tool = groups.get("name") or groups.get("tool") or ""
             if tool and tool not in self._offer.callable:
-                if form.marked and TOOL_NAME.fullmatch(tool) and len(self._unknown) < _MOST_UNKNOWN:
-                    self._unknown.append((tool, form.name))
+                if form.marked and TOOL_NAME.fullmatch(tool) and self._strangers < _MOST_UNKNOWN:
+                    self._strangers += 1
+                    self._unknown.append(fault(UNKNOWN_TOOL, tool, form.name))
                 return False
             start = found.start("value") if groups.get("value") else found.end()
             follower, body = _body(form, groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from proxy.answer.events import Correct
 from proxy.emulation.calls import (
@@ -15,13 +15,12 @@ from proxy.emulation.calls import (
     Malformed,
     Scanned,
     Text,
-    fault,
     fault_of,
     texts_joined,
 )
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text, complaint
-from proxy.emulation.repair import CUT, UNKNOWN_TOOL
+from proxy.emulation.repair import CUT
 from proxy.emulation.scanner import CallScanner
 from proxy.neutral.piece import CallPart, Piece, calls_finish
 
@@ -225,7 +224,7 @@ class EmulatedStream:
         return self._parts(piece, own, found, finish)
 
     def _report_unknown(self, scanner: CallScanner) -> None:
-        unknown = [fault(UNKNOWN_TOOL, name, form) for name, form in scanner.unknown_tools()]
+        unknown = scanner.unknown_tools()
         self.faults += unknown
         self.unknown += unknown
 
@@ -309,14 +308,8 @@ class EmulatedMessage:
     """The same object if nothing was found in it. What can't be made stays in the text, where the model wrote it."""
     before: str
     """The text up to a call that can't be made; all of it where there is none."""
-    malformed: list[Malformed] = field(default_factory=list)
-    """Calls that can't be made."""
-    stats: dict[str, FormCount] = field(default_factory=dict)
-    faults: list[CallFault] = field(default_factory=list)
-    unknown: list[CallFault] = field(default_factory=list)
-    """Those of them that stay in the text, and are not found again where the answer is gone on with."""
-    leaked: int = 0
-    """None: calls are meant to be text here."""
+    reader: EmulatedStream
+    """Knows what is wrong with its calls."""
 
     @property
     def instead(self) -> str:
@@ -326,22 +319,21 @@ class EmulatedMessage:
     @property
     def written(self) -> str:
         """What the model is shown of its calls, right and wrong."""
-        made = (call_text(call.name, call.arguments) for call in self.piece.calls)
-        return "\n".join(filter(None, (*made, self.instead)))
+        return "\n".join(filter(None, (self.reader.written_calls, self.instead)))
 
 
 def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> EmulatedMessage:
     """Read the calls in a choice's text, as in a stream of one piece."""
+    reader = EmulatedStream(offer, make_id, len)
     if piece.calls and not piece.text:
-        return EmulatedMessage(piece, "")
-    stream = EmulatedStream(offer, make_id, len)
-    sent = stream.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
-    sent += stream.feed(Piece(done=True))
-    said = [*sent, *stream.give_up()]
+        return EmulatedMessage(piece, "", reader)
+    sent = reader.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
+    sent += reader.feed(Piece(done=True))
+    said = [*sent, *reader.give_up()]
     if calls := tuple(call for each in said for call in each.calls):
         text = "".join(each.text for each in said)
         finish = next((each.finish for each in said if each.finish), None)
         piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
-    wrong = any(each.text for each in stream.malformed)
+    wrong = any(each.text for each in reader.malformed)
     before = "".join(each.text for each in sent).rstrip() if wrong else piece.text
-    return EmulatedMessage(piece, before, stream.malformed, stream.stats, stream.faults, stream.unknown)
+    return EmulatedMessage(piece, before, reader)

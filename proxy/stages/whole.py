@@ -97,10 +97,10 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
         pieces[0] = SearchCalls(job.prompt.search).less(pieces[0])
     for each in read:
         if isinstance(stopped, Pause):
-            each.faults = each.unknown  # the others are left out, and asked for again
+            each.reader.faults = each.reader.unknown  # the others are left out, and asked for again
         else:
-            driver.ledger.add(job, each.stats)
-        tell_found(job, each)
+            driver.ledger.add(job, each.reader.stats)
+        tell_found(job, each.reader)
     if run is None or stopped is None:
         _learn(job, came, run, driver)
         return _made(job, whole, came, pieces, None, driver)
@@ -199,7 +199,7 @@ def _unfinished(
     short = bool(pieces) and (
         pieces[0].finish == "length" or bool(own(pieces[0].calls[:1], job.prompt.search))
     )
-    whole = not pieces or not (short or (read and read[0].malformed))
+    whole = not pieces or not (short or (read and read[0].reader.malformed))
     if whole or job.prompt.request.choices > 1:
         return None
     return driver.begin(job, Nobody(job.writer()))
@@ -208,7 +208,7 @@ def _unfinished(
 def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Interrupted:
     """Why the answer is not complete yet; the session then has what there is of it behind it."""
     session, answer = run.session, run.session.answer
-    wrong = read if read is not None and read.malformed else None
+    wrong = read if read is not None and read.reader.malformed else None
     short = piece.finish == "length"
     calls = () if short else own(piece.calls[:1], session.watch.search)
     if calls:
@@ -228,8 +228,8 @@ def _stopped(run: Run, piece: Piece, read: EmulatedMessage | None) -> Interrupte
         return Pause("window full") if session.pause_if_full() else None
     answer.add(replace(said, finish=None))
     session.pause_to_correct([replace(piece.blank(), text=wrong.instead, finish=piece.finish)])
-    forms = tuple(call.form for call in wrong.malformed)
-    return Correct(wrong.written, complaint(wrong.malformed), forms)
+    malformed = wrong.reader.malformed
+    return Correct(wrong.written, complaint(malformed), tuple(call.form for call in malformed))
 
 
 def _made(

@@ -14,8 +14,6 @@ def tag(body: str) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
-PUT = 'now: its parameters must be put into an object under "arguments"'
-
 REPAIRED = [
     row("name alone without its brace", '{"name": "now"', Call("now", "{}", "bare", repaired=True)),
     row("trailing commas", tag(weather('{"city": "Paris",},')), paris("tool_call", repaired=True, arguments='{"city": "Paris"}')),
@@ -41,6 +39,10 @@ REPAIRED = [
     row("number for a text", weather('{"city": 75001}'), paris("bare", repaired=True, arguments='{"city": "75001"}')),
     row("text for a structure", '{"name": "search", "arguments": {"tags": "[1, \'b\']"}}', Call("search", '{"tags": ["1", "b"]}', "bare", repaired=True)),
     row("several at once", "{'tool':'get_weather','args':{'city':'Paris','days':'3',}", paris("bare", repaired=True, arguments='{"city": "Paris", "days": 3}')),
+    row("parameters in another place", tag('{"name": "now", "zone": "UTC"}'), Call("now", '{"zone": "UTC"}', "tool_call")),
+    row("parameters in another place, with an id", '[TOOL_CALLS][{"name": "now", "id": "1", "zone": "UTC"}]', Call("now", '{"zone": "UTC"}', "mistral")),
+    row("parameters in another place in the second", tag('[{"name": "now"}, {"name": "now", "zone": 1}]'), Call("now", "{}", "tool_call"), Call("now", '{"zone": 1}', "tool_call")),
+    row("parameters in another place inside", tag('{"type": "function", "function": {"name": "now", "zone": 1}}'), Call("now", '{"zone": 1}', "tool_call")),
     row("comma missing", weather('{"city": "Paris" "days": 1}'), paris("bare", repaired=True, arguments='{"city": "Paris", "days": 1}')),
     row("a key without quotes", '{"name": "get_weather", arguments: {"city": "Paris"}}', paris("bare", repaired=True)),
     row("a quote without its escape", tag(weather('{"city": "Val "d\'Or""}')), paris("tool_call", repaired=True, arguments='{"city": "Val \\"d\'Or\\""}')),
@@ -66,10 +68,6 @@ MALFORMED = [
     broken("unknown tool behind a known one", f'[{P}, {{"name": "fly", "arguments": {{}}}}]', "bare", "there is no tool 'fly'"),
     row("malformed between texts", f"A.\n\n{weather('{}')}\nB.", "A.\n\n", Malformed(weather("{}"), "bare", 'get_weather: "city" is missing'), "\nB."),
     row("malformed behind a call", f"{TAGGED}\n{weather('{}')}\nB.", paris("tool_call"), Malformed(weather("{}"), "bare", 'get_weather: "city" is missing'), "\nB."),
-    broken("parameters in another place", tag('{"name": "now", "zone": "UTC"}'), "tool_call", PUT),
-    broken("parameters in another place, with an id", '[TOOL_CALLS][{"name": "now", "id": "1", "zone": "UTC"}]', "mistral", PUT),
-    broken("parameters in another place in the second", tag('[{"name": "now"}, {"name": "now", "zone": 1}]'), "tool_call", PUT),
-    broken("parameters in another place inside", tag('{"type": "function", "function": {"name": "now", "zone": 1}}'), "tool_call", PUT),
     row("text behind a list that is open", f"[x and y\n{weather('{}')}", "[x and y\n", Malformed(weather("{}"), "bare", 'get_weather: "city" is missing')),
     broken("arguments of python without names", '[get_weather("Paris")]', "pythonic", "get_weather: it is not valid JSON"),
     broken("arguments of python that are no literals", "[search(query=open('/etc/passwd').read())]", "pythonic", "search: it is not valid JSON"),

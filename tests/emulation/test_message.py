@@ -28,7 +28,7 @@ def whole(
     read = emulated_message(came.pieces[0], of, make_id)
     (choice,) = loads(ChatWriter().whole(came, [read.piece], None))["choices"]
     made = {name: value for name, value in choice["message"].items() if name not in lacking}
-    return made, choice["finish_reason"], read.malformed, read.stats
+    return made, choice["finish_reason"], read.reader.malformed, read.reader.stats
 
 
 FUNCTION = {"name": "get_weather", "arguments": '{"city": "Paris"}'}

@@ -294,7 +294,7 @@ def test_a_stream_says_what_the_whole_answer_says(row: Output) -> None:
     finish = "length" if row.cut else "stop"
     whole = piece_of({"choices": [{"delta": {"content": row.text}, "finish_reason": finish}]}, b"")
     read = emulated_message(whole, OFFER, lambda: "id")
-    message, ended, malformed, stats = read.piece, read.piece.finish, read.malformed, read.stats
+    message, ended, malformed, stats = read.piece, read.piece.finish, read.reader.malformed, read.reader.stats
     calls = [{"name": call.name, "arguments": call.arguments} for call in message.calls]
     assert calls == [{"name": p.name, "arguments": p.arguments} for p in row.pieces if isinstance(p, Call)]
     assert malformed == [p for p in row.pieces if isinstance(p, Malformed)]
