@@ -28,12 +28,12 @@ from proxy.live.looker import Looker
 from proxy.net.credentials import OwnKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header
+from proxy.net.lessons import LastLoaded
 from proxy.net.prober import Prober
 from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport, TransportByOrigin
 from proxy.net.upstream import Upstream
-from proxy.net.windows import LastLoaded
 from proxy.relay import Relay
 from proxy.settings import LOOPBACK, BackendSetting, Settings
 from proxy.stages.ahead import AheadCompactor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -109,6 +109,31 @@ class ModelProfile:
             refused -= {chosen.value}
         known = dict.fromkeys([*first, *offered, Continuation.QUOTE])
         return [way for way in known if way not in refused] or [Continuation.QUOTE]
+
+    def as_json(self, seconds_left: Mapping[str, float]) -> dict[str, Any]:
+        """Return value, origin and trust by field, as JSON, and in how many seconds a lesson expires."""
+        document: dict[str, Any] = {"provisional": self.provisional}
+        for name in _FACTS:
+            fact = getattr(self, name)
+            if fact is None:
+                document[name] = None
+                continue
+            document[name] = {
+                "value": _plain(fact.value),
+                "origin": fact.origin,
+                "trust": fact.trust.name.lower(),
+            }
+            if fact.trust is Trust.LEARNED and name in seconds_left:
+                document[name]["expires_in"] = round(seconds_left[name])
+        return document
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, tuple):
+        return [each._asdict() for each in value]
+    return str(value) if isinstance(value, str) else value
 
 
 _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "provisional")

@@ -16,10 +16,8 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merg
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.net.flows import FlowRunner, Traced
-from proxy.net.refusals import LearnedRefusals
-from proxy.net.snapshot import as_json
+from proxy.net.lessons import LESSON_TTL, LastLoaded, Lessons, contradicts
 from proxy.net.tasks import spawn
-from proxy.net.windows import LESSON_TTL, LastLoaded, LearnedWindows, contradicts
 
 T = TypeVar("T")
 COOL_DOWN = 1.0
@@ -89,8 +87,7 @@ class Prober:
         self._list: list[Listed] = []
         self._list_expires = -math.inf
         self._kept: dict[str, _Kept] = {}
-        self.windows = LearnedWindows(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
-        self._refusals = LearnedRefusals(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
+        self.lessons = Lessons(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._merges: dict[str, _Merged] = {}
         self._requested: dict[str, int] = {}
         """Windows in tokens with which requests had models loaded for themselves."""
@@ -164,7 +161,7 @@ class Prober:
 
     def learn(self, model: str, window: int, origin: str) -> None:
         """Believe that a window has so many tokens; `origin` says who named it. The model is probed anew."""
-        self.windows.named(model, window, origin)
+        self.lessons.learn_window(model, window, origin)
         self.expire(model)
 
     def load_for_one(self, model: str, window: int) -> None:
@@ -175,16 +172,16 @@ class Prober:
 
     def learn_cut(self, model: str, seen: CutSeen) -> int | None:
         """Note a prompt that seems to have been cut; the window in tokens if one is believed for it from now on."""
-        window = self.windows.cut(model, seen, loaded=self._loaded_window(model))
-        known = self.windows.told(model)
-        if window is None or (known is not None and known.value <= window):
+        window = self.lessons.cut(model, seen, loaded=self._loaded_window(model))
+        known = self.lessons.profile(model)
+        if window is None or (known and known.window and known.window.value <= window):
             return None
         self.learn(model, window, "silent cut")
         return window
 
     def learn_filled(self, model: str, seen: Filled) -> int | None:
         """Note an unbounded answer that ended for its length, of an unknown window; the window if it is believed now."""
-        if (window := self.windows.filled(model, seen)) is not None:
+        if (window := self.lessons.filled(model, seen)) is not None:
             self.learn(model, window, "filled")
         return window
 
@@ -193,7 +190,7 @@ class Prober:
 
         A window of its own that this contradicts is read again before the next request. `ended`: for want of room.
         """
-        disproved = self.windows.answered(model, tokens)
+        disproved = self.lessons.answered(model, tokens)
         kept = self._kept.get(model)
         told = kept.profile.window if kept is not None else None
         if kept and told and not kept.doubted and contradicts(told.value, tokens, ended=ended):
@@ -214,8 +211,7 @@ class Prober:
         if last == name:
             return
         self.expire(model)
-        self.windows.suspect(model)
-        self._refusals.forget(model)
+        self.lessons.suspect(model)
 
     def refuse_tools(self, model: str, origin: str) -> None:
         """Note that tools were refused for a model; `origin` says in whose words.
@@ -224,16 +220,15 @@ class Prober:
         """
         kept = self._kept.get(model)
         listed = kept.profile.tools if kept is not None else None
-        self._refusals.refused_tools(model, origin, listed=listed.value if listed is not None else None)
+        self.lessons.refuse_tools(model, origin, listed=listed.value if listed is not None else None)
 
     def refuse_continuation(self, model: str, how: Continuation, origin: str) -> None:
         """Note that this way to continue an answer was refused for a model; it holds for as long as for tools."""
-        self._refusals.refused_continuation(model, how, origin)
+        self.lessons.refuse_continuation(model, how, origin)
 
     def unlearn(self, model: str, what: str) -> bool:
         """Forget what was learned of a model: its `window`, `tools`, `continuations`, or `all`; whether there was any."""
-        window = what in ("window", "all") and self.windows.unlearn(model)
-        return self._refusals.unlearn(model, what) or window
+        return self.lessons.unlearn(model, what)
 
     def forget(self, model: str | None = None) -> None:
         """Ask again before believing what is known of a model, or of all: the connection was refused, or came back.
@@ -242,8 +237,7 @@ class Prober:
         """
         for name in (model,) if model is not None else tuple(self._kept):
             self.expire(name)
-        self.windows.suspect(model)
-        self._refusals.forget(model)
+        self.lessons.suspect(model)
         self._list_expires = -math.inf
         self._settled_until = self._unsettled
 
@@ -274,8 +268,7 @@ class Prober:
         return {
             "kind": self.known_backend.kind if self.known_backend is not None else None,
             "models": {
-                model: as_json(profile, self._refusals.seconds_left(model) | self.windows.seconds_left(model))
-                for model, profile in known.items()
+                model: profile.as_json(self.lessons.seconds_left(model)) for model, profile in known.items()
             },
         }
 
@@ -308,8 +301,7 @@ class Prober:
             return
         if self._last_kind is not None:
             self._kept.clear()
-            self.windows.clear()
-            self._refusals.forget()
+            self.lessons.clear()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
 
@@ -355,9 +347,7 @@ class Prober:
         if not outcome.complete:
             return self._stale(model, profile)
         # A loaded instance may show that what was learned, of its window or its tools, was true of another one.
-        tools = profile.tools
-        self._refusals.weigh(model, listed=tools.value if tools is not None else None)
-        self.windows.weigh(model, profile.window)
+        self.lessons.weigh(model, profile)
         seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
         return _Kept(profile, self._clock(), self._clock() + seconds, good=True)
 
@@ -376,13 +366,12 @@ class Prober:
 
     def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
-        fact, refusals = self.windows.told(model), self._refusals.told(model)
-        told = (*probed, fact, refusals)
+        learned = self.lessons.profile(model)
+        told = (*probed, learned)
         last = self._merges.get(model)
         if last is not None and last.told == told:  # what is the same object is not looked into
             return last.profile
-        corrected = ModelProfile(window=fact)
-        profile = merge_profiles(*probed, corrected, refusals or ModelProfile(), self._overrides(model))
+        profile = merge_profiles(*probed, learned or ModelProfile(), self._overrides(model))
         _bound(self._merges)
         self._merges[model] = _Merged(told, profile)
         return profile

@@ -249,7 +249,7 @@ class Attempts:
             return found
         needed = UNDERRATED * estimate.upper + sent.answer_bound
         loaded = await prober.loaded_window(model)
-        return credible(found, WindowEvidence(needed=needed, loaded=loaded, held=prober.windows.held(model)))
+        return credible(found, WindowEvidence(needed=needed, loaded=loaded, held=prober.lessons.held(model)))
 
     def _refusal(self, job: Job, overflow: Overflow | None, tools: ToolRefusal | None) -> Refusal:
         budget = job.budget

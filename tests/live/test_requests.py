@@ -12,8 +12,6 @@ import httpx
 import pytest
 
 from proxy.api.live import schemas
-from proxy.backends.profile import Continuation
-from proxy.net.refusals import LearnedRefusals
 from tests.fakes import GenericFake, LlamaCppFake, Question, Reply, scripted, walk, words
 from tests.fakes.waiting import HEADERS, Gate, wait_until
 from tests.live.watching import viewing
@@ -349,18 +347,3 @@ def test_a_lesson_is_everybodys_so_that_no_single_key_makes_it_forgotten() -> No
     with GenericFake() as fake, running_proxy(fake, **keys) as proxy:
         assert code(proxy.client.delete(path, headers={"x-api-key": "anne-key-12345"})) == (403, "admin_only")
         assert proxy.client.delete(path, headers={"x-api-key": "boss-key-12345"}).status_code == 200
-
-
-def test_lessons_of_each_kind_are_forgotten_alone() -> None:
-    refusals = LearnedRefusals(ttl=100.0, clock=lambda: 0.0, most=9)
-    refusals.refused_tools("m", "said so", listed=None)
-    refusals.refused_continuation("m", Continuation.TRAILING, "said so")
-    assert refusals.unlearn("m", "continuations")
-    told = refusals.told("m")
-    assert told is not None
-    assert told.tools is not None
-    assert told.refused_continuations is None
-    assert not refusals.unlearn("m", "window")
-    assert refusals.unlearn("m", "tools")
-    assert refusals.told("m") is None
-    assert not refusals.unlearn("m", "all")

@@ -25,7 +25,7 @@ def lmstudio(window: int | None) -> dict[str, Any]:
     }
 
 
-def vllm(window: int) -> dict[str, Any]:
+def vllm(window: int | None) -> dict[str, Any]:
     data = [{"id": MODEL, "owned_by": "vllm", "root": "x", "max_model_len": window}]
     return {"/v1/models": {"object": "list", "data": data}}
 

@@ -10,8 +10,8 @@ import pytest
 
 from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.net import prober as module
+from proxy.net.lessons import LESSON_TTL
 from proxy.net.prober import FIXED_FACTOR
-from proxy.net.windows import LESSON_TTL
 from tests.net.probing import MODEL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio
@@ -70,18 +70,16 @@ async def test_the_time_can_be_set_and_begins_anew_with_each_refusal() -> None:
     assert await tools(bench) is None
 
 
-async def test_each_way_to_continue_is_remembered_for_its_own_time() -> None:
+async def test_ways_to_continue_are_remembered_from_the_newest_refusal_on() -> None:
     bench = Bench(vllm(4096), lesson_ttl=10.0)
     bench.prober.refuse_continuation(MODEL, Continuation.FLAGS, "status 400")
     bench.clock.now += 5
     bench.prober.refuse_continuation(MODEL, Continuation.TRAILING, "status 422")
-    assert await refused(bench) == {Continuation.FLAGS, Continuation.TRAILING}
-    bench.clock.now += 5
+    bench.clock.now += 9
     profile = await bench.prober.profile(MODEL)
-    assert profile.refused_continuations == Fact(
-        frozenset({Continuation.TRAILING}), "status 422", Trust.LEARNED
-    )
-    bench.clock.now += 5
+    both = frozenset({Continuation.FLAGS, Continuation.TRAILING})
+    assert profile.refused_continuations == Fact(both, "status 422", Trust.LEARNED)
+    bench.clock.now += 1
     assert await refused(bench) == frozenset()
 
 
@@ -203,15 +201,18 @@ async def test_a_snapshot_tells_origin_and_time_left() -> None:
     assert (told["tools"], told["refused_continuations"]) == (None, None)
 
 
-async def test_the_time_left_is_that_of_the_newest_refusal_and_of_the_first_way_to_expire() -> None:
-    bench = await taught(vllm(4096), lesson_ttl=100.0)
+async def test_lessons_of_each_kind_are_forgotten_alone() -> None:
+    bench = await taught(vllm(None))
     bench.prober.refuse_continuation(MODEL, Continuation.FLAGS, "status 400")
-    bench.clock.now += 40
-    bench.prober.refuse_tools(MODEL, "an error")
-    bench.prober.refuse_continuation(MODEL, Continuation.TRAILING, "status 400")
-    told = bench.prober.snapshot()["models"][MODEL]
-    assert told["tools"]["expires_in"] == 100
-    assert told["refused_continuations"]["expires_in"] == 60
+    bench.prober.learn(MODEL, 6000, "an error")
+    assert bench.prober.unlearn(MODEL, "continuations")
+    assert (await tools(bench), await refused(bench), await bench.window()) == (REFUSED, frozenset(), 6000)
+    assert bench.prober.unlearn(MODEL, "window")
+    assert not bench.prober.unlearn(MODEL, "window")
+    assert (await tools(bench), await bench.window()) == (REFUSED, None)
+    assert bench.prober.unlearn(MODEL, "tools")
+    assert await tools(bench) is None
+    assert not bench.prober.unlearn(MODEL, "all")
 
 
 async def test_a_snapshot_of_what_the_user_set_tells_no_time() -> None:

@@ -10,8 +10,8 @@ from proxy.backends.profile import Fact, Trust
 from proxy.counting.filling import Filled
 from proxy.counting.truncation import CutSeen
 from proxy.net import prober as module
+from proxy.net.lessons import HELD_FOR, LESSON_TTL, MOST_SEEN
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
-from proxy.net.windows import HELD_FOR, LESSON_TTL, MOST_SEEN
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio
@@ -58,16 +58,16 @@ async def test_the_loaded_instance_is_believed_over_any_error(named: int) -> Non
 
 async def test_what_the_backend_held_is_remembered_for_some_minutes() -> None:
     bench = await probed(NOTHING)
-    assert bench.prober.windows.held(MODEL) == 0
+    assert bench.prober.lessons.held(MODEL) == 0
     for tokens in (3000, 5000, 4000):
         bench.prober.answered(MODEL, tokens)
-    assert bench.prober.windows.held(MODEL) == 5000
+    assert bench.prober.lessons.held(MODEL) == 5000
     bench.clock.now += HELD_FOR
-    assert bench.prober.windows.held(MODEL) == 0
+    assert bench.prober.lessons.held(MODEL) == 0
     bench.prober.answered(MODEL, 4000)
-    assert bench.prober.windows.held(MODEL) == 4000
+    assert bench.prober.lessons.held(MODEL) == 4000
     bench.prober.forget(MODEL)
-    assert bench.prober.windows.held(MODEL) == 0
+    assert bench.prober.lessons.held(MODEL) == 0
 
 
 # -- what was cut --------------------------------------------------------------------------------------
