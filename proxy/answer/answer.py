@@ -251,20 +251,6 @@ class Answer:
         else:
             attempt.completion_tokens += 1 if len(text) <= 4 else self._tokens(text)
 
-    def add_all(self, texts: list[str], *, thought: bool = False, told: int = 0) -> None:
-        """Several pieces of that kind; `told` came with the last of them."""
-        self.thinking = thought
-        said = "".join(texts)
-        (self._reasoning if thought else self._text).add(said)
-        attempt = self.attempts[-1]
-        attempt.deltas += len(texts)
-        if told:
-            attempt.completion_tokens, attempt.counted = told, True
-        elif said.isascii() and max(map(len, texts)) <= _LONGEST_TOKEN and _of_one_word(texts):
-            attempt.completion_tokens += len(texts)
-        else:
-            attempt.completion_tokens += sum(map(self._tokens, texts))
-
     def add(self, piece: Piece) -> None:
         """Take in one piece."""
         attempt = self.attempts[-1]
@@ -326,11 +312,6 @@ class Answer:
         if len(text) <= 4 or (text.isascii() and len(text) <= _LONGEST_TOKEN and len(text.split()) <= 1):
             return 1
         return max(1, self.count(text))
-
-
-def _of_one_word(texts: list[str]) -> bool:
-    """Whether there is no gap inside any of them."""
-    return max(map(len, map(str.split, texts))) <= 1
 
 
 class _Pieces:

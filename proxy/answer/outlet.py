@@ -76,16 +76,18 @@ class Outlet:
 
     # -- pieces
 
-    def text_frame(self, frame: bytes, text: str, out: list[bytes]) -> None:
-        """A frame that the template could read."""
-        template = self.template
-        if self._withheld is None:
-            out.append(template.fill(frame, text))
-        else:
-            self._withheld.append(
-                partial(bytes, frame) if template.write is None else partial(template.write, text)
-            )
-        self._answer.add_plain(text, thought=template.thought, told=template.told(frame))
+    def plain(self, frame: bytes, out: list[bytes]) -> bool:
+        """Take in a frame that differs from the last parsed one in nothing but its text, far from the pause point.
+
+        False: it has to be parsed. No character is more than four tokens.
+        """
+        template, answer = self.template, self._answer
+        text = template.read(frame)
+        if text is None or self._withheld is not None or not self._watch.far(answer, 4 * len(text)):
+            return False
+        answer.add_plain(text, thought=template.thought, told=template.told(frame))
+        out.append(template.fill(frame, text))
+        return True
 
     def piece(self, piece: Piece, out: list[bytes]) -> bool:
         """A piece that was read; False: it shows that the model began its answer anew, and nothing of it is passed on."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
-from proxy.answer.alike import Alike
 from proxy.answer.answer import Answer, Attempt
 from proxy.answer.calls import CallReader
 from proxy.answer.ending import Ending
@@ -70,7 +69,6 @@ class StreamSession:
         self._writer = writer
         self._inlet = Inlet(watch, answer, reader, calls)
         self._outlet = Outlet(watch, answer, writer)
-        self._alike = Alike(watch, answer, self._outlet)
         self._ending = Ending(watch, answer, writer, self._outlet)
         self._refusal: Piece | None = None
         self.failed = False
@@ -133,25 +131,16 @@ class StreamSession:
     # -- relaying: every method below appends what is to be sent to `out`
 
     def _received(self, data: bytes) -> Commands:
-        if not (block := self._inlet.splitter.feed(data)):
-            return ()
-        template, out = self._outlet.template, list[bytes]()
-        frames, known = iter(sse.frames(self._alike.many(block, out))), template.known
-        for frame in frames:
-            if stop := self._frame(frame, out):
-                return sending(out, stop)
-            if template.known and not known:  # from here on they may be alike
-                rest = self._alike.many(b"".join(frames), out)
-                return sending(out, self._frames(sse.frames(rest), out))
-        return sending(out, None)
+        out: list[bytes] = []
+        frames = sse.frames(self._inlet.splitter.feed(data))
+        return sending(out, self._frames(frames, out))
 
     def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
         return next((stop for frame in frames if (stop := self._frame(frame, out))), None)
 
     def _frame(self, frame: bytes, out: list[bytes]) -> Stop | None:
-        text = self._outlet.template.read(frame)
-        if text is not None:
-            return self._text_frame(frame, text, out)
+        if self._outlet.plain(frame, out):
+            return None
         stop = self._pieces(self._inlet.read(frame), out)
         self._inlet.settle(self._outlet.template)
         return stop or (self._pause_if_due(out) if self.answer.attempt.unseen else None)
@@ -159,16 +148,6 @@ class StreamSession:
     def _pieces(self, pieces: Sequence[Piece], out: list[bytes]) -> Stop | None:
         stops = (self._piece(each, out, last=each is pieces[-1]) for each in pieces)
         return next((stop for stop in stops if stop), None)
-
-    def _text_frame(self, frame: bytes, text: str, out: list[bytes]) -> Stop | None:
-        """A frame like one that was parsed before."""
-        if (sent := self._alike.one(frame, text)) is not None:
-            out.append(sent)
-            return None
-        if stop := self._word(text, out):
-            return stop
-        self._outlet.text_frame(frame, text, out)
-        return self._pause_if_due(out)
 
     def _piece(self, piece: Piece, out: list[bytes], *, last: bool) -> Stop | None:
         if piece.form is None:

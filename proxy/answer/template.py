@@ -9,9 +9,8 @@ of numbers behind the text may differ, too: the one number that matters is read 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import repeat
 
 _LONGEST_COUNT = 16
 
@@ -20,7 +19,7 @@ class Template:
     """The last parsed frame, as a form to be filled in: what comes from the backend, what goes to the client."""
 
     __slots__ = (
-        *("_after", "_at", "_before", "_count", "_end", "_inner", "_shortest", "_to"),
+        *("_after", "_at", "_before", "_count", "_end", "_inner", "_shortest"),
         *("counts", "known", "suspects", "thought", "write"),
     )
 
@@ -35,8 +34,6 @@ class Template:
         """Whether frames tell running counts."""
         self.suspects: re.Pattern[str] | None = None
         """What in a text that is no reasoning wants its frame to be parsed; None: nothing does."""
-        self._to: tuple[bytes, bytes] | None = None
-        """What stands around the text in what goes to the client, if that is all that is written."""
         self._before = self._after = b""
         self._inner = b""
         """What stands between the text and the counts."""
@@ -73,9 +70,9 @@ class Template:
         self._before, self._after = form
         self.thought = name != "content"
         if isinstance(sent, bytes):
-            self.write, self._to = None if frame == sent else partial(_between, *to), to
+            self.write = None if frame == sent else partial(_between, *to)
         else:
-            self.write, self._to = sent, None
+            self.write = sent
         self.known = tally is None or self._learn_counts(*tally, to[1])
         self._at, self._end = len(self._before), -len(self._after)
         self._shortest = self._at - self._end
@@ -118,47 +115,12 @@ class Template:
         return text if text and text.isprintable() and '"' not in text and "\\" not in text else None
 
     def told(self, frame: bytes) -> int:
-        """Completion tokens that a frame tells of that was read, or the last of several; 0 where frames tell of none."""
+        """Completion tokens that a frame tells of that was read; 0 where frames tell of none."""
         if not self.counts:
             return 0
         found = frame[frame.rfind(self._inner) :].partition(self._count)[2][:_LONGEST_COUNT]
         number = found.partition(b",")[0].partition(b"}")[0]
         return int(number) if number.isdigit() else 0
-
-    def alike(self, block: bytes) -> bytes:
-        """The frames at the beginning of a block that look as if they all fit."""
-        if not self.known or not block.startswith(self._before):
-            return b""
-        end = block.rfind(self._after)
-        return block[: end + len(self._after)] if end >= 0 else b""
-
-    def read_all(self, block: bytes) -> list[str] | None:
-        """The texts of several frames that all fit; None if any has to be looked at."""
-        before, after = self._before, self._after
-        if not self.known or not block.startswith(before) or not block.endswith(after):
-            return None
-        parts: Sequence[bytes] = block[len(before) : -len(after)].split(after + before)
-        if self.counts:
-            parts, found, counts = zip(*map(bytes.partition, parts, repeat(self._inner)), strict=True)
-            if not all(found) or b"}" in b"".join(counts):
-                return None
-        try:
-            joined = b"\n".join(parts).decode()
-        except UnicodeDecodeError:
-            return None
-        if self.suspects is not None and not self.thought and self.suspects.search(joined):
-            return None
-        texts = joined.split("\n")
-        return texts if len(texts) == len(parts) and all(texts) and _plain("".join(texts)) else None
-
-    def fill_all(self, block: bytes, texts: Iterable[str]) -> bytes:
-        """What to send to the client for several frames with these texts."""
-        if self.write is None:
-            return block
-        if self._to is None:
-            return b"".join(map(self.write, texts))
-        before, after = self._to
-        return before + "\n".join(texts).encode().replace(b"\n", after + before) + after
 
     def fill(self, frame: bytes, text: str) -> bytes:
         """What to send to the client for a frame with this text."""

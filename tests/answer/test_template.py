@@ -162,34 +162,3 @@ def test_counts_that_go_to_the_client_are_no_form_for_other_frames() -> None:
     assert template.read(data) is None
     template.learn(data, data, "content", "x", TALLY)
     assert template.read(data) == "x"
-    assert template.read_all(data + data) == ["x", "x"]
-    assert template.fill_all(data + data, ["x", "x"]) == data + data
-
-
-many = st.lists(st.tuples(texts, anything), min_size=1, max_size=4)
-
-
-@given(many)
-def test_frames_that_come_together_are_read_as_they_are_one_by_one(each: list[tuple[str, object]]) -> None:
-    template = learnt_counts()
-    frames = [counted(text, counts, name="two") for text, counts in each]
-    block = b"".join(frames)
-    one_by_one = [template.read(data) for data in frames]
-    together = template.read_all(block)
-    assert together == (None if None in one_by_one else one_by_one)
-    if together is not None:
-        assert template.fill_all(block, together) == b"".join(map(said, together))
-        assert template.told(block) == template.told(frames[-1])
-
-
-@given(st.lists(texts, min_size=1, max_size=4), st.sampled_from(["one", "own"]))
-def test_the_same_without_counts(each: list[str], name: str) -> None:
-    template = Template()
-    template.learn(said("x"), frame(chunk({"content": "x"}, name=name)), "content", "x")
-    frames = list(map(said, each))
-    one_by_one = [template.read(data) for data in frames]
-    together = template.read_all(b"".join(frames))
-    assert together == (None if None in one_by_one else one_by_one)
-    if together is not None:
-        filled = [template.fill(data, text) for data, text in zip(frames, together, strict=True)]
-        assert template.fill_all(b"".join(frames), together) == b"".join(filled)
