@@ -186,10 +186,11 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Se
 
 
 def _trigger(chosen: Settings, window: int | None) -> float:
-    """The fill at which a prompt is compacted."""
-    if window is None or budget_for(chosen, window).within is None:
-        return chosen.trigger
-    return round(budget_for(chosen, window).due / window, 4)
+    """Return the fill at which a prompt is compacted, as a share of the window."""
+    if window is None:
+        return min(chosen.trigger, 1.0)
+    budget = budget_for(chosen, window)
+    return budget.trigger if budget.within is None else round(budget.due / window, 4)
 
 
 def _tools(profile: ModelProfile, settings: Settings) -> str:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 PREFIX = "SPILLWAY_"
 REMOVED = {
     "agent_prompt": "SPILLWAY_SYSTEM_PROMPT=off leaves system prompts as they are",
+    "answer_cap": "SPILLWAY_LIMITS__ANSWER_CAP bounds answers",
     "ask_usage": "a client that sets stream_options is left alone; take it out",
     "client_timeout": "it is a minute; take it out",
     "connect_timeout": "it is ten seconds; take it out",
@@ -25,7 +26,9 @@ REMOVED = {
     "recall_share": "SPILLWAY_LIMITS__RECALL bounds recall, in tokens",
     "store_timeout": "it is a second; take it out",
     "system_prompt_file": "put its text into SPILLWAY_SYSTEM_PROMPT",
+    "target_tokens": "SPILLWAY_TARGET takes tokens too",
     "tools_first": "SPILLWAY_TOOLS_ALLOWED and SPILLWAY_LIMITS__TOOLS bound what tools take",
+    "trigger_tokens": "SPILLWAY_TRIGGER takes tokens too",
     "vain_resumes": "SPILLWAY_ANSWER_WINDOWS bounds answers",
     "virtual_window": "it is 200,000 tokens; take it out",
 }

@@ -36,10 +36,13 @@ Limit = Literal[
     "result_tokens",
     "guide",
     "tools",
+    "answer_cap",
     "recall",
 ]
 """A figure of the policy that can be set alone."""
 
+LEAST_TOKENS = 256
+"""Tokens of the smallest window that anything can be done in."""
 STATUS_FORMS: tuple[str, ...] = get_args(StatusForm)
 
 
@@ -70,6 +73,17 @@ def numbered(value: Any) -> Any:
     return value
 
 
+def share_or_tokens(value: float) -> float:
+    """Check a share of the window, or tokens.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not (0 < value <= 1 or value >= LEAST_TOKENS):
+        raise ValueError(f"must be a share of the window, such as 0.8, or tokens, at least {LEAST_TOKENS}")
+    return value
+
+
 def host_glob(value: str) -> str:
     """A name by which clients call, or a glob over such names, in lower case.
 
@@ -94,7 +108,8 @@ def origin_glob(value: str) -> str:
 
 NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
-Tokens = Annotated[int, Field(ge=256)]
+Fill = Annotated[float, AfterValidator(share_or_tokens)]
+"""Share of the window, or tokens where it is above 1."""
 SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
 WordList = Annotated[tuple[NonBlank, ...], BeforeValidator(listed)]
 HostGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], BeforeValidator(listed)]

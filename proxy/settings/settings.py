@@ -11,8 +11,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from typing_extensions import override
 
 from proxy.settings.entries import (
+    LEAST_TOKENS,
     AheadMode,
     BackendSetting,
+    Fill,
     Fraction,
     HostGlobs,
     NonBlank,
@@ -22,7 +24,6 @@ from proxy.settings.entries import (
     SingleLimits,
     StatusForm,
     StrategyName,
-    Tokens,
     WordList,
     numbered,
 )
@@ -30,8 +31,8 @@ from proxy.settings.entries import (
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OFF = "off"
 """Value of a setting that names something: nothing."""
-CLOSEST_TARGET = 0.95
-"""Share of the trigger that a target may be at most: a compaction has to gain something."""
+DEFAULT_TRIGGER = 0.8
+DEFAULT_TARGET = 0.5
 
 
 class ModelSettings(BaseModel):
@@ -39,15 +40,13 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    trigger: Fraction = Field(
-        default=0.8, description="Fill at which a request is compacted before it is sent."
+    trigger: Fill = Field(
+        default=DEFAULT_TRIGGER,
+        description="Fill at which a request is compacted before it is sent: a share of the window, or tokens (24000), then at most 0.8 of it.",
     )
-    trigger_tokens: Tokens | None = Field(
-        examples=[24_000], default=None, description="The same in tokens; the lower of the two counts."
-    )
-    target: Fraction = Field(default=0.5, description="Fill to come down to when compacting.")
-    target_tokens: Tokens | None = Field(
-        examples=[12_000], default=None, description="The same in tokens; the lower of the two counts."
+    target: Fill = Field(
+        default=DEFAULT_TARGET,
+        description="Fill to come down to when compacting: a share of the window, or tokens, then at most 0.5 of it.",
     )
     pause: Fraction = Field(
         default=0.9, description="Fill at which a running answer is paused and compacted."
@@ -79,13 +78,7 @@ class ModelSettings(BaseModel):
     limits: SingleLimits = Field(
         examples=[{"lines": 400}],
         default_factory=dict,
-        description="Single limits of the policy, as `SPILLWAY_LIMITS__LINES=400`; see below.",
-    )
-    answer_cap: int | None = Field(
-        examples=[1000],
-        default=None,
-        ge=0,
-        description="Tokens of an answer whose client sets no bound; 0: no cap; default: 1,000 under local, else no cap.",
+        description="Single limits of the policy, as in `SPILLWAY_LIMITS__LINES=400`.",
     )
     tools_allowed: WordList = Field(
         examples=[["read_file", "search_*"]],
@@ -106,7 +99,7 @@ class ModelOverrides(ModelSettings):
     """
 
     managed: bool | None = None
-    window: Annotated[int, Field(ge=256)] | None = None
+    window: Annotated[int, Field(ge=LEAST_TOKENS)] | None = None
     tools: bool | None = None
     vision: bool | None = None
     tokenizer: str | None = None
@@ -278,11 +271,7 @@ def _for_model(settings: Settings, model: str) -> Settings:
         chosen |= {**given, "limits": limits}
     if not chosen:
         return settings
-    changed = settings.model_copy(update=chosen)
-    # Each glob is in order, but several may match a model.
-    trigger = min(changed.trigger, changed.pause)
-    target = changed.target if changed.target < trigger else trigger * CLOSEST_TARGET
-    return changed.model_copy(update={"trigger": trigger, "target": target})
+    return settings.model_copy(update=chosen)
 
 
 def _given(model: ModelOverrides) -> dict[str, Any]:
@@ -291,9 +280,7 @@ def _given(model: ModelOverrides) -> dict[str, Any]:
 
 def _check_order(values: Mapping[str, Any], where: str) -> None:
     target, trigger, pause = values["target"], values["trigger"], values["pause"]
-    if not target < trigger <= pause:
-        order = f"target {target} must be below trigger {trigger}, and that at most pause {pause}"
-        raise ValueError(f"{where}{order}")
-    target, trigger = values["target_tokens"], values["trigger_tokens"]
-    if target is not None and trigger is not None and target >= trigger:
-        raise ValueError(f"{where}target_tokens {target} must be below trigger_tokens {trigger}")
+    if target >= trigger and (target > 1) == (trigger > 1):
+        raise ValueError(f"{where}target {target} must be below trigger {trigger}")
+    if pause < trigger <= 1:
+        raise ValueError(f"{where}trigger {trigger} must be at most pause {pause}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from proxy.settings import Settings
-from proxy.settings.settings import CLOSEST_TARGET
+from proxy.settings.settings import DEFAULT_TARGET, DEFAULT_TRIGGER
 
 _SAFE = 0.97
 """Share of the window that the upper bound of a prompt may fill: a prompt of exactly the window is refused
@@ -17,6 +17,8 @@ _FIXED = 2 / 3
 """Share of the target that what can't be shortened may take before the other figures follow what is left."""
 _ENOUGH = 0.45
 """How far from the target to the trigger a prompt may be left by what costs no model's time."""
+_CLOSEST = 0.95
+"""Share of the trigger that a target may be at most: a compaction has to gain something."""
 _DEEP = 1 / 4
 """Share of what is left that a compaction comes down to then."""
 
@@ -101,16 +103,20 @@ class ContextBudget:
 def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget:
     """Return the budget for a window of so many tokens, of which `fixed` can't be shortened.
 
-    Of a fraction and tokens the lower one counts. A target that is not given in tokens keeps its distance from a trigger
-    that is.
+    A trigger or target in tokens counts where it is less than the usual share. A target that is a share keeps its distance
+    from a trigger in tokens. The three stay in order, whatever several globs for a model come to.
     """
-    within, target = None, settings.target
-    if settings.trigger_tokens is not None and settings.trigger_tokens < window * settings.trigger:
-        within = max(1, int(settings.trigger_tokens / settings.trigger))
-    if settings.target_tokens is not None:
-        tokens = min(settings.target_tokens, window * settings.target)
-        target = min(tokens / (within or window), settings.trigger * CLOSEST_TARGET)
-    return _budget(window, settings.trigger, target, settings.pause, fixed, within)
+    within, trigger = None, min(settings.trigger, settings.pause)
+    if settings.trigger > 1:
+        trigger = min(DEFAULT_TRIGGER, settings.pause)
+        if settings.trigger < window * trigger:
+            within = max(1, int(settings.trigger / trigger))
+    target = settings.target
+    if target > 1:
+        target = min(min(target, window * DEFAULT_TARGET) / (within or window), trigger * _CLOSEST)
+    elif target >= trigger:
+        target = trigger * _CLOSEST
+    return _budget(window, trigger, target, settings.pause, fixed, within)
 
 
 @lru_cache(maxsize=256)

@@ -53,7 +53,9 @@ class PruneLimits:
     tools: int | None = None
     """Tokens of tool definitions up to which tools say more than how they are called; None: all do."""
     answer_cap: int | None = None
-    """Completion tokens asked for when the client sets no bound."""
+    """Completion tokens asked for when the client sets no bound; None or 0: no cap."""
+    recall: int = 0
+    """Tokens that recalled passages may take."""
 
 
 STANDARD = PruneLimits(
@@ -81,9 +83,8 @@ _RESULT_SHARE = 1 / 5
 _LAYER_SHARE = 1 / 20
 _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
-_RECALL_SHARE = 0.3
 _CAP_SHARE = 1 / 4
-"""Fraction of the window that the answer cap of the policy may take."""
+_RECALL_SHARE = 0.3
 _UNKNOWN = 2**31
 """Stands for an unknown window: nothing is small for its sake."""
 
@@ -93,17 +94,9 @@ def prune_limits(settings: Settings, window: int) -> PruneLimits:
     return _limits(settings.policy, window, tuple(settings.limits.items()))
 
 
-def recall_room(settings: Settings, window: int) -> float:
-    """Return the tokens that recalled passages may take in a window of so many tokens."""
-    return settings.limits.get("recall", window * _RECALL_SHARE)
-
-
 def answer_cap_for(settings: Settings, window: int | None) -> int | None:
     """Return the completion tokens of an answer whose client sets no bound; None: no cap. `window` in tokens."""
-    if settings.answer_cap is not None:
-        return settings.answer_cap or None
-    cap = _limits(settings.policy, window or _UNKNOWN, ()).answer_cap
-    return cap if cap is None or window is None else min(cap, max(1, int(window * _CAP_SHARE)))
+    return prune_limits(settings, window or _UNKNOWN).answer_cap or None
 
 
 def limit_origins(settings: Settings, model: str, window: int) -> dict[str, str]:
@@ -111,18 +104,12 @@ def limit_origins(settings: Settings, model: str, window: int) -> dict[str, str]
 
     `settings` are those for all models.
     """
-    chosen = settings.for_model(model)
-    origins = _policy_origins(chosen.policy, window) | dict.fromkeys(settings.limits, "SPILLWAY_LIMITS")
-    cap = _limits(chosen.policy, window, ()).answer_cap
-    capped = "standard" if cap is None else "local" if answer_cap_for(chosen, window) == cap else "window"
-    if settings.answer_cap is not None:
-        capped = "SPILLWAY_ANSWER_CAP"
+    policy = settings.for_model(model).policy
+    origins = _policy_origins(policy, window) | dict.fromkeys(settings.limits, "SPILLWAY_LIMITS")
     for glob, model_settings in settings.models.items():
         if fnmatchcase(model, glob):
             origins |= dict.fromkeys(model_settings.limits, f"SPILLWAY_MODELS {glob}")
-            if "answer_cap" in model_settings.model_fields_set:
-                capped = f"SPILLWAY_MODELS {glob}"
-    return {**origins, "answer_cap": capped}
+    return origins
 
 
 @lru_cache(maxsize=256)
@@ -138,8 +125,10 @@ def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHIN
         limits,
         protect_newest=figures["protect_newest"],
         minimum_gain=figures["minimum_gain"],
-        guide=chosen.get("guide", _layer(limits.guide, window)),
-        tools=chosen.get("tools", _layer(limits.tools, window)),
+        guide=chosen.get("guide", _share(limits.guide, window, _LAYER_SHARE)),
+        tools=chosen.get("tools", _share(limits.tools, window, _LAYER_SHARE)),
+        answer_cap=chosen.get("answer_cap", _share(limits.answer_cap, window, _CAP_SHARE)),
+        recall=chosen.get("recall", int(window * _RECALL_SHARE)),
         message=window * _MESSAGE_SHARE,
         worth=window * _WORTH_SHARE,
         results=ResultLimits(
@@ -158,10 +147,16 @@ def _policy_origins(policy: Policy, window: int) -> dict[str, str]:
     named = "standard" if limits is STANDARD else "local"
     own, capped = _figures(limits, None), _figures(limits, window)
     told = {str(name): named if own[name] == capped[name] else "window" for name in own}
-    layers = {"guide": limits.guide, "tools": limits.tools}
-    return told | {
-        name: named if tokens == _layer(tokens, window) else "window" for name, tokens in layers.items()
+    parts = {
+        "guide": (limits.guide, _LAYER_SHARE),
+        "tools": (limits.tools, _LAYER_SHARE),
+        "answer_cap": (limits.answer_cap, _CAP_SHARE),
     }
+    told |= {
+        name: named if tokens == _share(tokens, window, share) else "window"
+        for name, (tokens, share) in parts.items()
+    }
+    return told | {"recall": "window"}
 
 
 def _of_policy(policy: Policy, window: int) -> PruneLimits:
@@ -170,9 +165,9 @@ def _of_policy(policy: Policy, window: int) -> PruneLimits:
     return _LOCAL_PRUNING if policy == "auto" and window <= SMALL_WINDOW else STANDARD
 
 
-def _layer(tokens: int | None, window: int) -> int | None:
-    """What a layer in front of the conversation may have; None: it is as it comes."""
-    return None if tokens is None else min(tokens, int(window * _LAYER_SHARE))
+def _share(tokens: int | None, window: int, share: float) -> int | None:
+    """Return tokens, at most a share of the window; None stays: no limit."""
+    return None if tokens is None else min(tokens, int(window * share))
 
 
 def _figures(limits: PruneLimits, window: int | None) -> dict[Limit, int]:

@@ -28,7 +28,7 @@ from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
 from proxy.recall.words import is_loaded
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.middles import newest_cut
-from proxy.shortening.policy import recall_room
+from proxy.shortening.policy import prune_limits
 from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
 from proxy.tokens.meter import INLINE, Meter
@@ -167,7 +167,7 @@ class Recaller:
         self, job: Job, budget: ContextBudget, turn: _Place, earlier: Mapping[int, Block], reserve: int
     ) -> Block | None:
         """Choose for the newest turn, and put it into the prompt; None: it needs nothing, or there is no room."""
-        wanted = recall_room(job.settings, budget.zone) - _MARKS
+        wanted = prune_limits(job.settings, budget.zone).recall - _MARKS
         room = room_left(job, budget) - _MARKS
         found = await self._found(job, turn.sent, wanted)
         best = within(found[:1], room)

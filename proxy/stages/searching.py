@@ -20,7 +20,7 @@ from proxy.recall.tool import (
     wanted,
 )
 from proxy.shortening.continuation import ContinuationRequest
-from proxy.shortening.policy import recall_room
+from proxy.shortening.policy import prune_limits
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
@@ -110,4 +110,4 @@ class Searcher:
 
 def _most(job: Job) -> float:
     """Tokens that all searches of an answer may bring: as many as a block."""
-    return 0.0 if job.budget is None else recall_room(job.settings, job.budget.zone)
+    return 0.0 if job.budget is None else prune_limits(job.settings, job.budget.zone).recall

@@ -164,9 +164,10 @@ def test_keys_are_trimmed_and_not_shown() -> None:
     [
         ("PORT", "x", ["SPILLWAY_PORT='x'", "integer"]),
         ("PORT", "70000", ["SPILLWAY_PORT='70000'", "65535"]),
-        ("TRIGGER", "1.5", ["SPILLWAY_TRIGGER='1.5'", "less than or equal to 1"]),
+        ("TRIGGER", "1.5", ["SPILLWAY_TRIGGER='1.5'", "such as 0.8, or tokens"]),
         ("TRIGGER", "nan", ["SPILLWAY_TRIGGER='nan'", "finite"]),
-        ("TRIGGER", "0.4", ["target 0.5", "trigger 0.4", "pause 0.9"]),
+        ("TRIGGER", "0.4", ["target 0.5", "below trigger 0.4"]),
+        ("PAUSE", "0.7", ["trigger 0.8", "at most pause 0.7"]),
         ("READ_TIMEOUT", "inf", ["SPILLWAY_READ_TIMEOUT='inf'", "finite"]),
         ("MAX_BODY", "-1", ["SPILLWAY_MAX_BODY='-1'", "greater than 0"]),
         ("STATUS", "loud", ["SPILLWAY_STATUS='loud'", "'auto'", "'off'"]),
@@ -189,7 +190,7 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         (
             "MODELS",
             '{"q*":{"wind":5}}',
-            ["SPILLWAY_MODELS__Q*__WIND", "trigger, trigger_tokens, vision, window"],
+            ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"],
         ),
         ("MODELS", '{"q*":{"trigger":0.3}}', ["models q*", "target 0.5", "trigger 0.3"]),
         ("API_KEYS", '[""]', ["SPILLWAY_API_KEYS__0", "at least 1"]),

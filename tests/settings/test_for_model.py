@@ -81,8 +81,8 @@ def test_a_budget_has_the_fractions() -> None:
     ("settings", "window", "cap"),
     [
         ({}, 8192, None),
-        ({"answer_cap": 700}, None, 700),
-        ({"answer_cap": 0, "policy": "local"}, 8192, None),
+        ({"limits": {"answer_cap": 700}}, None, 700),
+        ({"limits": {"answer_cap": 0}, "policy": "local"}, 8192, None),
         ({"policy": "local"}, None, 1000),
         ({"policy": "local"}, 8192, 1000),
         ({"policy": "local"}, 2048, 512),
@@ -106,16 +106,16 @@ def test_of_a_fraction_and_tokens_the_lower_one_counts() -> None:
         budget = budget_for(Settings(**tokens), window)  # type: ignore[arg-type]
         return budget.goal, budget.due
 
-    assert points(8192, trigger_tokens=16_000, target_tokens=9_000) == points(8192) == (4096, 6553.6)
-    assert points(131_072, trigger_tokens=16_000, target_tokens=9_000) == (9_000, 16_000)
+    assert points(8192, trigger=16_000, target=9_000) == points(8192) == (4096, 6553.6)
+    assert points(131_072, trigger=16_000, target=9_000) == (9_000, 16_000)
     # One alone: the target keeps its distance from the trigger, the trigger is as it was.
-    assert points(131_072, trigger_tokens=16_000) == (10_000, 16_000)
-    assert points(16_384, target_tokens=2_000) == (2_000, 0.8 * 16_384)
-    assert points(32_768, trigger_tokens=24_000, target_tokens=20_000) == (16_384, 24_000)
+    assert points(131_072, trigger=16_000) == (10_000, 16_000)
+    assert points(16_384, target=2_000) == (2_000, 0.8 * 16_384)
+    assert points(32_768, trigger=24_000, target=20_000) == (16_384, 24_000)
 
 
 def test_what_is_set_in_tokens_for_a_model_holds_for_that() -> None:
-    settings = for_models(**{"big*": {"trigger_tokens": 8_000, "strategy": "mask"}})
+    settings = for_models(**{"big*": {"trigger": 8_000, "strategy": "mask"}})
     assert budget_for(settings.for_model("big-one"), 100_000).due == 8_000
     assert STRATEGIES[settings.for_model("big-one").strategy].asks is False
     assert budget_for(settings.for_model("small"), 100_000).due == 80_000
@@ -127,4 +127,5 @@ def test_where_several_globs_match_the_target_is_below_the_trigger_and_that_at_m
     assert both.goal < both.due == 6_000
     assert crossing.for_model("qwen3-4b").target == 0.75
     late = for_models(**{"qwen*": {"trigger": 0.88}, "*8b": {"pause": 0.82}})
-    assert late.for_model("qwen3-8b").trigger == late.for_model("qwen3-8b").pause == 0.82
+    budget = budget_for(late.for_model("qwen3-8b"), 10_000)
+    assert budget.trigger == budget.pause == 0.82

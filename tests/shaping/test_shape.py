@@ -37,7 +37,7 @@ def test_what_the_policy_leaves_alone_is_the_same_request() -> None:
     assert shape(asked, Settings(), 8192) is asked
     assert shape(asked, Settings(), None) is asked
     assert shape(asked, Settings(policy="standard"), 100) is asked
-    assert shape(asked, Settings(policy="local", answer_cap=0), 8192) is asked
+    assert shape(asked, Settings(policy="local", limits={"answer_cap": 0}), 8192) is asked
 
 
 # -- tools
@@ -86,7 +86,7 @@ def test_tools_are_described_in_a_sentence_under_local_or_where_they_fill_the_wi
     tools = [tool(f"read{number}", LONG) for number in range(copies)]
     asked = request(tools=tools)
     for settings, window in (
-        (Settings(policy="local", answer_cap=0, limits={"tools": 10**6}), 10**7),
+        (Settings(policy="local", limits={"tools": 10**6, "answer_cap": 0}), 10**7),
         (Settings(), 512),
     ):
         made = sent(shape(asked, settings, window))["tools"]
@@ -99,7 +99,7 @@ def test_tools_are_described_in_a_sentence_under_local_or_where_they_fill_the_wi
 
 
 def test_an_answer_without_a_bound_is_capped() -> None:
-    settings = Settings(answer_cap=700)
+    settings = Settings(limits={"answer_cap": 700})
     assert sent(shape(request(), settings, None))["max_tokens"] == 700
     newer = sent(shape(request(max_completion_tokens=None), settings, None))
     assert newer["max_completion_tokens"] == 700
@@ -109,18 +109,18 @@ def test_an_answer_without_a_bound_is_capped() -> None:
 @pytest.mark.parametrize("bound", [{"max_tokens": 9}, {"max_completion_tokens": 9}, {"n_predict": 9}])
 def test_a_bound_of_the_client_stands(bound: dict[str, int]) -> None:
     asked = request(**bound)
-    assert shape(asked, Settings(answer_cap=700), None) is asked
+    assert shape(asked, Settings(limits={"answer_cap": 700}), None) is asked
 
 
 def test_no_bound_in_a_servers_own_words_is_none() -> None:
-    assert sent(shape(request(n_predict=-1), Settings(answer_cap=700), None))["max_tokens"] == 700
+    assert sent(shape(request(n_predict=-1), Settings(limits={"answer_cap": 700}), None))["max_tokens"] == 700
 
 
 # -- the system prompt
 
 
 def test_the_system_prompt_is_replaced_under_local_where_there_is_one() -> None:
-    settings = Settings(policy="local", answer_cap=0, system_prompt="Be brief.")
+    settings = Settings(policy="local", limits={"answer_cap": 0}, system_prompt="Be brief.")
     first, second = ({"role": "system", "content": text} for text in ("Long.", "Longer."))
     made = shape(request(messages=[first, second, user("a")]), settings, 8192)
     assert sent(made)["messages"] == [{"role": "system", "content": "Be brief."}, user("a")]

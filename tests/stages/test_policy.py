@@ -128,11 +128,11 @@ def test_only_tools_on_the_list_are_offered() -> None:
         ({"policy": "standard"}, 4096, None),
         ({"policy": "local"}, 8192, 1000),
         ({"policy": "local"}, 2048, 512),
-        ({"policy": "local", "answer_cap": 0}, 8192, None),
-        ({"policy": "local", "answer_cap": 300}, 8192, 300),
-        ({"answer_cap": 300}, 8192, 300),
+        ({"policy": "local", "limits": {"answer_cap": 0}}, 8192, None),
+        ({"policy": "local", "limits": {"answer_cap": 300}}, 8192, 300),
+        ({"limits": {"answer_cap": 300}}, 8192, 300),
         ({"models": {"m": ModelOverrides(policy="local")}}, 8192, 1000),
-        ({"policy": "local", "models": {"m": ModelOverrides(answer_cap=200)}}, 8192, 200),
+        ({"policy": "local", "models": {"m": ModelOverrides(limits={"answer_cap": 200})}}, 8192, 200),
     ],
 )
 def test_the_answer_is_capped_by_setting_then_by_policy(
@@ -150,7 +150,10 @@ def test_the_answer_is_capped_by_setting_then_by_policy(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_capped_answer_ends_for_its_length(stream: bool) -> None:
-    with LlamaCppFake([FakeModel("m", 4096)], walk()) as fake, running_proxy(fake, answer_cap=40) as proxy:
+    with (
+        LlamaCppFake([FakeModel("m", 4096)], walk()) as fake,
+        running_proxy(fake, limits={"answer_cap": 40}) as proxy,
+    ):
         answer = proxy.chat({"model": "m", "messages": HELLO, "stream": stream})
         assert '"finish_reason":"length"' in answer.text.replace(" ", "")
         assert len(fake.chats()) == 1
@@ -189,7 +192,7 @@ def test_a_compressed_request_that_is_changed_is_sent_plain() -> None:
 
     with (
         LlamaCppFake([FakeModel("m", 4096)], walk(last=2)) as fake,
-        running_proxy(fake, answer_cap=9) as proxy,
+        running_proxy(fake, limits={"answer_cap": 9}) as proxy,
     ):
         raw = gzip.compress(dumps({"model": "m", "messages": HELLO}))
         headers = {"content-encoding": "gzip", "content-type": "application/json"}
@@ -229,6 +232,7 @@ def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_fr
         "guide": "window",
         "tools": "window",
         "answer_cap": "local",
+        "recall": "window",
     }
     assert explained["limits"]["results"] == shown["results"]
 

@@ -211,7 +211,7 @@ def test_what_they_come_to_together_is_counted() -> None:
 
 
 def test_a_prompt_is_kept_below_so_many_tokens_in_a_large_window() -> None:
-    settings = {"trigger_tokens": 1500, "target_tokens": 900, "strategy": "truncate"}
+    settings = {"trigger": 1500, "target": 900, "strategy": "truncate"}
     with (
         LlamaCppFake([FakeModel("m", 32_768)], qa()) as fake,
         running_proxy(fake, models={"m": settings}) as proxy,
@@ -240,7 +240,7 @@ def test_a_system_prompt_that_fills_those_leaves_the_conversation_as_much_again(
     """It can't be shortened, and a compaction on each turn would gain nothing."""
     with (
         LlamaCppFake([FakeModel("m", 32_768)], qa()) as fake,
-        running_proxy(fake, trigger_tokens=600, strategy="truncate") as proxy,
+        running_proxy(fake, trigger=600, target=375, strategy="truncate") as proxy,
     ):
         messages = [{"role": "system", "content": "Rules of the house. " * 300}]
         actions = []
