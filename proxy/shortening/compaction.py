@@ -17,8 +17,7 @@ from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.ladder.results import cleaned
 from proxy.shortening.middles import characters_cut, own_part
-from proxy.shortening.pruning import at_any_price, trim
-from proxy.shortening.strategies import AUTO, Kind, Strategy
+from proxy.shortening.strategies import AUTO, Kind, Strategy, at_any_price, shortened_by, trim
 
 SummaryKind = Literal["", "written", "extract"]
 
@@ -66,7 +65,7 @@ def compact(
     """
     if reduction.fits:
         return _rewritten(reduction, reduction, "pruned", ())
-    shorter, rungs, kind = yield from strategy.shorten(reduction, summariser, summarised=summarised)
+    shorter, rungs, kind = yield from shortened_by(strategy, reduction, summariser, summarised=summarised)
     if (
         kind == "pruned"
         and not shorter.suffices

@@ -22,7 +22,7 @@ from proxy.history.marks import (
 )
 from proxy.history.tooltext import calls_in, without
 from proxy.neutral.request import Message
-from proxy.shortening.extract import facts_left_out
+from proxy.shortening.extract import facts_left_out, told_by_code
 from proxy.shortening.source import Source, source_of
 from proxy.shortening.transcript import all_text, unlabelled
 
@@ -42,6 +42,10 @@ _WISHED = (
     "This is about the conversation {what}. Write plain text of at most {words} words, nothing before or after it, and "
     "call no tools."
 )
+_SHORT = 6_000
+"""Characters in which is told what is no summary yet."""
+_LONGEST_FOREIGN = 400_000
+"""Characters of a summary from elsewhere that are taken."""
 _FENCES = re.compile(
     "|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in (FENCE, FENCE_END)), re.IGNORECASE
 )
@@ -116,3 +120,17 @@ def fenced(text: str, *, tokens: int, before: str = "", wish: str = "", language
 def _unfenced(text: str) -> str:
     # Round brackets, because the rest of nested marks must not make a new one.
     return _FENCES.sub(lambda mark: f"({mark.group().strip('<>')})", text)
+
+
+def in_words(history: Sequence[Message]) -> str:
+    """What a history says: its summary, and what came after that, by code."""
+    blocks = [
+        message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)
+    ]
+    rest = told_by_code([message for message in history if not is_summary(message)], limit=_SHORT)
+    return "\n\n".join(filter(None, (*(each.strip() for each in blocks), rest))) or "Nothing was said yet."
+
+
+def foreign(words: str) -> list[Message]:
+    """A summary that somebody else wrote, in place of the messages it stands for: as background, with no rules in it."""
+    return [{"role": "user", "content": block(words[:_LONGEST_FOREIGN], (), limit=0)}]

@@ -16,9 +16,8 @@ from proxy.history.sentences import last_end
 from proxy.history.tooltext import calls_in, without
 from proxy.recall.words import folded
 from proxy.shortening.facts import is_told, words_of
-from proxy.shortening.language import differ, script_and_language
 from proxy.shortening.loops import loops
-from proxy.shortening.source import Source, Weighed
+from proxy.shortening.source import Source, Weighed, differ, script_and_language
 from proxy.shortening.summary import INSTRUCTION
 
 Verdict = Literal["kept", "mended", "failed", "empty", "refusal", "loop", "cut", "language", "copy", "gaps"]

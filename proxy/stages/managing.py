@@ -16,7 +16,7 @@ from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.edits import edited
-from proxy.shortening.in_words import foreign, in_words
+from proxy.shortening.summary import foreign, in_words
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, with_backend_options

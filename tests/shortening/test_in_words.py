@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from proxy.history.constraints import constraints
 from proxy.history.marks import CLOSE, OPEN, is_summary
-from proxy.shortening.in_words import foreign, in_words
-from proxy.shortening.summary import block
+from proxy.shortening.summary import block, foreign, in_words
 
 
 def test_a_compacted_history_in_words_is_its_summary_and_what_came_after_it() -> None:

@@ -10,7 +10,7 @@ from proxy.history.marks import INSTRUCTION
 from proxy.history.turns import newest_user
 from proxy.neutral.request import Message, text_of
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.ladder.oversize import cut_oversize
+from proxy.shortening.ladder.trim import cut_oversize
 from proxy.shortening.middles import characters_cut, cut_middle
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
 
