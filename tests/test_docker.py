@@ -24,7 +24,7 @@ import httpx
 import pytest
 from packaging.requirements import Requirement
 
-from proxy.demo.server import serve_on_loopback
+from proxy.demo import serve_on_loopback
 from proxy.settings import Settings
 from tests.fakes.waiting import await_until, wait_until
 

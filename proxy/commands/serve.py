@@ -130,9 +130,9 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
         return _with(settings, found), _found_note(found)
     if not settings.demo:
         raise SettingError(_NOTHING_FOUND)
-    from proxy.demo import serve_demo  # noqa: PLC0415 - only who has no backend needs it
+    from proxy.demo import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
 
-    url = await stack.enter_async_context(serve_demo())
+    url = await stack.enter_async_context(serve_on_loopback(create_demo()))
     demo = BackendSetting(url=url, name="demo", kind="llamacpp")
     return settings.model_copy(update={"backends": (demo,)}), _DEMO_NOTE
 

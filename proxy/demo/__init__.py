@@ -4,8 +4,7 @@ It is no language model and says so in every answer. It is there so that Spillwa
 and a resume watched, on a machine where no model runs yet.
 """
 
-from proxy.demo.app import create_demo
-from proxy.demo.engine import MODEL, WINDOW
-from proxy.demo.server import serve_demo
+from proxy.demo.app import create_demo, serve_on_loopback
+from proxy.demo.model import MODEL, WINDOW
 
-__all__ = ["MODEL", "WINDOW", "create_demo", "serve_demo"]
+__all__ = ["MODEL", "WINDOW", "create_demo", "serve_on_loopback"]

@@ -1,4 +1,4 @@
-"""What the demo model says: short explanations, and two texts that are longer than its window."""
+"""Texts of the demo model: short explanations, and two texts that are longer than its window."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ _PEOPLE = ("the lock keeper", "Old Marten", "the skipper's daughter", "a boy wit
 _SENTENCES = 240
 
 
-def short(asked: str, *, used: int, window: int) -> str:
+def short(question: str, *, used: int, window: int) -> str:
     """A reply to a short message; `used` and `window` are in tokens."""
-    heard = " ".join(asked.split())
-    quoted = f'You wrote: "{heard[:80]}{"…" if len(heard) > 80 else ""}"\n\n' if heard else "\n\n"
-    topic = next((text for pattern, text in _TOPICS if re.search(pattern, asked, re.IGNORECASE)), _ABOUT)
+    flat = " ".join(question.split())
+    quoted = f'You wrote: "{flat[:80]}{"…" if len(flat) > 80 else ""}"\n\n' if flat else "\n\n"
+    topic = next((text for pattern, text in _TOPICS if re.search(pattern, question, re.IGNORECASE)), _ABOUT)
     fill = f"This prompt takes {used:,} of my {window:,} tokens: my window is {used * 100 // window}% full."
     return f"I am Spillway's built-in demo: a script, not a language model. {quoted}{topic}\n\n{fill} {_TRY}"
 

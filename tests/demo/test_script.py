@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.demo import texts
-from proxy.demo.engine import WINDOW
-from proxy.demo.pieces import pieces
-from proxy.demo.script import LOST, reply
+from proxy.demo.model import LOST, WINDOW, reply, tokens_of
 from proxy.shortening import summary as core_summary
 from proxy.shortening.source import NOTHING
 from proxy.shortening.verification import SummaryReply, checked
@@ -66,7 +64,7 @@ def test_counting_has_an_end() -> None:
 
 @pytest.mark.parametrize("text", [COUNT, STORY])
 def test_long_answers_are_longer_than_the_window_but_not_by_much(text: str) -> None:
-    assert WINDOW < len(pieces(text)) < 1.6 * WINDOW
+    assert WINDOW < len(tokens_of(text)) < 1.6 * WINDOW
 
 
 def test_the_sentences_of_the_story_are_numbered_without_a_gap() -> None:
@@ -121,7 +119,7 @@ def test_a_summary_is_made_of_what_was_shown() -> None:
     assert "The launch code is 4711." in answer
     assert "3000" in answer
     assert checked(SummaryReply(answer), NOTHING, tokens=200).text
-    assert len(pieces(answer)) < 200
+    assert len(tokens_of(answer)) < 200
 
 
 def test_an_earlier_summary_goes_into_the_next_without_its_marks() -> None:
@@ -136,7 +134,7 @@ def test_a_fenced_transcript_is_summarised() -> None:
     assert "remark number 49" in answer
     assert "Sections:" not in answer
     assert checked(SummaryReply(answer), NOTHING, tokens=200).text
-    assert len(pieces(answer)) < 250
+    assert len(tokens_of(answer)) < 250
 
 
 def test_a_summary_is_the_same_each_time() -> None:

@@ -8,13 +8,13 @@ import httpx
 import openai
 import pytest
 
-from proxy.demo import MODEL, serve_demo
+from proxy.demo import MODEL, create_demo, serve_on_loopback
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_it_serves_on_loopback_and_is_gone_afterwards() -> None:
-    async with serve_demo(pace=0) as url, httpx.AsyncClient() as client:
+    async with serve_on_loopback(create_demo(pace=0)) as url, httpx.AsyncClient() as client:
         assert url.startswith("http://127.0.0.1:")
         assert (await client.get(f"{url}/v1/models")).json()["data"][0]["id"] == MODEL
     async with httpx.AsyncClient() as client:
@@ -24,12 +24,15 @@ async def test_it_serves_on_loopback_and_is_gone_afterwards() -> None:
 
 async def test_signal_handlers_are_left_alone() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    async with serve_demo(pace=0):
+    async with serve_on_loopback(create_demo(pace=0)):
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 async def test_the_openai_sdk_streams_from_it() -> None:
-    async with serve_demo(pace=0) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as sdk:
+    async with (
+        serve_on_loopback(create_demo(pace=0)) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as sdk,
+    ):
         stream = await sdk.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "count to 20"}],
@@ -45,7 +48,7 @@ async def test_the_openai_sdk_streams_from_it() -> None:
 async def test_it_stops_soon_even_while_somebody_is_reading() -> None:
     body = {"messages": [{"role": "user", "content": "write a long story"}], "stream": True}
     async with httpx.AsyncClient() as client:
-        async with serve_demo(pace=30) as url:
+        async with serve_on_loopback(create_demo(pace=30)) as url:
             request = client.build_request("POST", f"{url}/v1/chat/completions", json=body)
             answer = await client.send(request, stream=True)
             assert answer.status_code == 200

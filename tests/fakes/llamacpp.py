@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from proxy.demo import wire
 from proxy.neutral.request import text_of
+from tests.fakes import llamacpp_wire as wire
 from tests.fakes.chat import CREATED
 from tests.fakes.extras import Extras
 from tests.fakes.generation import Broken, Delta, Generation

@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.demo import wire
+from tests.fakes import llamacpp_wire as wire
 from tests.fakes.chat import CREATED, FakeBackend
 from tests.fakes.http import Exchange
 from tests.fakes.model import FakeModel, Refused

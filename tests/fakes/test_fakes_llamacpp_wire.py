@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.demo import wire
 from tests.engine.fixtures import WINDOW, engine, walk_engine
 from tests.engine.server import Engine
+from tests.fakes import llamacpp_wire as wire
 
 __all__ = ["engine", "walk_engine"]
 
