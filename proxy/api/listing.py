@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from proxy.api.models import model_list, offered, one_model, with_native
-from proxy.dialects.messages.models import model, page_of_models
+from proxy.dialects.messages.models import model, models_page
 from proxy.dialects.responses.catalog import VERSION, catalog
 from proxy.errors import ModelNotFound
 from proxy.settings import Settings
@@ -26,15 +26,11 @@ _CLAUDE_CODE = re.compile("claude-(cli|code)/")
 async def all_models(
     router: Router, settings: Settings, path: str, asked: Mapping[str, str], headers: Mapping[str, str]
 ) -> dict[str, Any] | Response:
-    """The list that a client asks for at `path`, with the query parameters `asked`.
-
-    Raises:
-        BadRequest: Anthropic's list has no such page.
-    """
+    """The list that a client asks for at `path`, with the query parameters `asked`."""
     listed = await model_list(router, settings)
     models = [offered(each) for each in listed["data"]]
     if ANTHROPIC in headers:
-        return _json(page_of_models(models, asked, virtual=_is_claude_code(headers)))
+        return _json(models_page(models, virtual=_is_claude_code(headers)))
     if VERSION in asked:
         body = _json({**listed, **catalog(models)})
         # Codex keeps its catalog until this changes.

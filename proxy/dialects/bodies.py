@@ -48,17 +48,6 @@ def model_in(body: Mapping[str, Any]) -> str:
     return model
 
 
-def named_model_in(body: Mapping[str, Any]) -> str:
-    """The same where it has to be named.
-
-    Raises:
-        BadRequest: it is not.
-    """
-    if not (model := model_in(body)):
-        raise BadRequest("`model` is missing: GET /v1/models shows what there is.", param="model")
-    return model
-
-
 def given(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Those of these fields that are there."""
     return {name: body[name] for name in names if body.get(name) is not None}

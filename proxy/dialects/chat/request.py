@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from operator import methodcaller
 from typing import Any
 
 from proxy.dialects.bodies import is_count, model_in, object_in
@@ -29,14 +28,6 @@ _GRAMMARS = frozenset(
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
 _BEGUN = ("continue_final_message", "add_generation_prompt")
 """How vLLM and llama.cpp are asked to go on with the last message."""
-_SAYS_MORE = frozenset(
-    {
-        *("stream", "stream_options", "n", "response_format", "prompt_cache_key"),
-        *(*_BOUNDS, _OTHER_BOUND, *_GRAMMARS, _BEGUN[0], "options"),
-    }
-)
-"""All fields by which more is known of a request than its model and messages."""
-_ROLE = methodcaller("get", "role")
 LOADING = ("options", "shift")
 """Ollama's, by which it loads a model: another `num_ctx` loads it again."""
 _NOT_FOR_SUMMARIES = {
@@ -61,18 +52,16 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
     body = object_in(raw)
     _check(body.get("messages"))
     wire = raw if wire is None else wire
-    if _SAYS_MORE.isdisjoint(body):
-        return Request(body=body, model=model_in(body), raw=raw, wire=wire)
     choices = body.get("n")
-    bounds = () if body.keys().isdisjoint(_BOUNDS) else tuple(filter(body.__contains__, _BOUNDS))
-    max_tokens = next((body[name] for name in bounds if is_count(body[name])), None) if bounds else None
+    bounds = tuple(name for name in _BOUNDS if name in body)
+    max_tokens = next((body[name] for name in bounds if is_count(body[name])), None)
     return Request(
         body=body,
         model=model_in(body),
         stream=body.get("stream") is True,
         max_tokens=max_tokens,
         bounds=bounds or _BOUNDS[1:],
-        usage_wish=_usage_wish(body["stream_options"]) if "stream_options" in body else None,
+        usage_wish=_usage_wish(body.get("stream_options")),
         choices=choices if isinstance(choices, int) else 1,
         structured=_is_structured(body),
         capped=max_tokens is not None or is_count(body.get(_OTHER_BOUND)) or _bounds_ollama(body),
@@ -86,8 +75,6 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
 def _check(messages: Any) -> None:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
-    if set(map(type, messages)) == {dict} and set(map(type, map(_ROLE, messages))) == {str}:
-        return
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise BadRequest(f"`messages[{index}]` must be an object.", param=f"messages[{index}]")
@@ -113,7 +100,7 @@ def _is_structured(body: Mapping[str, Any]) -> bool:
     wanted = body.get("response_format")
     if isinstance(wanted, dict) and wanted.get("type") not in (None, "text"):
         return True
-    return not _GRAMMARS.isdisjoint(body) and any(body.get(name) is not None for name in _GRAMMARS)
+    return any(body.get(name) is not None for name in _GRAMMARS)
 
 
 # -- what goes upstream

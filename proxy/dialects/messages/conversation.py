@@ -16,12 +16,10 @@ from proxy.wire.jsontext import dumps
 
 ContentBlock: TypeAlias = Mapping[str, Any]
 
-_NOT_SAID_AGAIN = frozenset(
-    {
-        *("redacted_thinking", "server_tool_use", "container_upload", "fallback", COMPACTION),
-        *("tool_addition", "tool_removal"),
-    }
-)
+_OMITTED = {
+    *("redacted_thinking", "server_tool_use", "container_upload", "fallback", COMPACTION),
+    *("tool_addition", "tool_removal"),
+}
 """A compaction among them, because the newest one that says anything was read before."""
 _BREAK = "\n\n"
 
@@ -236,7 +234,7 @@ def _url(source: Any, where: str) -> str:
 
 def _only_anthropic(kind: Any) -> bool:
     """Whether a block tells of something that Anthropic's servers did, and that means nothing elsewhere."""
-    return isinstance(kind, str) and (kind in _NOT_SAID_AGAIN or kind.endswith("_tool_result"))
+    return isinstance(kind, str) and (kind in _OMITTED or kind.endswith("_tool_result"))
 
 
 def _unknown(kind: Any, where: str) -> BadRequest:

@@ -5,18 +5,13 @@ Fields: PyPI `anthropic` 2.12.0, `types/model_info.py`, `types/model_capabilitie
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.bodies import limit_in
 from proxy.dialects.messages.managing import EDITS
-from proxy.errors import BadRequest
 from proxy.neutral.offered import Offered
 
-_PAGE = 20
-"""Models of a page where the client does not say how many, and the most that it may ask for."""
-_LONGEST_PAGE = 1000
 _ANSWER = 32_000
 """Tokens of the longest answer that clients are told to ask for: as many as Claude Code (2.1) asks for of a model it does not know."""
 _ANSWER_SHARE = 1 / 4
@@ -41,38 +36,14 @@ def model(offered: Offered, *, virtual: bool) -> dict[str, Any]:
     }
 
 
-def page_of_models(offered: Sequence[Offered], asked: Mapping[str, str], *, virtual: bool) -> dict[str, Any]:
-    """The page that is asked for by `limit`, `after_id` and `before_id`; `virtual` as for `model`.
-
-    Raises:
-        BadRequest: there is no such page.
-    """
-    limit = limit_in(asked, usual=_PAGE, most=_LONGEST_PAGE)
-    ids = [each.id for each in offered]
-    first, last = 0, len(ids)
-    if "after_id" in asked:
-        first = _place(ids, asked, "after_id") + 1
-    if "before_id" in asked:
-        last = _place(ids, asked, "before_id")
-    if "before_id" in asked and "after_id" not in asked:
-        first = max(0, last - limit)
-        more = first > 0
-    else:
-        more = last - first > limit
-        last = min(last, first + limit)
-    shown = offered[first:last]
+def models_page(offered: Sequence[Offered], *, virtual: bool) -> dict[str, Any]:
+    """All models as the only page there is, whatever page a client asks for; `virtual` as for `model`."""
     return {
-        "data": [model(each, virtual=virtual) for each in shown],
-        "has_more": more,
-        "first_id": shown[0].id if shown else None,
-        "last_id": shown[-1].id if shown else None,
+        "data": [model(each, virtual=virtual) for each in offered],
+        "has_more": False,
+        "first_id": offered[0].id if offered else None,
+        "last_id": offered[-1].id if offered else None,
     }
-
-
-def _place(ids: Sequence[str], asked: Mapping[str, str], name: str) -> int:
-    if asked[name] not in ids:
-        raise BadRequest(f"`{name}` must be the id of a model of the list.", param=name)
-    return ids.index(asked[name])
 
 
 def _capabilities(offered: Offered) -> dict[str, Any]:

@@ -39,20 +39,12 @@ _MEMORY_COMMANDS: Mapping[str, Any] = {
     "old_path": {"type": "string", "description": "For rename."},
     "new_path": {"type": "string", "description": "For rename."},
 }
-_ACTIONS = (
-    *(
-        "screenshot",
-        "left_click",
-        "right_click",
-        "middle_click",
-        "double_click",
-        "mouse_move",
-        "left_click_drag",
-    ),
-    *("type", "key", "hold_key", "scroll", "wait", "cursor_position"),
-)
+_ACTIONS = [
+    *("screenshot", "left_click", "right_click", "middle_click", "double_click", "mouse_move"),
+    *("left_click_drag", "type", "key", "hold_key", "scroll", "wait", "cursor_position"),
+]
 _COMPUTER: Mapping[str, Any] = {
-    "action": {"type": "string", "enum": list(_ACTIONS)},
+    "action": {"type": "string", "enum": _ACTIONS},
     "coordinate": {"type": "array", "items": _NUMBER, "description": "x and y in pixels."},
     "start_coordinate": {"type": "array", "items": _NUMBER, "description": "For left_click_drag."},
     "text": {"type": "string", "description": "What to type, or the key."},

@@ -10,22 +10,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.bodies import given, is_count, model_in, named_model_in, object_in, request_of, text_in
+from proxy.dialects.bodies import given, is_count, model_in, object_in, request_of, text_in
 from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking, effort_in
 from proxy.wire.jsontext import dumps
 
 SHARED_OPTIONS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_penalty",
+    *("temperature", "top_p", "top_k", "min_p", "seed", "stop"),
+    *("presence_penalty", "frequency_penalty", "repeat_penalty"),
 )
 """Options that other backends have by the same name, as parameters of a chat completion."""
 EXTRAS = ("keep_alive", "think", "truncate", "shift")
@@ -53,9 +46,15 @@ def read_chat(raw: bytes) -> Request:
 
 
 def _loading(asked: Mapping[str, Any]) -> NotManaged:
-    """Answer a request without messages as done, for a backend that loads models by itself."""
-    kept, model = asked.get("keep_alive"), named_model_in(asked)
-    reason = "unload" if kept in (0, "0", "0s", "0m") and kept is not False else "load"
+    """Answer a request without messages as done, for a backend that loads models by itself.
+
+    Raises:
+        BadRequest: it names no model.
+    """
+    keep_alive, model = asked.get("keep_alive"), model_in(asked)
+    if not model:
+        raise BadRequest("`model` is missing: GET /v1/models shows what there is.", param="model")
+    reason = "unload" if keep_alive in (0, "0", "0s", "0m") and keep_alive is not False else "load"
     return NotManaged(
         lambda created: {
             "model": model,

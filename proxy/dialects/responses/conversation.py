@@ -25,19 +25,11 @@ Item: TypeAlias = Mapping[str, Any]
 ADDED = "added_tools"
 """Where what was made available on the way is kept beside the fields of a request, for whoever writes its answer."""
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_FORGOTTEN = frozenset(
-    {
-        *(
-            "web_search_call",
-            "file_search_call",
-            "code_interpreter_call",
-            "image_generation_call",
-        ),
-        *("computer_call", "computer_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
-        *("mcp_approval_response", "configuration_update"),
-        *("program", "program_output", "additional_tools"),
-    }
-)
+_OMITTED = {
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+    *("computer_call", "computer_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
+    *("mcp_approval_response", "configuration_update", "program", "program_output", "additional_tools"),
+}
 """Items that tell of something on OpenAI's servers."""
 _SEARCHES = (f"{SEARCH}_call", f"{SEARCH}_output")
 """The same, but where the client looks for tools."""
@@ -67,7 +59,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
     made = _Conversation()
     for index, item in enumerate(items):
         kind = text_in(item, "type") or "message"
-        if kind in _FORGOTTEN or (kind in _SEARCHES and not is_run_by_client(item)):
+        if kind in _OMITTED or (kind in _SEARCHES and not is_run_by_client(item)):
             continue
         take = _TAKES.get(kind)
         if take is None:
@@ -176,24 +168,14 @@ class _Conversation:
         self.messages.append(message)
 
 
+_CALLS = ("function", "custom_tool", "local_shell", "shell", "apply_patch")
 _TAKES: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
     "message": _Conversation.message,
     "reasoning": _Conversation.thought,
+    f"{SEARCH}_call": _Conversation.call,
     f"{SEARCH}_output": _Conversation.found,
-    **dict.fromkeys(
-        (
-            *("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"),
-            f"{SEARCH}_call",
-        ),
-        _Conversation.call,
-    ),
-    **dict.fromkeys(
-        (
-            *("function_call_output", "custom_tool_call_output", "local_shell_call_output"),
-            *("shell_call_output", "apply_patch_call_output"),
-        ),
-        _Conversation.result,
-    ),
+    **{f"{kind}_call": _Conversation.call for kind in _CALLS},
+    **{f"{kind}_call_output": _Conversation.result for kind in _CALLS},
 }
 
 
