@@ -1,4 +1,4 @@
-"""What the dialects share when they read bodies."""
+"""Fields of bodies, read alike in every dialect."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def model_in(body: Mapping[str, Any]) -> str:
     return model
 
 
-def given(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Those of these fields that are there."""
+def pick(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Select the fields of these names that are there."""
     return {name: body[name] for name in names if body.get(name) is not None}
 
 
@@ -84,13 +84,13 @@ def joined(parts: Sequence[_Part]) -> Any:
     return _texts(parts) if all(map(_is_text, parts)) else list(parts)
 
 
-def told_and_shown(parts: Sequence[_Part]) -> tuple[str, list[_Part]]:
-    """What a result says, and what it shows: for that a tool message has no room, so it goes into the next one."""
+def split_result(parts: Sequence[_Part]) -> tuple[str, list[_Part]]:
+    """The text of a result, and its pictures: a tool message has no room for those, so they go into the next one."""
     return _texts(parts), [part for part in parts if not _is_text(part)]
 
 
 def error_in(body: bytes) -> Any:
-    """What an error's body says is wrong; None if that is not JSON, or says nothing of an error."""
+    """The `error` in a body; None if that is not JSON, or has none."""
     try:
         parsed = loads(body)
     except ValueError:
@@ -107,24 +107,24 @@ def _texts(parts: Sequence[_Part]) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a number of tokens that bounds anything."""
+    """Return whether it is a number of tokens that bounds anything."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def limit_in(query: Mapping[str, str], *, usual: int, most: int) -> int:
-    """How many entries of a list are asked for.
+    """The number of entries of a list that a query asks for.
 
     Raises:
         BadRequest: none, more than `most`, or it is no number.
     """
-    said = query.get("limit", str(usual))
+    limit = query.get("limit", str(usual))
     # Python refuses to read very many digits, with an error of its own.
-    if not said.isdecimal() or len(said) > _DIGITS or not 1 <= int(said) <= most:
+    if not limit.isdecimal() or len(limit) > _DIGITS or not 1 <= int(limit) <= most:
         raise BadRequest(f"`limit` must be a number from 1 to {most}.", param="limit")
-    return int(said)
+    return int(limit)
 
 
 def text_in(value: Mapping[str, Any], name: str) -> str:
     """A field that is text; empty if it is none."""
-    said = value.get(name)
-    return said if isinstance(said, str) else ""
+    text = value.get(name)
+    return text if isinstance(text, str) else ""

@@ -46,8 +46,8 @@ class Translator(Writer):
 
     @override
     def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        said = Piece(text=piece.text, thought=piece.thought, calls=piece.calls, choice=True)
-        return self._says(said, identity)
+        content = Piece(text=piece.text, thought=piece.thought, calls=piece.calls, choice=True)
+        return self._says(content, identity)
 
     @override
     def own(self, piece: Piece, identity: Identity) -> bytes:
@@ -70,10 +70,10 @@ class Translator(Writer):
 
     @override
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        came, usage = self._less([*pieces, *whole.pieces, Piece()][0], usage)
+        piece, usage = self._less([*pieces, *whole.pieces, Piece()][0], usage)
         identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
-        self._usage, self._finish, self._stopped = usage or came.usage or {}, came.finish, came.stopped
-        return dumps(self._whole(came, identity))
+        self._usage, self._finish, self._stopped = usage or piece.usage or {}, piece.finish, piece.stopped
+        return dumps(self._body(piece, identity))
 
     def _says(self, piece: Piece, identity: Identity) -> bytes:
         """A piece of the first choice; of others, and after the end, nothing."""
@@ -82,15 +82,15 @@ class Translator(Writer):
         piece, usage = self._less(piece, piece.usage)
         self._usage = usage or self._usage
         self._finish, self._stopped = piece.finish or self._finish, piece.stopped or self._stopped
-        return self._said(piece, identity)
+        return self._events(piece, identity)
 
     def _less(self, piece: Piece, usage: Mapping[str, Any] | None) -> tuple[Piece, Mapping[str, Any] | None]:
         """A piece and the usage, less what is not told."""
         if self._silent is None:
             return piece, usage
         finish = piece.finish and self._silent
-        said = replace(piece, text="", thought="", calls=(), finish=finish, stopped="")
-        return said, usage and {**usage, "completion_tokens": 0}
+        silenced = replace(piece, text="", thought="", calls=(), finish=finish, stopped="")
+        return silenced, usage and {**usage, "completion_tokens": 0}
 
     # -- as events of a stream; another kind of stream has neither comments nor these
 
@@ -99,12 +99,12 @@ class Translator(Writer):
         return frame if frame.startswith(b":") else b""
 
     def _comment(self, comment: str) -> bytes:
-        """What keeps the connection alive, or tells something beside the answer."""
+        """A comment that keeps the connection alive, or tells something besides the answer."""
         return sse.comment(comment)
 
     # -- what a dialect says
 
-    def _said(self, piece: Piece, identity: Identity) -> bytes:
+    def _events(self, piece: Piece, identity: Identity) -> bytes:
         raise NotImplementedError
 
     def _failed(self, error: Any) -> bytes:
@@ -113,7 +113,7 @@ class Translator(Writer):
     def _ended(self) -> bytes:
         raise NotImplementedError
 
-    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What a dialect has to do: read a backend's answer into pieces, write pieces as a client's answer."""
+"""Protocols of dialects: read a backend's answer into pieces, write pieces as a client's answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WholeAnswer:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """What each choice says, all of it in one piece, with its finish reason and the identity."""
+        """Each choice in one piece, with its finish reason and the identity."""
         return self.read()
 
 
@@ -45,15 +45,15 @@ class Reader(Protocol):
     """Reads what a backend sends. Holds nothing of any one answer."""
 
     def read(self, frame: bytes) -> Piece:
-        """What a whole frame of a stream says."""
+        """Read a complete frame of a stream."""
         ...
 
     def torn(self, frame: bytes) -> bool:
-        """Whether the last frame of a stream was cut off in the middle."""
+        """Return whether the last frame of a stream was cut off in the middle."""
         ...
 
     def whole(self, body: bytes) -> WholeAnswer | None:
-        """What a body that is no stream says; None for what is no answer in this dialect."""
+        """Read a body that is no stream; None for what is no answer in this dialect."""
         ...
 
 

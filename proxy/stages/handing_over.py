@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from proxy.dialects import CHAT, UPSTREAM
-from proxy.dialects.chat import whole_answer
+from proxy.dialects.chat import completion
 from proxy.history.client_compaction import SINCE, grown, marks_of, plainly
 from proxy.net.apart import apart
 from proxy.net.tasks import spawn
@@ -60,7 +60,7 @@ class HandingOver:
             return None
         job.outcome.record_handed_over()
         answer_id, model = CHAT.answer_id(job.unique), job.prompt.request.model
-        return UPSTREAM.whole(whole_answer(text, answer_id, model, int(self._clock())))
+        return UPSTREAM.whole(completion(text, answer_id, model, int(self._clock())))
 
     def keep(self, job: Job) -> None:
         """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""

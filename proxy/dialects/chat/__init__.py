@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from proxy.dialects.chat.reading import ChatReader
 from proxy.dialects.chat.request import read
-from proxy.dialects.chat.writing import ChatWriter, whole_answer
+from proxy.dialects.chat.writing import ChatWriter, completion
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Request
 
@@ -35,4 +35,4 @@ class Chat(Dialect):
         return ChatWriter()
 
 
-__all__ = ["UPSTREAM_PATH", "Chat", "ChatReader", "ChatWriter", "whole_answer"]
+__all__ = ["UPSTREAM_PATH", "Chat", "ChatReader", "ChatWriter", "completion"]

@@ -42,7 +42,7 @@ class ChatReader:
     """Reads chunks."""
 
     def read(self, frame: bytes) -> Piece:
-        """What a frame says."""
+        """Read a frame."""
         data = sse.data_of(frame)
         if data is None:
             return Piece(frame=frame, aside=True)
@@ -57,7 +57,7 @@ class ChatReader:
         return piece_of(rest, frame if rest is chunk else encoded(rest))
 
     def torn(self, frame: bytes) -> bool:
-        """Whether the last frame of a stream was cut off in the middle of its JSON, or before it."""
+        """Return whether the last frame of a stream was cut off in the middle of its JSON, or before it."""
         data = sse.data_of(frame)
         if sse.is_closed(frame) or is_done(data):
             return False
@@ -66,7 +66,7 @@ class ChatReader:
         return _is_garbled(data)
 
     def whole(self, body: bytes) -> WholeAnswer | None:
-        """What a body says: each choice as the chunk that would say it."""
+        """Read a body: each choice as the chunk that would say it."""
         parsed = object_of(body)
         if parsed is None:
             return None
@@ -91,15 +91,15 @@ def _pieces(parsed: dict[str, Any], choices: Sequence[dict[str, Any]]) -> tuple[
 
 
 def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
-    """What a parsed chunk says. Any JSON object may be handed in."""
+    """The piece in a parsed chunk. Any JSON object may be handed in."""
     choices = chunk.get("choices")
     listed = choices if isinstance(choices, list) else []
-    piece = _said(chunk, listed[0] if listed else None, frame)
+    piece = _choice_piece(chunk, listed[0] if listed else None, frame)
     if piece.choice or "id" in chunk:
         piece.identity = identity_of(chunk)
     if len(listed) > 1:
         piece.alone = ""
-        piece.beside = tuple(_said(chunk, choice, b"") for choice in listed[1:])
+        piece.beside = tuple(_choice_piece(chunk, choice, b"") for choice in listed[1:])
     piece.error = chunk.get("error") or None
     usage = chunk.get("usage")
     if isinstance(usage, dict):
@@ -119,7 +119,7 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
 
 
 def _is_garbled(data: bytes) -> bool:
-    """Whether it is no JSON."""
+    """Return whether it is no JSON."""
     try:
         loads(data)
     except ValueError:
@@ -133,7 +133,7 @@ def identity_of(chunk: dict[str, Any]) -> Identity:
     return Identity(text_in(chunk, "id"), whole_number(chunk.get("created")), text_in(chunk, "model"), extra)
 
 
-def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
+def _choice_piece(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
     if not isinstance(choice, dict):
         return Piece(frame=frame, form=(chunk, None))
     finish, index = choice.get("finish_reason"), choice.get("index")
@@ -148,15 +148,15 @@ def _said(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
         piece.text, piece.thought = text_in(delta, "content"), thought_of(delta)
         piece.role = bool(delta.get("role"))
         piece.calls = _calls(delta)
-        said = [name for name, value in delta.items() if name != "role" and not says_nothing(value)]
-        piece.more = piece.role or any(name != "content" for name in said)
-        if len(said) == 1 and not finish and said[0] in _TEXT_FIELDS and isinstance(delta[said[0]], str):
-            piece.alone = said[0]
+        names = [name for name, value in delta.items() if name != "role" and not says_nothing(value)]
+        piece.more = piece.role or any(name != "content" for name in names)
+        if len(names) == 1 and not finish and names[0] in _TEXT_FIELDS and isinstance(delta[names[0]], str):
+            piece.alone = names[0]
     return piece
 
 
 def says_nothing(value: Any) -> bool:
-    """Whether a field of a delta is there for its form only."""
+    """Return whether a field of a delta is there for its form only."""
     return value in (None, "", [])
 
 
@@ -192,15 +192,15 @@ def _call(call: dict[str, Any]) -> CallPart:
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
     message = choice.get("message")
-    said = dict(message) if isinstance(message, dict) else {}
-    if isinstance(calls := said.get("tool_calls"), list):
-        said["tool_calls"] = [
+    delta = dict(message) if isinstance(message, dict) else {}
+    if isinstance(calls := delta.get("tool_calls"), list):
+        delta["tool_calls"] = [
             {**call, "index": index} for index, call in enumerate(calls) if isinstance(call, dict)
         ]
     rest: dict[str, Any] = {
         name: choice[name] for name in ("index", "finish_reason", "stop_reason") if name in choice
     }
-    return {**rest, "delta": said}
+    return {**rest, "delta": delta}
 
 
 def object_of(data: bytes | None) -> dict[str, Any] | None:
@@ -213,7 +213,7 @@ def object_of(data: bytes | None) -> dict[str, Any] | None:
 
 
 def is_done(data: bytes | None) -> bool:
-    """Whether it is the mark that ends a stream."""
+    """Return whether it is the mark that ends a stream."""
     return data is not None and data.strip() == b"[DONE]"
 
 
@@ -236,7 +236,7 @@ def unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_privileged(chunk: dict[str, Any]) -> bool:
-    """Whether anything in it is privileged."""
+    """Return whether anything in it is privileged."""
     return (
         _PRIVILEGED[0] in chunk
         or _PRIVILEGED[1] in chunk

@@ -26,7 +26,7 @@ _GRAMMARS = frozenset(
     }
 )
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
-_BEGUN = ("continue_final_message", "add_generation_prompt")
+_CONTINUE = ("continue_final_message", "add_generation_prompt")
 """How vLLM and llama.cpp are asked to go on with the last message."""
 LOADING = ("options", "shift")
 """Ollama's, by which it loads a model: another `num_ctx` loads it again."""
@@ -61,11 +61,11 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         stream=body.get("stream") is True,
         max_tokens=max_tokens,
         bounds=bounds or _BOUNDS[1:],
-        usage_wish=_usage_wish(body.get("stream_options")),
+        usage_wish=_wants_usage(body.get("stream_options")),
         choices=choices if isinstance(choices, int) else 1,
         structured=_is_structured(body),
         capped=max_tokens is not None or is_count(body.get(_OTHER_BOUND)) or _bounds_ollama(body),
-        continues=body.get(_BEGUN[0]) is True,
+        continues=body.get(_CONTINUE[0]) is True,
         conversation=name if isinstance(name := body.get("prompt_cache_key"), str) else "",
         raw=raw,
         wire=wire,
@@ -90,7 +90,7 @@ def _bounds_ollama(body: Mapping[str, Any]) -> bool:
     return isinstance(options, dict) and is_count(options.get("num_predict"))
 
 
-def _usage_wish(options: Any) -> bool | None:
+def _wants_usage(options: Any) -> bool | None:
     if isinstance(options, dict) and "include_usage" in options:
         return bool(options["include_usage"])
     return None
@@ -107,7 +107,7 @@ def _is_structured(body: Mapping[str, Any]) -> bool:
 
 
 def may_ask_usage(request: Request) -> bool:
-    """Whether usage can be asked for in a stream whose client said nothing about it."""
+    """Return whether usage can be asked for in a stream whose client said nothing about it."""
     return request.stream and "stream_options" not in request.body
 
 
@@ -124,8 +124,8 @@ def written(
     """
     raw = request.raw
     if raw is None or messages is not None or fields:
-        own = {} if messages is None else {"messages": list(messages)}
-        raw = _dumped({**request.body, **fields, **own})
+        replaced = {} if messages is None else {"messages": list(messages)}
+        raw = _dumped({**request.body, **fields, **replaced})
     return _asking_usage(raw) if ask_usage else raw
 
 
@@ -137,10 +137,10 @@ def going_on(
     `body` is that of the first one. `flags` tell this backend to go on with the last of the `messages`, `counts` to count
     while it generates.
     """
-    kept = {name: value for name, value in body.items() if name not in (*_OF_ONE_STREAM, *_BEGUN)}
+    rest = {name: value for name, value in body.items() if name not in (*_OF_ONE_STREAM, *_CONTINUE)}
     counts = dict(counts)
     options = {"include_usage": True, **counts.pop("stream_options", {})}
-    return {**kept, **counts, "stream": True, "stream_options": options, **flags, "messages": list(messages)}
+    return {**rest, **counts, "stream": True, "stream_options": options, **flags, "messages": list(messages)}
 
 
 def summarising(
@@ -164,8 +164,8 @@ def summarising(
         body = {name: client[name] for name in _TEMPLATE_FIELDS if name in client}
     if isinstance(options := body.get("options"), dict):
         body["options"] = {name: value for name, value in options.items() if name not in _NOT_FOR_SUMMARIES}
-    own = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": True}
-    raw = dumps({**body, **own})
+    fields = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": True}
+    raw = dumps({**body, **fields})
     return _asking_usage(raw) if ask_usage else raw
 
 
@@ -174,8 +174,8 @@ def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
 
     (llama.cpp b11549 generates one too where none is asked for.) It is streamed for the same reason as a summary.
     """
-    kept = {name: value for name, value in body.items() if name not in _NOT_FOR_SUMMARIES}
-    return dumps({**kept, "messages": list(messages), "max_tokens": 1, "stream": True})
+    rest = {name: value for name, value in body.items() if name not in _NOT_FOR_SUMMARIES}
+    return dumps({**rest, "messages": list(messages), "max_tokens": 1, "stream": True})
 
 
 def _dumped(body: Mapping[str, Any]) -> bytes:

@@ -46,16 +46,16 @@ class ChatWriter(Writer):
 
     @override
     def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        """What the first choice says, without finish reason and usage; empty if it says nothing."""
+        """Write the first choice without finish reason and usage; empty if it says nothing."""
         if not piece.choice:
             return b""
         chunk, choice = piece.form
-        said = {name: value for name, value in _delta(piece).items() if not says_nothing(value)}
+        delta = {name: value for name, value in _delta(piece).items() if not says_nothing(value)}
         if role_said:
-            said.pop("role", None)
-        if not said:
+            delta.pop("role", None)
+        if not delta:
             return b""
-        part = {**chunk, "choices": [{**choice, "delta": said, "finish_reason": None}]}
+        part = {**chunk, "choices": [{**choice, "delta": delta, "finish_reason": None}]}
         for count in _COUNTS:
             part.pop(count, None)
         return encoded(_stamped(part, identity))
@@ -108,9 +108,9 @@ class ChatWriter(Writer):
     def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         body = dict(_completed(whole.form))
         if pieces:
-            told = iter(zip(whole.pieces, pieces, strict=True))
+            pairs = iter(zip(whole.pieces, pieces, strict=True))
             body["choices"] = [
-                _choice(choice, *next(told)) if isinstance(choice, dict) else choice
+                _choice(choice, *next(pairs)) if isinstance(choice, dict) else choice
                 for choice in body["choices"]
             ]
         if usage is not None:
@@ -118,31 +118,31 @@ class ChatWriter(Writer):
         return dumps(body)
 
 
-def whole_answer(text: str, answer_id: str, model: str, created: int) -> bytes:
+def completion(text: str, answer_id: str, model: str, created: int) -> bytes:
     """The body in which a backend would say this; `created` in seconds since the epoch."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    told = {"id": answer_id, "object": "chat.completion", "created": created, "model": model}
-    return dumps({**told, "choices": [choice]})
+    head = {"id": answer_id, "object": "chat.completion", "created": created, "model": model}
+    return dumps({**head, "choices": [choice]})
 
 
 def _chunk(piece: Piece) -> dict[str, Any]:
     """A piece that was changed: what it says, and what else its frame held."""
     chunk, choice = piece.form
     counted = piece.usage is not None or piece.prompt_tokens or piece.completion_tokens
-    made = {name: value for name, value in chunk.items() if counted or name not in _COUNTS}
+    rewritten = {name: value for name, value in chunk.items() if counted or name not in _COUNTS}
     if piece.usage is not None:
-        made["usage"] = piece.usage
+        rewritten["usage"] = piece.usage
     if choice is None:
-        return made
-    made["choices"] = [{**choice, "delta": _delta(piece), "finish_reason": piece.finish}]
-    return made
+        return rewritten
+    rewritten["choices"] = [{**choice, "delta": _delta(piece), "finish_reason": piece.finish}]
+    return rewritten
 
 
 def _delta(piece: Piece) -> dict[str, Any]:
     """The delta as it came, with the text, reasoning and calls that the piece says instead."""
-    came = piece.form[1].get("delta")
-    delta = came if isinstance(came, dict) else {}
+    original = piece.form[1].get("delta")
+    delta = original if isinstance(original, dict) else {}
     if piece.frame:
         return delta
     if piece.bare:
@@ -163,26 +163,26 @@ def _calls(calls: Sequence[CallPart]) -> dict[str, Any]:
     """Fields of a delta that say whole calls."""
     if calls and calls[0].legacy:
         return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
-    made = [{**({} if call.index is None else {"index": call.index}), **_call(call)} for call in calls]
-    return {"tool_calls": made} if made else {}
+    listed = [{**({} if call.index is None else {"index": call.index}), **_call(call)} for call in calls]
+    return {"tool_calls": listed} if listed else {}
 
 
 def _call(call: CallPart) -> dict[str, Any]:
     return {"id": call.id, "type": call.kind, "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _choice(choice: dict[str, Any], came: Piece, piece: Piece) -> dict[str, Any]:
+def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, Any]:
     """A choice of a whole answer, with what the piece says in its message."""
-    if piece is came:
+    if piece is original:
         return choice
     message = choice.get("message")
-    kept = _without(message if isinstance(message, dict) else {}, _CALLS)
+    fields = _without(message if isinstance(message, dict) else {}, _CALLS)
     calls = _calls([replace(call, index=None) for call in piece.calls])
-    if piece.text or isinstance(kept.get("content"), str):
-        kept["content"] = piece.text or (None if calls else "")
+    if piece.text or isinstance(fields.get("content"), str):
+        fields["content"] = piece.text or (None if calls else "")
     if piece.thought:
-        kept[next((name for name in THOUGHT_FIELDS if kept.get(name)), THOUGHT_FIELDS[0])] = piece.thought
-    return {**choice, "message": {**kept, **calls}, "finish_reason": piece.finish}
+        fields[next((name for name in THOUGHT_FIELDS if fields.get(name)), THOUGHT_FIELDS[0])] = piece.thought
+    return {**choice, "message": {**fields, **calls}, "finish_reason": piece.finish}
 
 
 def _renamed(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any]:

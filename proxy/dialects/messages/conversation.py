@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from proxy.dialects.bodies import ONLY_SHOWN, joined, text_in, told_and_shown
+from proxy.dialects.bodies import ONLY_SHOWN, joined, split_result, text_in
 from proxy.dialects.messages.managing import COMPACTION
 from proxy.errors import BadRequest
 from proxy.neutral.request import Message
@@ -30,8 +30,8 @@ def system_of(system: Any) -> list[Message]:
         texts = [system]
     else:
         texts = [text_in(block, "text") for block in blocks_in(system, "system")]
-    said = [each for each in texts if each]
-    return [{"role": "system", "content": _BREAK.join(said)}] if said else []
+    filled = [each for each in texts if each]
+    return [{"role": "system", "content": _BREAK.join(filled)}] if filled else []
 
 
 def messages_of(messages: Sequence[Any]) -> list[Message]:
@@ -40,7 +40,7 @@ def messages_of(messages: Sequence[Any]) -> list[Message]:
     Raises:
         BadRequest: one of them is malformed, or of a kind that is not known.
     """
-    made: list[Message] = []
+    result: list[Message] = []
     reminders: list[str] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
@@ -51,27 +51,27 @@ def messages_of(messages: Sequence[Any]) -> list[Message]:
             )
         content = message.get("content")
         if isinstance(content, str):
-            said: list[Message] = [{"role": role, "content": content}]
+            converted: list[Message] = [{"role": role, "content": content}]
         else:
-            said = _ROLES[role](blocks_in(content, f"{where}.content"), where)
-        if role == "system" and (not said[0]["content"] or _is_cleared(messages, index)):
+            converted = _ROLES[role](blocks_in(content, f"{where}.content"), where)
+        if role == "system" and (not converted[0]["content"] or _is_cleared(messages, index)):
             continue
-        if role == "system" and made:
-            reminders.append(said[0]["content"])
+        if role == "system" and result:
+            reminders.append(converted[0]["content"])
         else:
-            _remind(made, reminders)
-            made += said
-    _remind(made, reminders)
-    return made
+            _remind(result, reminders)
+            result += converted
+    _remind(result, reminders)
+    return result
 
 
 def _is_cleared(messages: Sequence[Any], index: int) -> bool:
-    """Whether a system message is of an earlier turn, and was only meant for that."""
+    """Return whether a system message is of an earlier turn, and was only meant for that."""
     later = messages[index + 1 :] if messages[index].get("clear_at") == "next_user_message" else ()
     return any(isinstance(message, dict) and message.get("role") == "user" for message in later)
 
 
-def _remind(made: list[Message], reminders: list[str]) -> None:
+def _remind(result: list[Message], reminders: list[str]) -> None:
     """System messages in the middle, said with the message before them; none are left.
 
     Many chat templates refuse one there. As a user's message it would be the newest, and begin a turn that nobody
@@ -79,11 +79,11 @@ def _remind(made: list[Message], reminders: list[str]) -> None:
     """
     if not reminders:
         return
-    tagged = [f"<system-reminder>\n{said}\n</system-reminder>" for said in reminders]
+    tagged = [f"<system-reminder>\n{text}\n</system-reminder>" for text in reminders]
     reminders.clear()
-    before = made[-1]
+    before = result[-1]
     if before["role"] == "assistant":
-        made.append({"role": "user", "content": _BREAK.join(tagged)})
+        result.append({"role": "user", "content": _BREAK.join(tagged)})
     elif isinstance(before["content"], list):
         before["content"] += [{"type": "text", "text": each} for each in tagged]
     else:
@@ -108,18 +108,18 @@ def blocks_in(content: Any, where: str) -> list[ContentBlock]:
 
 def _from_user(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
     """Results first, as the call before them wants it; then what the user says. A result's pictures go with that."""
-    made: list[Message] = []
+    result: list[Message] = []
     parts: list[dict[str, Any]] = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            result, pictures = _result(block, where)
-            made.append(result)
+            answer, pictures = _result(block, where)
+            result.append(answer)
             parts += pictures
         else:
             parts += _parts(block, where)
     if parts:
-        made.append({"role": "user", "content": joined(parts)})
-    return made
+        result.append({"role": "user", "content": joined(parts)})
+    return result
 
 
 def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
@@ -151,8 +151,8 @@ def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> list[Message]
 
 def _from_system(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
     del where
-    said = filter(None, (text_in(block, "text") for block in blocks))
-    return [{"role": "system", "content": _BREAK.join(said)}]
+    texts = filter(None, (text_in(block, "text") for block in blocks))
+    return [{"role": "system", "content": _BREAK.join(texts)}]
 
 
 _ROLES: dict[str, Callable[[Sequence[ContentBlock], str], list[Message]]] = {
@@ -169,12 +169,12 @@ def _result(block: ContentBlock, where: str) -> tuple[Message, list[dict[str, An
     if not parts:
         for inner in blocks_in(content, where):
             parts += _parts(inner, where)
-    said, pictures = told_and_shown(parts)
-    if block.get("is_error") is True and "error" not in said[:200].lower():
-        said = f"Error: {said}"
-    if pictures and not said:
-        said = ONLY_SHOWN
-    return {"role": "tool", "tool_call_id": text_in(block, "tool_use_id"), "content": said}, pictures
+    text, pictures = split_result(parts)
+    if block.get("is_error") is True and "error" not in text[:200].lower():
+        text = f"Error: {text}"
+    if pictures and not text:
+        text = ONLY_SHOWN
+    return {"role": "tool", "tool_call_id": text_in(block, "tool_use_id"), "content": text}, pictures
 
 
 def _parts(block: ContentBlock, where: str) -> list[dict[str, Any]]:
@@ -199,8 +199,8 @@ def _parts(block: ContentBlock, where: str) -> list[dict[str, Any]]:
 
 
 def _document(block: ContentBlock, where: str) -> list[dict[str, Any]]:
-    told = _BREAK.join(filter(None, (text_in(block, "title"), text_in(block, "context"))))
-    heading = [{"type": "text", "text": told}] if told else []
+    title = _BREAK.join(filter(None, (text_in(block, "title"), text_in(block, "context"))))
+    heading = [{"type": "text", "text": title}] if title else []
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
     match source.get("type"):
@@ -217,7 +217,7 @@ def _document(block: ContentBlock, where: str) -> list[dict[str, Any]]:
 
 
 def _url(source: Any, where: str) -> str:
-    """Where a picture or file is; one that is sent along becomes a `data:` URL."""
+    """The URL of a picture or file; one that is sent along becomes a `data:` URL."""
     source = source if isinstance(source, dict) else {}
     match source.get("type"):
         case "base64":
@@ -233,7 +233,7 @@ def _url(source: Any, where: str) -> str:
 
 
 def _only_anthropic(kind: Any) -> bool:
-    """Whether a block tells of something that Anthropic's servers did, and that means nothing elsewhere."""
+    """Return whether a block tells of something that Anthropic's servers did, and that means nothing elsewhere."""
     return isinstance(kind, str) and (kind in _OMITTED or kind.endswith("_tool_result"))
 
 

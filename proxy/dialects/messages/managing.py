@@ -24,48 +24,48 @@ from proxy.neutral.managing import (
 _RESULTS, _THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
 EDITS = (_RESULTS, _THOUGHTS, _COMPACT)
 """The kinds that are known here."""
-_DEFAULT_CLEARING, _DEFAULT_KEPT = 100_000, 3
+_DEFAULT_CLEARING, _DEFAULT_KEEP = 100_000, 3
 _DEFAULT_COMPACTING = 150_000
 COMPACTION = "compaction"
 """The type of the block that holds one, and the reason of an answer that ends with it."""
 
 
-def edits_in(asked: Mapping[str, Any]) -> list[Edit]:
-    """What is to be left out of the history.
+def edits_in(form: Mapping[str, Any]) -> list[Edit]:
+    """Edits that leave something out of the history.
 
     Raises:
         BadRequest: `context_management` is malformed.
     """
-    made: list[Edit] = []
-    for edit in _listed(asked):
+    edits: list[Edit] = []
+    for edit in _listed(form):
         kind = text_in(edit, "type")
         if kind == _RESULTS:
-            made.append(_results(edit))
-        elif kind == _THOUGHTS and (keep := _thinking_kept(edit.get("keep"))) is not None:
-            made.append(ClearThoughts(keep))
-    return made
+            edits.append(_results(edit))
+        elif kind == _THOUGHTS and (keep := _thinking_keep(edit.get("keep"))) is not None:
+            edits.append(ClearThoughts(keep))
+    return edits
 
 
-def unknown_edits(asked: Mapping[str, Any]) -> list[str]:
+def unknown_edits(form: Mapping[str, Any]) -> list[str]:
     """Kinds of edits that are not known here, and left out."""
-    kinds = [text_in(edit, "type") for edit in _listed(asked)]
+    kinds = [text_in(edit, "type") for edit in _listed(form)]
     return [kind for kind in kinds if kind not in EDITS]
 
 
-def compaction_in(asked: Mapping[str, Any]) -> CompactionWish | None:
-    """How the client wants its history compacted; None: it does not ask.
+def compaction_in(form: Mapping[str, Any]) -> CompactionWish | None:
+    """The compaction that the client wants of its history; None: it does not ask.
 
     Raises:
         BadRequest: it asks for two things that do not go together, or for a kind that is not known.
     """
-    wanted = asked.get("compaction")
+    wanted = form.get("compaction")
     if wanted is not None:
-        if asked.get("context_management"):
+        if form.get("context_management"):
             raise BadRequest("`compaction` cannot be combined with `context_management`.", param="compaction")
         if not isinstance(wanted, dict) or text_in(wanted, "type") != "summarize":
             raise BadRequest('`compaction` must be {"type": "summarize"}.', param="compaction")
         return CompactionWish(now=True, instructions=text_in(wanted, "instructions").strip())
-    edit = next((edit for edit in _listed(asked) if text_in(edit, "type") == _COMPACT), None)
+    edit = next((edit for edit in _listed(form) if text_in(edit, "type") == _COMPACT), None)
     if edit is None:
         return None
     return CompactionWish(
@@ -94,14 +94,20 @@ def since_compaction(messages: Sequence[Any]) -> tuple[Kept | None, list[Any]]:
 # -- what came of it
 
 
-def compaction_block(kept: Kept, tool_changes: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def compaction_block(
+    compaction: Kept, tool_changes: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """A compaction as a content block; `tool_changes` are those of what it stands for, None: nobody looked for them."""
-    told: dict[str, Any] = {"type": COMPACTION, "content": kept.words, "encrypted_content": kept.seal}
-    return told if tool_changes is None else {**told, "tool_changes": list(tool_changes)}
+    block: dict[str, Any] = {
+        "type": COMPACTION,
+        "content": compaction.words,
+        "encrypted_content": compaction.seal,
+    }
+    return block if tool_changes is None else {**block, "tool_changes": list(tool_changes)}
 
 
 def applied(managed: Managed) -> dict[str, Any]:
-    """What was left out, as an answer tells it."""
+    """Report of the edits, as an answer has it."""
     return {"applied_edits": [_applied(each) for each in managed.cleared]}
 
 
@@ -125,8 +131,8 @@ def _applied(cleared: Cleared) -> dict[str, Any]:
 # -- fields
 
 
-def _listed(asked: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    wanted = asked.get("context_management")
+def _listed(form: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    wanted = form.get("context_management")
     if wanted is None:
         return []
     edits = wanted.get("edits", []) if isinstance(wanted, dict) else None
@@ -147,14 +153,14 @@ def _results(edit: Mapping[str, Any]) -> ClearResults:
     return ClearResults(
         over_tokens=over_tokens,
         over_results=over_results,
-        keep=_DEFAULT_KEPT if keep is None else keep,
+        keep=_DEFAULT_KEEP if keep is None else keep,
         at_least=_value(edit, "clear_at_least", "input_tokens") or 0,
         spared=_names(edit.get("exclude_tools")),
         arguments=_names(inputs) if isinstance(inputs, list) else inputs is True,
     )
 
 
-def _thinking_kept(keep: Any) -> int | None:
+def _thinking_keep(keep: Any) -> int | None:
     """In how many turns thoughts stay; None: in all. As it is by default, in the newest."""
     if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
         return None
@@ -164,16 +170,16 @@ def _thinking_kept(keep: Any) -> int | None:
 
 def _value(edit: Mapping[str, Any], name: str, kind: str) -> int | None:
     """The figure in a field of the form `{"type": kind, "value": figure}`."""
-    told = edit.get(name)
-    if told is None:
+    field = edit.get(name)
+    if field is None:
         return None
-    value = told.get("value") if isinstance(told, dict) else None
+    value = field.get("value") if isinstance(field, dict) else None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadRequest(
             f"`{name}` must be an object with a `type` and a `value`, which is a number.",
             param=f"context_management.edits.{name}",
         )
-    return value if told.get("type") == kind else None
+    return value if field.get("type") == kind else None
 
 
 def _names(listed: Any) -> frozenset[str]:

@@ -65,13 +65,13 @@ _DEFINED: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
 """By how their types begin: what they do, their parameters, and which of them are required."""
 
 
-def tools_in(asked: Mapping[str, Any], offered: Iterable[ContentBlock]) -> dict[str, Any]:
+def tools_in(form: Mapping[str, Any], offered: Iterable[ContentBlock]) -> dict[str, Any]:
     """The functions to offer, with how they may be called.
 
     Raises:
         BadRequest: there are only such as Anthropic's servers run.
     """
-    if asked.get("mcp_servers"):
+    if form.get("mcp_servers"):
         raise BadRequest(
             "`mcp_servers` are called by Anthropic's servers, which are not here: have the client call them, and offer "
             "their tools in `tools`.",
@@ -87,20 +87,20 @@ def tools_in(asked: Mapping[str, Any], offered: Iterable[ContentBlock]) -> dict[
                 param="tools",
             )
         return {}
-    made: dict[str, Any] = {"tools": list(tools.values())}
-    choice = asked.get("tool_choice")
+    fields: dict[str, Any] = {"tools": list(tools.values())}
+    choice = form.get("tool_choice")
     if isinstance(choice, dict):
         kind = text_in(choice, "type")
         if kind == "tool":
-            made["tool_choice"] = {"type": "function", "function": {"name": text_in(choice, "name")}}
+            fields["tool_choice"] = {"type": "function", "function": {"name": text_in(choice, "name")}}
         elif kind in _CHOICES:
-            made["tool_choice"] = _CHOICES[kind]
+            fields["tool_choice"] = _CHOICES[kind]
         if choice.get("disable_parallel_tool_use") is True:
-            made["parallel_tool_calls"] = False
-    return made
+            fields["parallel_tool_calls"] = False
+    return fields
 
 
-def offered_in(asked: Mapping[str, Any]) -> list[ContentBlock]:
+def offered_in(form: Mapping[str, Any]) -> list[ContentBlock]:
     """The tools of a request, with those that were added in the middle of the conversation, less those that were removed.
 
     In the order in which they were first known, so that the beginning of the prompt changes as little as may be.
@@ -108,12 +108,12 @@ def offered_in(asked: Mapping[str, Any]) -> list[ContentBlock]:
     Raises:
         BadRequest: `tools` is malformed.
     """
-    return list(_known_after(asked).values())
+    return list(_known_after(form).values())
 
 
-def _known_after(asked: Mapping[str, Any]) -> dict[str, ContentBlock]:
-    known, gone = _named(asked), set[str]()
-    for change in _changes(asked["messages"]):
+def _known_after(form: Mapping[str, Any]) -> dict[str, ContentBlock]:
+    known, gone = _named(form), set[str]()
+    for change in _changes(form["messages"]):
         tool = change.get("tool")
         if not isinstance(tool, dict):
             continue
@@ -128,9 +128,9 @@ def _known_after(asked: Mapping[str, Any]) -> dict[str, ContentBlock]:
     return {name: tool for name, tool in known.items() if name not in gone}
 
 
-def changed_in(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def changed_in(form: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The changes that take a request's `tools` to those it has at its end: a compaction takes the place of what made them."""
-    before, after = _named(asked), _known_after(asked)
+    before, after = _named(form), _known_after(form)
     removed = [(_REMOVAL, {"type": "tool_reference", "name": name}) for name in before if name not in after]
     added = [
         (_ADDITION, {"type": "tool_definition", "definition": _bare(tool)})
@@ -141,13 +141,13 @@ def changed_in(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _bare(tool: ContentBlock) -> ContentBlock:
-    return {name: said for name, said in tool.items() if name != "cache_control"}
+    return {name: value for name, value in tool.items() if name != "cache_control"}
 
 
-def _named(asked: Mapping[str, Any]) -> dict[str, ContentBlock]:
+def _named(form: Mapping[str, Any]) -> dict[str, ContentBlock]:
     return {
         text_in(tool, "name") or str(place): tool
-        for place, tool in enumerate(blocks_in(asked.get("tools"), "tools"))
+        for place, tool in enumerate(blocks_in(form.get("tools"), "tools"))
     }
 
 
@@ -163,13 +163,13 @@ def _changes(messages: Iterable[Any]) -> Iterator[ContentBlock]:
 
 
 def is_answered(tool: ContentBlock) -> bool:
-    """Whether Anthropic's servers would run it."""
+    """Return whether Anthropic's servers would run it."""
     return text_in(tool, "type").startswith(_ANSWERED_BY_ANTHROPIC)
 
 
 def _function(tool: ContentBlock) -> dict[str, Any]:
     kind, schema, description = text_in(tool, "type"), tool.get("input_schema"), text_in(tool, "description")
-    known = next((made for begin, made in _DEFINED.items() if kind.startswith(begin)), None)
+    known = next((defined for begin, defined in _DEFINED.items() if kind.startswith(begin)), None)
     if known is not None and not isinstance(schema, dict):
         does, properties, required = known
         description = description or does

@@ -96,44 +96,46 @@ class MessagesWriter(Translator):
 
     @override
     def _ended(self) -> bytes:
-        out = [self._open(NOBODY), *self._compaction(), *self._said_later(), self._close()]
-        out += map(self._whole_call, self._calls.rest())
-        told = {
+        out = [self._open(NOBODY), *self._compaction(), *self._postponed(), self._close()]
+        out += map(self._complete_call, self._calls.rest())
+        fields = {
             "delta": self._reason(self._finish, called=self._calls.any),
             "usage": self._used(),
             **self._applied(),
         }
-        out.append(named_event("message_delta", told))
+        out.append(named_event("message_delta", fields))
         return b"".join((*out, named_event("message_stop", {})))
 
     @override
-    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
-        kept = self._managed.kept
-        content: list[dict[str, Any]] = [] if kept is None else [compaction_block(kept, self._tool_changes)]
-        if came.thought:
-            content.append({"type": "thinking", "thinking": came.thought, "signature": ""})
-        if came.text:
-            content.append({"type": "text", "text": came.text, "citations": None})
+    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
+        compaction = self._managed.kept
+        content: list[dict[str, Any]] = (
+            [] if compaction is None else [compaction_block(compaction, self._tool_changes)]
+        )
+        if piece.thought:
+            content.append({"type": "thinking", "thinking": piece.thought, "signature": ""})
+        if piece.text:
+            content.append({"type": "text", "text": piece.text, "citations": None})
         content += [
             {**self._call_block(call, index), "input": arguments_of(call.arguments)}
-            for index, call in enumerate(came.calls)
+            for index, call in enumerate(piece.calls)
         ]
         message = {**self._message(identity, self._usage), "content": content}
-        reason = self._reason(came.finish, called=bool(came.calls))
+        reason = self._reason(piece.finish, called=bool(piece.calls))
         return {**message, **reason, "usage": self._used(), **self._applied()}
 
     # -- events
 
     @override
-    def _said(self, piece: Piece, identity: Identity) -> bytes:
+    def _events(self, piece: Piece, identity: Identity) -> bytes:
         out: list[bytes] = []
         if piece.choice or piece.role or piece.text or piece.thought:
             out += [self._open(identity, piece.prompt_tokens), *self._compaction()]
-        for kind, said in (("thinking", piece.thought), ("text", piece.text)):
-            if said and self._calls.half:
-                self._later.append((kind, said))
-            elif said:
-                out += [*self._said_later(), *self._delta(kind, said)]
+        for kind, text in (("thinking", piece.thought), ("text", piece.text)):
+            if text and self._calls.half:
+                self._later.append((kind, text))
+            elif text:
+                out += [*self._postponed(), *self._delta(kind, text)]
         for part in piece.calls:
             out += self._call(part)
         return b"".join(out)
@@ -148,13 +150,13 @@ class MessagesWriter(Translator):
 
     def _compaction(self) -> list[bytes]:
         """The block of a compaction, whole, if there is one that was not told."""
-        kept = self._managed.kept
-        if kept is None or self._compacted:
+        compaction = self._managed.kept
+        if compaction is None or self._compacted:
             return []
         self._compacted = True
-        block = compaction_block(kept, self._tool_changes)
+        block = compaction_block(compaction, self._tool_changes)
         opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None})
-        delta = {name: said for name, said in block.items() if name != "tool_changes"}
+        delta = {name: value for name, value in block.items() if name != "tool_changes"}
         delta["type"] = f"{COMPACTION}_delta"
         grown = named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
         return [*opened, grown, self._close()]
@@ -182,39 +184,39 @@ class MessagesWriter(Translator):
             return {"stop_reason": "stop_sequence", "stop_sequence": self._stopped}
         return {"stop_reason": reason, "stop_sequence": None}
 
-    def _said_later(self) -> list[bytes]:
+    def _postponed(self) -> list[bytes]:
         later, self._later = self._later, []
-        return [event for kind, said in later for event in self._delta(kind, said)]
+        return [event for kind, text in later for event in self._delta(kind, text)]
 
-    def _delta(self, kind: str, said: str) -> list[bytes]:
+    def _delta(self, kind: str, text: str) -> list[bytes]:
         """A piece of a block that grows, which is opened where another one is."""
         out: list[bytes] = []
         if self._block != kind:
             out += self._begin(kind, {"type": kind, kind: "", **_BLANK[kind]})
-        return [*out, self._delta_event(kind, said)]
+        return [*out, self._delta_event(kind, text)]
 
-    def _delta_event(self, kind: str, said: str) -> bytes:
-        delta = {"type": f"{kind}_delta", kind: said}
+    def _delta_event(self, kind: str, text: str) -> bytes:
+        delta = {"type": f"{kind}_delta", kind: text}
         return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
     def _call(self, part: CallPart) -> list[bytes]:
         """A piece of a tool call: blocks do not interleave, so only one call is written while it comes."""
-        begun, live = self._calls.add(part)
+        begins, live = self._calls.add(part)
         if not live:
             return []
         out: list[bytes] = []
-        if begun:
+        if begins:
             out += self._begin("tool_use", self._call_block(part, self._blocks))
         return [*out, self._arguments(part.arguments)]
 
-    def _whole_call(self, call: CallPart) -> bytes:
+    def _complete_call(self, call: CallPart) -> bytes:
         opened = self._begin("tool_use", self._call_block(call, self._blocks))
         return b"".join((*opened, self._arguments(call.arguments), self._close()))
 
-    def _arguments(self, said: str) -> bytes:
-        if not said:
+    def _arguments(self, text: str) -> bytes:
+        if not text:
             return b""
-        delta = {"type": "input_json_delta", "partial_json": said}
+        delta = {"type": "input_json_delta", "partial_json": text}
         return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
     def _begin(self, kind: str, block: dict[str, Any]) -> list[bytes]:
@@ -262,30 +264,33 @@ class _Calls:
         self._live: int | None = None
         self._written = ""
         """Arguments of the live one."""
-        self._kept: dict[int, CallPart] = {}
+        self._waiting: dict[int, CallPart] = {}
         self._numbering = Numbering()
 
     def add(self, part: CallPart) -> tuple[bool, bool]:
         """Take in a piece: whether it begins the call that is passed on, and whether it belongs to that."""
         self.any = True
-        index, begun = self._numbering.take(part)
-        begins = begun and self._live is None and not self._kept
+        index, is_new = self._numbering.take(part)
+        begins = is_new and self._live is None and not self._waiting
         if begins:
             self._live, self._written = index, ""
         if index == self._live:
             self._written += part.arguments
             return begins, True
-        if not begun and index not in self._kept and not part.arguments:
+        if not is_new and index not in self._waiting and not part.arguments:
             return False, False  # one that was left is told once more that there is nothing more of it
-        kept = self._kept.get(index, CallPart())
-        self._kept[index] = CallPart(
-            kept.name or part.name, kept.arguments + part.arguments, id=kept.id or part.id, index=index
+        waiting = self._waiting.get(index, CallPart())
+        self._waiting[index] = CallPart(
+            waiting.name or part.name,
+            waiting.arguments + part.arguments,
+            id=waiting.id or part.id,
+            index=index,
         )
         return False, False
 
     @property
     def half(self) -> bool:
-        """Whether the live one's arguments have begun and are no whole JSON."""
+        """Return whether the live one's arguments have begun and are no complete JSON."""
         return self._live is not None and not _is_complete(self._written)
 
     def leave(self) -> None:
@@ -293,9 +298,9 @@ class _Calls:
         self._live = None
 
     def rest(self) -> list[CallPart]:
-        """Those that were kept."""
-        kept, self._kept = self._kept, {}
-        return [call for _, call in sorted(kept.items())]
+        """The calls that wait, in their order; none are left."""
+        waiting, self._waiting = self._waiting, {}
+        return [call for _, call in sorted(waiting.items())]
 
 
 def _is_complete(arguments: str) -> bool:
@@ -312,14 +317,14 @@ def error_of(error: Any, status: int = 0) -> dict[str, Any]:
 
     Of a prompt that is too long it begins in the words by which Claude Code (2.1) knows that, and compacts.
     """
-    said = error if isinstance(error, dict) else {"message": str(error)}
-    code = status or whole_number(said.get("code"))
+    fields = error if isinstance(error, dict) else {"message": str(error)}
+    code = status or whole_number(fields.get("code"))
     kind = _KINDS.get(code) or ("invalid_request_error" if 400 <= code < 500 else "")
     if not kind:
-        known = str(said.get("type"))
+        known = str(fields.get("type"))
         kind = known if known in _KINDS.values() else "api_error"
-    message = str(said.get("message") or "The backend failed.")
-    tokens, window = whole_number(said.get("n_prompt_tokens")), whole_number(said.get("n_ctx"))
+    message = str(fields.get("message") or "The backend failed.")
+    tokens, window = whole_number(fields.get("n_prompt_tokens")), whole_number(fields.get("n_ctx"))
     if tokens and window:
         message = f"prompt is too long: {tokens} tokens > {window} maximum. {message}"
     return {"error": {"type": kind, "message": message}}
@@ -332,7 +337,7 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     prompt = whole_number(usage.get("prompt_tokens"))
     parts = usage.get("completion_tokens_details")
     thinking = whole_number(parts.get("reasoning_tokens")) if isinstance(parts, dict) else 0
-    made: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "input_tokens": max(0, prompt - cached),
         "output_tokens": whole_number(usage.get("completion_tokens")),
         "cache_creation_input_tokens": 0,
@@ -343,4 +348,4 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
         "service_tier": "standard",
         "inference_geo": None,
     }
-    return {**made, "spillway": usage["spillway"]} if "spillway" in usage else made
+    return {**counts, "spillway": usage["spillway"]} if "spillway" in usage else counts

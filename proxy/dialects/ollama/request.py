@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.bodies import given, is_count, model_in, object_in, request_of, text_in
+from proxy.dialects.bodies import is_count, model_in, object_in, pick, request_of, text_in
 from proxy.errors import BadRequest, NotManaged
 from proxy.neutral.request import Message, Request
 from proxy.neutral.thinking import Thinking, effort_in
@@ -35,23 +35,23 @@ def read_chat(raw: bytes) -> Request:
         BadRequest: it is malformed.
         NotManaged: it only loads or unloads a model.
     """
-    asked = object_in(raw)
-    messages = asked.get("messages", [])
+    form = object_in(raw)
+    messages = form.get("messages", [])
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     if not messages:
-        raise _loading(asked)
-    body = {"messages": _conversation(messages), **_tools(asked.get("tools"))}
-    return replace(_request(asked, body), native=raw)
+        raise _loading(form)
+    body = {"messages": _conversation(messages), **_tools(form.get("tools"))}
+    return replace(_request(form, body), native=raw)
 
 
-def _loading(asked: Mapping[str, Any]) -> NotManaged:
+def _loading(form: Mapping[str, Any]) -> NotManaged:
     """Answer a request without messages as done, for a backend that loads models by itself.
 
     Raises:
         BadRequest: it names no model.
     """
-    keep_alive, model = asked.get("keep_alive"), model_in(asked)
+    keep_alive, model = form.get("keep_alive"), model_in(form)
     if not model:
         raise BadRequest("`model` is missing: GET /v1/models shows what there is.", param="model")
     reason = "unload" if keep_alive in (0, "0", "0s", "0m") and keep_alive is not False else "load"
@@ -71,33 +71,33 @@ def moment(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _request(asked: Mapping[str, Any], body: dict[str, Any]) -> Request:
-    options = asked.get("options")
+def _request(form: Mapping[str, Any], body: dict[str, Any]) -> Request:
+    options = form.get("options")
     options = options if isinstance(options, dict) else {}
     bound = options.get("num_predict")
     known = {*SHARED_OPTIONS, "num_predict"} if is_count(bound) else set(SHARED_OPTIONS)
     rest = {name: value for name, value in options.items() if name not in known}
-    body = {"model": model_in(asked), **body, **given(options, SHARED_OPTIONS)}
+    body = {"model": model_in(form), **body, **pick(options, SHARED_OPTIONS)}
     return request_of(
         body,
-        stream=asked.get("stream") is not False,
+        stream=form.get("stream") is not False,
         bound=bound,
-        structure=_format(asked.get("format")),
-        thinking=_thinking(asked),
-        for_ollama={**given(asked, EXTRAS), **({"options": rest} if rest else {})} or None,
+        structure=_format(form.get("format")),
+        thinking=_thinking(form),
+        for_ollama={**pick(form, EXTRAS), **({"options": rest} if rest else {})} or None,
     )
 
 
-def _thinking(asked: Mapping[str, Any]) -> Thinking | None:
+def _thinking(form: Mapping[str, Any]) -> Thinking | None:
     """Ollama's `think`: a switch, or an effort."""
-    think = asked.get("think")
+    think = form.get("think")
     if isinstance(think, bool):
         return Thinking(on=think)
-    return Thinking(effort=effort) if (effort := effort_in(asked, "think")) else None
+    return Thinking(effort=effort) if (effort := effort_in(form, "think")) else None
 
 
 def _conversation(messages: Sequence[Any]) -> list[Message]:
-    made: list[Message] = []
+    result: list[Message] = []
     pending: dict[str, str] = {}
     calls = 0
     for index, message in enumerate(messages):
@@ -107,31 +107,35 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
             raise BadRequest(
                 f"`{where}` must be an object with the role system, user, assistant or tool.", param=where
             )
-        said: Message = {"role": role, "content": text_in(message, "content")}
+        converted: Message = {"role": role, "content": text_in(message, "content")}
         if role == "tool":
-            said = {"role": role, "tool_call_id": _answered(message, pending), "content": said["content"]}
+            converted = {
+                "role": role,
+                "tool_call_id": _answered(message, pending),
+                "content": converted["content"],
+            }
         elif role == "assistant":
             if thought := text_in(message, "thinking"):
-                said["reasoning_content"] = thought
+                converted["reasoning_content"] = thought
             if listed := _calls(message.get("tool_calls"), calls):
-                said["tool_calls"] = listed
+                converted["tool_calls"] = listed
                 pending |= {call["id"]: call["function"]["name"] for call in listed}
                 calls += len(listed)
-        made.append(_with_pictures(said, message.get("images")))
-    return made
+        result.append(_with_pictures(converted, message.get("images")))
+    return result
 
 
 def _calls(listed: Any, before: int) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     for call in listed if isinstance(listed, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             arguments = function.get("arguments")
             written = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
-            call_id = text_in(call, "id") or f"call_{before + len(made)}"
+            call_id = text_in(call, "id") or f"call_{before + len(calls)}"
             named = {"name": text_in(function, "name"), "arguments": written}
-            made.append({"id": call_id, "type": "function", "function": named})
-    return made
+            calls.append({"id": call_id, "type": "function", "function": named})
+    return calls
 
 
 def _answered(message: Mapping[str, Any], pending: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import given, is_count, text_in
+from proxy.dialects.bodies import is_count, pick, text_in
 from proxy.dialects.chat.reading import thought_of
 from proxy.dialects.ollama.request import EXTRAS, SHARED_OPTIONS
 from proxy.errors import BadRequest
@@ -38,7 +38,7 @@ def ollama_body(body: Mapping[str, Any]) -> dict[str, Any]:
         "messages": list(_messages(body["messages"])),
         "stream": body.get("stream") is True,
         "options": _options(body),
-        **given(body, (*EXTRAS, "format", "logprobs", "top_logprobs")),
+        **pick(body, (*EXTRAS, "format", "logprobs", "top_logprobs")),
         **_format(body.get("response_format")),
         **_think(body),
         **({"tools": tools} if tools else {}),
@@ -47,7 +47,7 @@ def ollama_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     options = body.get("options")
-    merged = {**(options if isinstance(options, dict) else {}), **given(body, SHARED_OPTIONS)}
+    merged = {**(options if isinstance(options, dict) else {}), **pick(body, SHARED_OPTIONS)}
     if isinstance(stop := merged.get("stop"), str):
         merged["stop"] = [stop]
     for name in _BOUNDS:

@@ -36,8 +36,8 @@ class ChatLines(Translator):
 
     @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
-        said = (_WORD, "") if name == "content" else ("", _WORD)
-        before, _, after = self._line(self._saying(*said)).rpartition(_WORD.encode())
+        sample = (_WORD, "") if name == "content" else ("", _WORD)
+        before, _, after = self._line(self._saying(*sample)).rpartition(_WORD.encode())
         return lambda text: before + text.encode() + after
 
     @override
@@ -63,22 +63,22 @@ class ChatLines(Translator):
         return out + self._line(self._saying("", ""), done=True, **self._ending())
 
     @override
-    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
         self._created = identity.created
-        said = self._saying(came.text, came.thought, came.calls)
-        return self._object({**said, "done": True, **self._ending()})
+        fields = self._saying(piece.text, piece.thought, piece.calls)
+        return self._object({**fields, "done": True, **self._ending()})
 
     # -- lines
 
     @override
-    def _said(self, piece: Piece, identity: Identity) -> bytes:
+    def _events(self, piece: Piece, identity: Identity) -> bytes:
         self._created = self._created or identity.created
         for part in piece.calls:
             index, _ = self._numbering.take(part)
-            had = self._calls.get(index, CallPart())
-            said = had.arguments + part.arguments
+            before = self._calls.get(index, CallPart())
+            arguments = before.arguments + part.arguments
             self._calls[index] = replace(
-                part, name=had.name or part.name, arguments=said, id=had.id or part.id
+                part, name=before.name or part.name, arguments=arguments, id=before.id or part.id
             )
         return self._line(self._saying(piece.text, piece.thought)) if piece.text or piece.thought else b""
 
@@ -100,8 +100,8 @@ class ChatLines(Translator):
             **({"spillway": self._usage["spillway"]} if "spillway" in self._usage else {}),
         }
 
-    def _line(self, said: Mapping[str, Any], **fields: Any) -> bytes:
-        return dumps(self._object({**said, "done": False, **fields})) + b"\n"
+    def _line(self, content: Mapping[str, Any], **fields: Any) -> bytes:
+        return dumps(self._object({**content, "done": False, **fields})) + b"\n"
 
     def _object(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self._model, "created_at": moment(self._created), **fields}

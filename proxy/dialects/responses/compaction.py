@@ -37,16 +37,16 @@ def without_trigger(items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
     return items[:-1], True
 
 
-def wish_in(asked: Mapping[str, Any], *, now: bool) -> CompactionWish | None:
-    """How the client wants its history compacted; None: it does not ask. `now`: it asks for nothing else.
+def compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionWish | None:
+    """The compaction that the client wants of its history; None: it does not ask. `now`: it asks for nothing else.
 
     Raises:
         BadRequest: `context_management` is malformed.
     """
-    said = asked.get("context_management")
-    if said is None and not now:
+    wanted = form.get("context_management")
+    if wanted is None and not now:
         return None
-    listed, trigger = said or [], None
+    listed, trigger = wanted or [], None
     for entry in listed if isinstance(listed, list) else [None]:
         threshold = entry.get("compact_threshold") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or entry.get("type") != COMPACTION or not _may_be(threshold):
@@ -63,7 +63,7 @@ def _may_be(threshold: Any) -> bool:
 
 
 def is_compaction(item: Item) -> bool:
-    """Whether it is one, be it Spillway's own or another's."""
+    """Return whether it is one, be it Spillway's own or another's."""
     return text_in(item, "type") in (COMPACTION, "compaction_summary")
 
 

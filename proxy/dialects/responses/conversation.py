@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from proxy.dialects.bodies import ONLY_SHOWN, joined, text_in, told_and_shown
+from proxy.dialects.bodies import ONLY_SHOWN, joined, split_result, text_in
 from proxy.dialects.responses.tools import (
     SEARCH,
     function_name,
@@ -35,19 +35,19 @@ _SEARCHES = (f"{SEARCH}_call", f"{SEARCH}_output")
 """The same, but where the client looks for tools."""
 
 
-def items_in(said: Any) -> list[Item]:
+def items_in(value: Any) -> list[Item]:
     """The items of an `input`.
 
     Raises:
         BadRequest: it is neither a text nor a list of objects.
     """
-    if said is None:
+    if value is None:
         return []
-    if isinstance(said, str):
-        return [{"role": "user", "content": said}]
-    if not isinstance(said, list) or not all(isinstance(item, dict) for item in said):
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise BadRequest("`input` must be a string or a list of items.", param="input")
-    return said
+    return value
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
@@ -56,7 +56,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
     Raises:
         BadRequest: one of them is malformed, or of a kind that is not known.
     """
-    made = _Conversation()
+    conversation = _Conversation()
     for index, item in enumerate(items):
         kind = text_in(item, "type") or "message"
         if kind in _OMITTED or (kind in _SEARCHES and not is_run_by_client(item)):
@@ -66,9 +66,9 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
             raise BadRequest(
                 f"`input[{index}]` is of the type {kind!r}, which is not known here.", param="input"
             )
-        take(made, item, f"input[{index}]")
-    made.show_pictures()
-    return made.messages
+        take(conversation, item, f"input[{index}]")
+    conversation.show_pictures()
+    return conversation.messages
 
 
 class _Conversation:
@@ -76,7 +76,7 @@ class _Conversation:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._own: Message | None = None
+        self._message: Message | None = None
         """The assistant's message that is being put together."""
         self._pictures: list[dict[str, Any]] = []
         """Of results, for which tool messages have no room."""
@@ -91,15 +91,15 @@ class _Conversation:
             self.show_pictures()
             self._add({"role": role, "content": content})
             return
-        said = content if isinstance(content, str) else ""
-        self._begun()["content"] = said
+        text = content if isinstance(content, str) else ""
+        self._open_message()["content"] = text
 
     def thought(self, item: Item, where: str) -> None:
         """Reasoning, as far as it is told."""
         del where
         parts = [*parts_of(item.get("content")), *parts_of(item.get("summary"))]
-        if said := "\n\n".join(filter(None, (text_in(part, "text") for part in parts))):
-            self._begun()["reasoning_content"] = said
+        if text := "\n\n".join(filter(None, (text_in(part, "text") for part in parts))):
+            self._open_message()["reasoning_content"] = text
 
     def call(self, item: Item, where: str) -> None:
         """A tool call, of any kind."""
@@ -112,59 +112,61 @@ class _Conversation:
             case "custom_tool_call":
                 arguments = dumps(written_freely(text_in(item, "input"))).decode()
             case "tool_search_call":
-                said = item.get("arguments")
-                arguments = dumps(said if isinstance(said, dict) else {}).decode()
+                value = item.get("arguments")
+                arguments = dumps(value if isinstance(value, dict) else {}).decode()
             case _:
-                said = item.get("operation" if kind == "apply_patch_call" else "action")
-                arguments = dumps(said if isinstance(said, dict) else {}).decode()
+                value = item.get("operation" if kind == "apply_patch_call" else "action")
+                arguments = dumps(value if isinstance(value, dict) else {}).decode()
         function = {"name": function_name(name, text_in(item, "namespace")), "arguments": arguments}
         call_id = text_in(item, "call_id") or text_in(item, "id")
         calls = self._assistant().setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": function})
 
     def result(self, item: Item, where: str) -> None:
-        """What a tool gave."""
+        """Add the result of a tool."""
         output = item.get("output")
         if isinstance(output, list) and not _is_content(output):
             output = dumps(output).decode()  # a shell's: outputs with their exit codes
         content = _content(output if output is not None else text_in(item, "status"), where)
-        said = content if isinstance(content, str) else ""
+        text = content if isinstance(content, str) else ""
         if isinstance(content, list):
-            said, pictures = told_and_shown(content)
+            text, pictures = split_result(content)
             self._pictures += pictures
-            said = said or ONLY_SHOWN
+            text = text or ONLY_SHOWN
         call_id = text_in(item, "call_id") or text_in(item, "id")
-        self._add({"role": "tool", "tool_call_id": call_id, "content": said})
+        self._add({"role": "tool", "tool_call_id": call_id, "content": text})
 
     def found(self, item: Item, where: str) -> None:
-        """What a search for tools gave; they are offered like all others (`tools_added`)."""
+        """Add the result of a search for tools; they are offered like all others (`tools_added`)."""
         names = ", ".join(functions_offered(parts_of(item.get("tools"))))
         self.result(
             {**item, "output": f"Can be called now: {names}." if names else "No tool was found."}, where
         )
 
     def show_pictures(self) -> None:
-        """Those of the results before."""
+        """Add the pictures of the results before."""
         if self._pictures:
             self._add({"role": "user", "content": self._pictures})
             self._pictures = []
 
-    def _begun(self) -> Message:
+    def _open_message(self) -> Message:
         """The assistant's message if nothing but thought is in it, else another one."""
-        if self._own is not None and (self._own["content"] is not None or "tool_calls" in self._own):
-            self._own = None
+        if self._message is not None and (
+            self._message["content"] is not None or "tool_calls" in self._message
+        ):
+            self._message = None
         return self._assistant()
 
     def _assistant(self) -> Message:
-        if self._own is None:
+        if self._message is None:
             self.show_pictures()
-            own: Message = {"role": "assistant", "content": None}
-            self._add(own)
-            self._own = own
-        return self._own
+            message: Message = {"role": "assistant", "content": None}
+            self._add(message)
+            self._message = message
+        return self._message
 
     def _add(self, message: Message) -> None:
-        self._own = None
+        self._message = None
         self.messages.append(message)
 
 
@@ -179,9 +181,9 @@ _TAKES: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
 }
 
 
-def tools_in(asked: Mapping[str, Any]) -> list[Item]:
+def tools_in(form: Mapping[str, Any]) -> list[Item]:
     """The tools of a request, with those that were made available on the way."""
-    return [*parts_of(asked.get("tools")), *parts_of(asked.get(ADDED))]
+    return [*parts_of(form.get("tools")), *parts_of(form.get(ADDED))]
 
 
 def tools_added(items: Sequence[Item]) -> list[Item]:
@@ -190,13 +192,13 @@ def tools_added(items: Sequence[Item]) -> list[Item]:
     return [tool for item in added for tool in parts_of(item.get("tools"))]
 
 
-def updated(items: Sequence[Item], name: str, said: Any) -> dict[str, Any]:
+def updated(items: Sequence[Item], name: str, value: Any) -> dict[str, Any]:
     """An option (`reasoning`, `text`) as the request says it, with what the conversation has changed of it since."""
-    made = dict(said) if isinstance(said, dict) else {}
+    options = dict(value) if isinstance(value, dict) else {}
     for item in items:
         if text_in(item, "type") == "configuration_update" and isinstance(update := item.get(name), dict):
-            made |= update
-    return made
+            options |= update
+    return options
 
 
 # -- content

@@ -21,40 +21,40 @@ class OutputItem:
     def __init__(self, item_id: str) -> None:
         self.id = item_id
         self.status = "in_progress"
-        self._said: list[str] = []
+        self._pieces: list[str] = []
 
     def added(self) -> Events:
         """Its beginning."""
-        return [("output_item.added", {"item": self.whole()}), *self._opening()]
+        return [("output_item.added", {"item": self.item()}), *self._opening()]
 
-    def take(self, said: str) -> None:
+    def take(self, text: str) -> None:
         """A piece of it, of which somebody else tells."""
-        self._said.append(said)
+        self._pieces.append(text)
 
-    def grow(self, said: str) -> Events:
+    def grow(self, text: str) -> Events:
         """A piece of it."""
-        self.take(said)
-        return [self.delta(said)] if said else []
+        self.take(text)
+        return [self.delta(text)] if text else []
 
     def done(self, status: str) -> Events:
         """Its end: `completed` or `incomplete`."""
         closing = self._closing()
         self.status = status
-        return [*closing, ("output_item.done", {"item": self.whole()})]
+        return [*closing, ("output_item.done", {"item": self.item()})]
 
-    def whole(self) -> dict[str, Any]:
-        """It, as far as it has come."""
+    def item(self) -> dict[str, Any]:
+        """Its JSON, as far as it has come."""
         raise NotImplementedError
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The text that it has."""
-        return "".join(self._said)
+        return "".join(self._pieces)
 
     def _opening(self) -> Events:
         return []
 
-    def delta(self, said: str) -> tuple[str, dict[str, Any]]:
+    def delta(self, text: str) -> tuple[str, dict[str, Any]]:
         """The event that tells of a piece."""
         raise NotImplementedError
 
@@ -84,26 +84,26 @@ class _Worded(OutputItem):
         return [] if not self.part_kind else [(f"{self.part_kind}.added", self._at(part=self._part()))]
 
     @override
-    def delta(self, said: str) -> tuple[str, dict[str, Any]]:
-        return f"{self.kind}.delta", self._at(delta=said, **self.extra)
+    def delta(self, text: str) -> tuple[str, dict[str, Any]]:
+        return f"{self.kind}.delta", self._at(delta=text, **self.extra)
 
     @override
     def _closing(self) -> Events:
-        done = (f"{self.kind}.done", self._at(text=self.said, **self.extra))
+        done = (f"{self.kind}.done", self._at(text=self.text, **self.extra))
         return (
             [done] if not self.part_kind else [done, (f"{self.part_kind}.done", self._at(part=self._part()))]
         )
 
 
 class MessageItem(_Worded):
-    """What the assistant says."""
+    """Text of the assistant."""
 
     prefix, place, kind, part_kind = "msg", "content_index", "output_text", "content_part"
     extra: ClassVar[dict[str, Any]] = {"logprobs": []}
 
     @override
-    def whole(self) -> dict[str, Any]:
-        content = [self._part()] if self._said else []
+    def item(self) -> dict[str, Any]:
+        content = [self._part()] if self._pieces else []
         return {
             "id": self.id,
             "type": "message",
@@ -114,24 +114,24 @@ class MessageItem(_Worded):
 
     @override
     def _part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.said, "annotations": [], "logprobs": []}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
 
 
 class ReasoningItem(_Worded):
-    """What the model thinks, as it is."""
+    """Reasoning of the model, as it is."""
 
     prefix, place, kind = "rs", "content_index", "reasoning_text"
 
     @override
-    def whole(self) -> dict[str, Any]:
-        return {**self._shell(), "summary": [], "content": [self._part()] if self._said else []}
+    def item(self) -> dict[str, Any]:
+        return {**self._shell(), "summary": [], "content": [self._part()] if self._pieces else []}
 
     def _shell(self) -> dict[str, Any]:
         return {"id": self.id, "type": "reasoning", "status": self.status}
 
     @override
     def _part(self) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": self.said}
+        return {"type": "reasoning_text", "text": self.text}
 
 
 class SummaryItem(ReasoningItem):
@@ -140,12 +140,12 @@ class SummaryItem(ReasoningItem):
     place, kind, part_kind = "summary_index", "reasoning_summary_text", "reasoning_summary_part"
 
     @override
-    def whole(self) -> dict[str, Any]:
-        return {**self._shell(), "summary": [self._part()] if self._said else []}
+    def item(self) -> dict[str, Any]:
+        return {**self._shell(), "summary": [self._part()] if self._pieces else []}
 
     @override
     def _part(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self.said}
+        return {"type": "summary_text", "text": self.text}
 
 
 class CallItem(OutputItem):
@@ -159,27 +159,27 @@ class CallItem(OutputItem):
         self._call_id = call_id
 
     @override
-    def grow(self, said: str) -> Events:
+    def grow(self, text: str) -> Events:
         """Only arguments that are JSON on both sides can be told piece by piece."""
-        events = super().grow(said)
+        events = super().grow(text)
         return events if self._named.kind == "function" else []
 
     @override
-    def whole(self) -> dict[str, Any]:
-        return self._named.item(self._call_id, self.said, self.id, self.status)
+    def item(self) -> dict[str, Any]:
+        return self._named.item(self._call_id, self.text, self.id, self.status)
 
     @override
-    def delta(self, said: str) -> tuple[str, dict[str, Any]]:
-        return "function_call_arguments.delta", {"item_id": self.id, "delta": said}
+    def delta(self, text: str) -> tuple[str, dict[str, Any]]:
+        return "function_call_arguments.delta", {"item_id": self.id, "delta": text}
 
     @override
     def _closing(self) -> Events:
         if self._named.kind == "function":
-            done = {"item_id": self.id, "name": self._named.name, "arguments": self.said}
+            done = {"item_id": self.id, "name": self._named.name, "arguments": self.text}
             return [("function_call_arguments.done", done)]
         if self._named.kind != "custom":
             return []
-        text = free_text(self.said)
+        text = free_text(self.text)
         return [
             ("custom_tool_call_input.delta", {"item_id": self.id, "delta": text}),
             ("custom_tool_call_input.done", {"item_id": self.id, "input": text}),
@@ -196,7 +196,7 @@ class CompactionItem(OutputItem):
         self.seal = seal
 
     @override
-    def whole(self) -> dict[str, Any]:
+    def item(self) -> dict[str, Any]:
         return {"id": self.id, "type": "compaction", "encrypted_content": self.seal}
 
     @override

@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from proxy.dialects.bodies import given, model_in, object_in, request_of, text_in
+from proxy.dialects.bodies import model_in, object_in, pick, request_of, text_in
 from proxy.dialects.responses import stored
 from proxy.dialects.responses.compaction import (
     Opened,
+    compaction_in,
     is_compaction,
     open_compactions,
     since_compaction,
-    wish_in,
     without_trigger,
 )
 from proxy.dialects.responses.conversation import (
@@ -29,7 +29,7 @@ from proxy.dialects.responses.conversation import (
     tools_in,
     updated,
 )
-from proxy.dialects.responses.tools import choice, functions_offered, left_to_openai
+from proxy.dialects.responses.tools import choice, functions_offered, run_by_openai
 from proxy.errors import BadRequest
 from proxy.neutral.managing import CompactionWish
 from proxy.neutral.remembering import Fetch, Unseal
@@ -54,50 +54,50 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
     Raises:
         BadRequest: it is malformed, or asks for what only OpenAI's servers can do.
     """
-    asked = object_in(raw)
+    form = object_in(raw)
     if compacts:
-        asked |= {"stream": False, "store": False}
-    _check(asked)
-    model = model_in(asked)
-    own, triggered = without_trigger(items_in(asked.get("input")))
-    wish = wish_in(asked, now=compacts or triggered)
-    asked.pop(ADDED, None)
-    if stored.goes_on(asked) or any(map(is_compaction, own)):
+        form |= {"stream": False, "store": False}
+    _check(form)
+    model = model_in(form)
+    sent, triggered = without_trigger(items_in(form.get("input")))
+    compaction = compaction_in(form, now=compacts or triggered)
+    form.pop(ADDED, None)
+    if stored.continues_stored(form) or any(map(is_compaction, sent)):
         return Request(
             body={"model": model, "messages": []},
             model=model,
-            stream=asked.get("stream") is True,
-            form=asked,
-            reading=partial(_recollected, asked, own, wish),
+            stream=form.get("stream") is True,
+            form=form,
+            reading=partial(_recollected, form, sent, compaction),
         )
-    return _made(asked, own, own, wish, {})
+    return _request(form, sent, sent, compaction, {})
 
 
 def _recollected(
-    asked: Mapping[str, Any], own: Sequence[Item], wish: CompactionWish | None
+    form: Mapping[str, Any], sent: Sequence[Item], compaction: CompactionWish | None
 ) -> Generator[Fetch | Unseal, Any, Request]:
     """The request, once what it names is there."""
     opened: Opened = {}
-    own = yield from stored.in_place_of_references(own)
-    yield from open_compactions(own, opened)
-    before = yield from stored.items_up_to(text_in(asked, "previous_response_id"), opened)
-    return _made(asked, [*before, *own], own, wish, opened)
+    sent = yield from stored.in_place_of_references(sent)
+    yield from open_compactions(sent, opened)
+    before = yield from stored.items_up_to(text_in(form, "previous_response_id"), opened)
+    return _request(form, [*before, *sent], sent, compaction, opened)
 
 
-def _made(
-    asked: Mapping[str, Any],
+def _request(
+    form: Mapping[str, Any],
     items: Sequence[Item],
-    own: Sequence[Item],
-    wish: CompactionWish | None,
+    sent: Sequence[Item],
+    compaction: CompactionWish | None,
     opened: Opened,
 ) -> Request:
-    """The request for an answer to these items, of which its `own` are what the client sent with it."""
+    """The request for an answer to these items, of which its `sent` are what the client sent with it."""
     messages, under = since_compaction(items, opened)
-    if wish is not None:
-        said = () if under is None else under.said
-        wish = replace(wish, lead=leading_system(messages), said=said)
-    body: dict[str, Any] = {"model": model_in(asked), **given(asked, _SAME)}
-    instructions = asked.get("instructions")
+    if compaction is not None:
+        stands_for = () if under is None else under.said
+        compaction = replace(compaction, lead=leading_system(messages), said=stands_for)
+    body: dict[str, Any] = {"model": model_in(form), **pick(form, _SAME)}
+    instructions = form.get("instructions")
     lead = (
         [{"role": "system", "content": instructions}]
         if isinstance(instructions, str) and instructions
@@ -105,60 +105,60 @@ def _made(
     )
     body["messages"] = [*lead, *messages]
     if added := tools_added(items):
-        asked = {**asked, ADDED: added}
-    body |= _tools(asked)
-    reads = is_prewarming(asked)
+        form = {**form, ADDED: added}
+    body |= _tools(form)
+    reads = is_prewarming(form)
     return request_of(
         body,
-        stream=asked.get("stream") is True,
+        stream=form.get("stream") is True,
         # One token is the least that every backend generates.
-        bound=1 if reads else asked.get("max_output_tokens"),
-        structure=_format(updated(items, "text", asked.get("text"))),
-        thinking=in_openais_word(text_in(updated(items, "reasoning", asked.get("reasoning")), "effort")),
-        form=asked,
-        conversation=text_in(asked, "prompt_cache_key"),
-        compaction=wish,
-        left_out=(*left_to_openai(tools_in(asked)), *filter(asked.get, _UNMET)),
-        keeping=partial(stored.keeping, asked, own) if stored.is_kept(asked) and not reads else None,
+        bound=1 if reads else form.get("max_output_tokens"),
+        structure=_format(updated(items, "text", form.get("text"))),
+        thinking=in_openais_word(text_in(updated(items, "reasoning", form.get("reasoning")), "effort")),
+        form=form,
+        conversation=text_in(form, "prompt_cache_key"),
+        compaction=compaction,
+        left_out=(*run_by_openai(tools_in(form)), *filter(form.get, _UNMET)),
+        keeping=partial(stored.keeping, form, sent) if stored.is_stored(form) and not reads else None,
     )
 
 
-def is_prewarming(asked: Mapping[str, Any]) -> bool:
+def is_prewarming(form: Mapping[str, Any]) -> bool:
     """Return whether the backend is to read the prompt into its cache, without an answer."""
-    options = asked.get("prompt_cache_options")
+    options = form.get("prompt_cache_options")
     return isinstance(options, dict) and options.get("prewarm") is True
 
 
-def _check(asked: Mapping[str, Any]) -> None:
+def _check(form: Mapping[str, Any]) -> None:
     for name, what in _ELSEWHERE.items():
-        if asked.get(name):
+        if form.get(name):
             raise BadRequest(f"`{name}` asks for {what}; this proxy does not have it.", param=name)
 
 
 # -- options
 
 
-def _tools(asked: Mapping[str, Any]) -> dict[str, Any]:
-    found = functions_offered(tools_in(asked))
+def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
+    found = functions_offered(tools_in(form))
     if not found:
-        if listed := parts_of(asked.get("tools")):
+        if listed := parts_of(form.get("tools")):
             kinds = ", ".join(sorted({text_in(tool, "type") for tool in listed}))
             raise BadRequest(
                 f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",
                 param="tools",
             )
         return {}
-    made: dict[str, Any] = {"tools": [function for function, _ in found.values()]}
-    if (wanted := choice(asked.get("tool_choice"), found)) is not None:
-        made["tool_choice"] = wanted
-    return made
+    fields: dict[str, Any] = {"tools": [function for function, _ in found.values()]}
+    if (wanted := choice(form.get("tool_choice"), found)) is not None:
+        fields["tool_choice"] = wanted
+    return fields
 
 
 def _format(wanted: Any) -> dict[str, Any] | None:
-    form = wanted.get("format") if isinstance(wanted, dict) else None
-    if not isinstance(form, dict) or text_in(form, "type") in ("", "text"):
+    format_ = wanted.get("format") if isinstance(wanted, dict) else None
+    if not isinstance(format_, dict) or text_in(format_, "type") in ("", "text"):
         return None
-    if form["type"] != "json_schema":
-        return dict(form)
-    named = {name: form[name] for name in ("name", "description", "schema", "strict") if name in form}
+    if format_["type"] != "json_schema":
+        return dict(format_)
+    named = {name: format_[name] for name in ("name", "description", "schema", "strict") if name in format_}
     return {"type": "json_schema", "json_schema": named}

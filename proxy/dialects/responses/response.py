@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.dialects.responses.stored import is_kept
+from proxy.dialects.responses.stored import is_stored
 from proxy.neutral.piece import whole_number
 
 _ECHOED: Mapping[str, Any] = {
@@ -35,9 +35,9 @@ _ECHOED: Mapping[str, Any] = {
 _FUNCTION = dict.fromkeys(("description", "parameters", "strict"))
 
 
-def response_of(asked: Mapping[str, Any], **told: Any) -> dict[str, Any]:
-    """The object: what `told` says of it, by its own names, and what it repeats of the request's body."""
-    echoed = {name: default if asked.get(name) is None else asked[name] for name, default in _ECHOED.items()}
+def response_of(form: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """The object: what `fields` says of it, by its own names, and what it repeats of the request's body."""
+    echoed = {name: default if form.get(name) is None else form[name] for name, default in _ECHOED.items()}
     if isinstance(echoed["tools"], list):
         echoed["tools"] = list(map(_tool, echoed["tools"]))
     return {
@@ -49,11 +49,11 @@ def response_of(asked: Mapping[str, Any], **told: Any) -> dict[str, Any]:
         "output": [],
         **echoed,
         "service_tier": "default",
-        "store": is_kept(asked),
+        "store": is_stored(form),
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "usage": None,
-        **told,
+        **fields,
     }
 
 
@@ -69,7 +69,7 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
         whole_number(usage.get("prompt_tokens")),
         whole_number(usage.get("completion_tokens")),
     )
-    made: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "input_tokens": prompt,
         "input_tokens_details": {
             "cached_tokens": _detail(usage, "prompt_tokens_details", "cached_tokens"),
@@ -81,7 +81,7 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
         },
         "total_tokens": prompt + completion,
     }
-    return {**made, "spillway": usage["spillway"]} if "spillway" in usage else made
+    return {**counts, "spillway": usage["spillway"]} if "spillway" in usage else counts
 
 
 def _detail(usage: Mapping[str, Any], of: str, name: str) -> int:

@@ -39,14 +39,14 @@ def referred(item: Item) -> str:
     return text_in(item, "id") if kind == "item_reference" or (not kind and "role" not in item) else ""
 
 
-def goes_on(asked: Mapping[str, Any]) -> bool:
+def continues_stored(form: Mapping[str, Any]) -> bool:
     """Return whether a request goes on from a stored response."""
-    return bool(text_in(asked, "previous_response_id")) or any(map(referred, items_in(asked.get("input"))))
+    return bool(text_in(form, "previous_response_id")) or any(map(referred, items_in(form.get("input"))))
 
 
-def is_kept(asked: Mapping[str, Any]) -> bool:
-    """Whether the response may be asked for again; it may unless the client says otherwise."""
-    return asked.get("store") is not False
+def is_stored(form: Mapping[str, Any]) -> bool:
+    """Return whether the response is to be stored; it is unless the client says otherwise."""
+    return form.get("store") is not False
 
 
 # -- going on from it
@@ -98,19 +98,19 @@ def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
         if not name:
             found.append(item)
             continue
-        made = _PLACED.fullmatch(name)
-        owner = f"resp_{made[1]}" if made is not None else ""
+        match = _PLACED.fullmatch(name)
+        owner = f"resp_{match[1]}" if match is not None else ""
         if owner and owner not in fetched:
             fetched[owner] = yield Fetch(owner)
         node = fetched.get(owner) or {"input": [], "output": []}
-        kept = [each for each in (*node["input"], *node["output"]) if each.get("id") == name]
-        if not kept and not name.startswith("rs_"):
+        named = [each for each in (*node["input"], *node["output"]) if each.get("id") == name]
+        if not named and not name.startswith("rs_"):
             raise BadRequest(
                 f"`input[{index}]` refers to the item {name!r}, which is not stored here, or not any more: send the items "
                 "themselves (Vercel's AI SDK does so with `providerOptions: {openai: {store: false}}`).",
                 param=f"input[{index}]",
             )
-        found += kept
+        found += named
     return found
 
 
@@ -118,14 +118,14 @@ def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
 
 
 def keeping(
-    asked: Mapping[str, Any], own: Sequence[Item], response: dict[str, Any]
+    form: Mapping[str, Any], sent: Sequence[Item], response: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """The name and the node of a response as it was at its end; `own` are the items that it was sent."""
+    """The name and the node of a response as it was at its end; `sent` are the items that it was sent."""
     name, output = response["id"], response["output"]
     unique = name.partition("_")[2]
-    items = [identified(item, unique, number) for number, item in enumerate(own)]
+    items = [identified(item, unique, number) for number, item in enumerate(sent)]
     return name, {
-        "previous": text_in(asked, "previous_response_id"),
+        "previous": text_in(form, "previous_response_id"),
         "input": items,
         "output": output,
         "response": response,
@@ -136,27 +136,27 @@ def keeping(
 def identified(item: Item, unique: str, number: int) -> Item:
     """An item under an id that tells where it lies, if it has none of its own."""
     kind = text_in(item, "type") or "message"
-    made = {"id": f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}", "type": kind}
+    defaults = {"id": f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}", "type": kind}
     return {
-        **made,
+        **defaults,
         **{name: value for name, value in item.items() if name != "id"},
-        "id": text_in(item, "id") or made["id"],
+        "id": text_in(item, "id") or defaults["id"],
     }
 
 
 # -- lists of items
 
 
-def as_told(item: Item) -> dict[str, Any]:
+def listed_item(item: Item) -> dict[str, Any]:
     """An item with what clients expect on those that are listed."""
-    told = dict(item)
-    if told.get("type") == "message":
-        told = {"status": "completed", **told}
-        if isinstance(content := told.get("content"), str):
-            kind = "output_text" if told.get("role") == "assistant" else "input_text"
+    listed = dict(item)
+    if listed.get("type") == "message":
+        listed = {"status": "completed", **listed}
+        if isinstance(content := listed.get("content"), str):
+            kind = "output_text" if listed.get("role") == "assistant" else "input_text"
             part: dict[str, Any] = {"type": kind, "text": content}
-            told["content"] = [part | {"annotations": []} if kind == "output_text" else part]
-    return told
+            listed["content"] = [part | {"annotations": []} if kind == "output_text" else part]
+    return listed
 
 
 def page_of_items(items: Sequence[Item], *, after: str, limit: int, newest_first: bool) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def page_of_items(items: Sequence[Item], *, after: str, limit: int, newest_first
     if after and after not in ids:
         raise BadRequest(f"`after` names no item of this list: {after!r}.", param="after")
     start = ids.index(after) + 1 if after else 0
-    shown = [as_told(item) for item in ordered[start : start + limit]]
+    shown = [listed_item(item) for item in ordered[start : start + limit]]
     return {
         "object": "list",
         "data": shown,

@@ -57,7 +57,7 @@ _INPUT = "input"
 
 @dataclass(frozen=True, slots=True)
 class ToolName:
-    """What a function stands for."""
+    """The tool that a function stands for."""
 
     kind: str
     """`function`, `custom`, or one of the built-in ones."""
@@ -98,11 +98,11 @@ def functions_offered(tools: Iterable[_Tool]) -> dict[str, tuple[dict[str, Any],
 
 
 def is_run_by_client(searching: _Tool) -> bool:
-    """Whether a search for tools (the tool, its call or its output) is the client's."""
+    """Return whether a search for tools (the tool, its call or its output) is the client's."""
     return text_in(searching, "execution") == "client"
 
 
-def left_to_openai(tools: Iterable[_Tool]) -> tuple[str, ...]:
+def run_by_openai(tools: Iterable[_Tool]) -> tuple[str, ...]:
     """Kinds of tools that OpenAI's servers run, each once: the client can do without them."""
     kinds = (text_in(tool, "type") for tool in tools if next(_each([tool], ""), None) is None)
     return tuple(dict.fromkeys(kinds))
@@ -120,8 +120,8 @@ def written_freely(text: str) -> dict[str, str]:
 
 def free_text(arguments: str) -> str:
     """The text that such a call gives; all that was written where it is not said in that form."""
-    given = arguments_of(arguments).get(_INPUT)
-    return given if isinstance(given, str) else arguments
+    text = arguments_of(arguments).get(_INPUT)
+    return text if isinstance(text, str) else arguments
 
 
 def choice(wanted: Any, names: Mapping[str, Any]) -> Any:
@@ -168,11 +168,11 @@ def _function(tool: _Tool, name: str) -> dict[str, Any]:
     elif kind == "custom":
         form = tool.get("format")
         grammar = text_in(form, "definition") if isinstance(form, dict) else ""
-        told = {
+        parameter = {
             "type": "string",
             "description": f"Follows this grammar:\n{grammar}" if grammar else "A text.",
         }
-        schema = {"type": "object", "properties": {_INPUT: told}, "required": [_INPUT]}
+        schema = {"type": "object", "properties": {_INPUT: parameter}, "required": [_INPUT]}
     elif kind == SEARCH:
         description = description or "Look for further tools."
     function: dict[str, Any] = {"name": name}

@@ -23,7 +23,7 @@ from proxy.dialects.responses.items import (
 )
 from proxy.dialects.responses.request import is_prewarming
 from proxy.dialects.responses.response import response_of, usage_of
-from proxy.dialects.responses.stored import as_told, identified
+from proxy.dialects.responses.stored import identified, listed_item
 from proxy.dialects.responses.tools import ToolName, functions_offered
 from proxy.dialects.translating import Numbering, Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
@@ -73,8 +73,8 @@ class ResponsesWriter(Translator):
         kind, fields = item.delta(_WORD)
         named = f"response.{kind}".encode()
         head = b'event: %b\ndata: {"type":"%b","sequence_number":' % (named, named)
-        told = dumps({"output_index": self._items.index(item), **fields})
-        before, after = told.removeprefix(b"{").split(_WORD.encode())
+        data = dumps({"output_index": self._items.index(item), **fields})
+        before, after = data.removeprefix(b"{").split(_WORD.encode())
 
         def write(text: str) -> bytes:
             item.take(text)
@@ -85,10 +85,10 @@ class ResponsesWriter(Translator):
 
     @override
     def _failed(self, error: Any) -> bytes:
-        said = error if isinstance(error, dict) else {"message": str(error)}
-        message, code = str(said.get("message") or "The backend failed."), said.get("code")
-        told = {"code": code if code in _CODES else "server_error", "message": message}
-        self.final = self._response("failed", error=told)
+        fields = error if isinstance(error, dict) else {"message": str(error)}
+        message, code = str(fields.get("message") or "The backend failed."), fields.get("code")
+        details = {"code": code if code in _CODES else "server_error", "message": message}
+        self.final = self._response("failed", error=details)
         return self._begin(NOBODY) + self._event("response.failed", response=self.final)
 
     @override
@@ -98,17 +98,17 @@ class ResponsesWriter(Translator):
         return b"".join((*out, self._event(f"response.{self.final['status']}", response=self.final)))
 
     @override
-    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
+    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
         self._begin(identity)
         self._compaction()
-        self._said(came, identity)
+        self._events(piece, identity)
         self._done_all()
         return self._complete()
 
     # -- events
 
     @override
-    def _said(self, piece: Piece, identity: Identity) -> bytes:
+    def _events(self, piece: Piece, identity: Identity) -> bytes:
         says = piece.choice or piece.role or piece.text or piece.thought or piece.calls
         out = [self._begin(identity)] if says else []
         if out:
@@ -130,24 +130,24 @@ class ResponsesWriter(Translator):
 
     def _compaction(self) -> list[bytes]:
         """The compaction that the answer begins with, if there is one that was not told."""
-        kept = self._managed.kept
-        if kept is None or self._compacted is not None:
+        compaction = self._managed.kept
+        if compaction is None or self._compacted is not None:
             return []
-        item = self._compacted = CompactionItem(self._item_id(CompactionItem.prefix), kept.seal)
+        item = self._compacted = CompactionItem(self._item_id(CompactionItem.prefix), compaction.seal)
         out: list[bytes] = []
         self._add(item, out)
         # Not before the item is added: OpenAI's npm SDK throws at an output index that it does not know.
         coming = self._event("response.compaction.compacting", item_id=item.id, output_index=0)
         return [*out, coming, *self._done(item)]
 
-    def _grow(self, kind: type[MessageItem | ReasoningItem], said: str) -> list[bytes]:
+    def _grow(self, kind: type[MessageItem | ReasoningItem], text: str) -> list[bytes]:
         out: list[bytes] = []
         if type(self._open) is not kind:
             out += self._done_open()
             self._open = self._add(kind(self._item_id(kind.prefix)), out)
         item = self._open
         assert item is not None
-        return out + self._told(item, item.grow(said))
+        return out + self._item_events(item, item.grow(text))
 
     def _call(self, part: CallPart) -> list[bytes]:
         out = self._done_open()
@@ -157,7 +157,7 @@ class ResponsesWriter(Translator):
             call_id = part.id or f"call_{self._unique}_{index}"
             self._calls[index] = self._add(CallItem(self._item_id(CallItem.prefix), named, call_id), out)
         call = self._calls[index]
-        return out + self._told(call, call.grow(part.arguments))
+        return out + self._item_events(call, call.grow(part.arguments))
 
     def _done_open(self) -> list[bytes]:
         item, self._open = self._open, None
@@ -171,14 +171,14 @@ class ResponsesWriter(Translator):
 
     def _add(self, item: Any, out: list[bytes]) -> Any:
         self._items.append(item)
-        out += self._told(item, item.added())
+        out += self._item_events(item, item.added())
         return item
 
     def _done(self, item: OutputItem) -> list[bytes]:
         cut = self._finish == "length" and item is self._items[-1]
-        return self._told(item, item.done("incomplete" if cut else "completed"))
+        return self._item_events(item, item.done("incomplete" if cut else "completed"))
 
-    def _told(self, item: OutputItem, events: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
+    def _item_events(self, item: OutputItem, events: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
         index = self._items.index(item)
         return [self._event(f"response.{kind}", output_index=index, **fields) for kind, fields in events]
 
@@ -202,19 +202,19 @@ class ResponsesWriter(Translator):
             return self._response("completed")
         return self._response("incomplete", incomplete_details={"reason": reason})
 
-    def _response(self, status: str, **told: Any) -> dict[str, Any]:
+    def _response(self, status: str, **fields: Any) -> dict[str, Any]:
         created = self._created or 0
         if status != "in_progress":
-            told["output"] = [item.whole() for item in self._items]
-            told["completed_at"] = created if status == "completed" else None
-            told["usage"] = None if status == "failed" else usage_of(self._used())
+            fields["output"] = [item.item() for item in self._items]
+            fields["completed_at"] = created if status == "completed" else None
+            fields["usage"] = None if status == "failed" else usage_of(self._used())
         return response_of(
             self._asked,
             id=f"resp_{self._unique}",
             created_at=created,
             model=self._model,
             status=status,
-            **told,
+            **fields,
         )
 
 
@@ -225,14 +225,14 @@ class CompactedWriter(ResponsesWriter):
     """
 
     @override
-    def _whole(self, came: Piece, identity: Identity) -> dict[str, Any]:
-        response = super()._whole(came, identity)
-        said = [item for item in items_in(self._asked.get("input")) if item.get("role") == "user"]
-        own = [as_told(identified(item, self._unique, number)) for number, item in enumerate(said)]
+    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
+        response = super()._body(piece, identity)
+        messages = [item for item in items_in(self._asked.get("input")) if item.get("role") == "user"]
+        listed = [listed_item(identified(item, self._unique, number)) for number, item in enumerate(messages)]
         return {
             "id": response["id"],
             "object": "response.compaction",
             "created_at": response["created_at"],
-            "output": [*own, *response["output"]],
+            "output": [*listed, *response["output"]],
             "usage": usage_of(self._used()),
         }
