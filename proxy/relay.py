@@ -321,7 +321,7 @@ class Relay:
             await self._make_room(job, None)
         if again is not None or job.managed.ended:
             nothing = replace(NO_ANSWER, read=lambda: (Piece(identity=self._identity(job)),))
-            told = job.writer().whole(again or nothing, () if again is None else again.pieces, None)
+            told = job.writer().body(again or nothing, () if again is None else again.pieces, None)
             whole = Whole(200, [AS_JSON], told)
         else:
             response, raw = await self.attempts.open(job)

@@ -94,7 +94,7 @@ class Answer:
         """Calls that were left out because they had been made before."""
         self.thinking = False
         """Whether the last that was said was reasoning."""
-        self.role_said = False
+        self.role_sent = False
         """Whether a delta named the role, which it does once."""
         self.identity: Identity | None = None
         self.named = ""
@@ -181,7 +181,7 @@ class Answer:
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
         tokens = self.attempt.completion_tokens
-        self._mark = (self._text.size, self._reasoning.size, tokens, self.role_said, deepcopy(self.calls))
+        self._mark = (self._text.size, self._reasoning.size, tokens, self.role_sent, deepcopy(self.calls))
 
     @property
     def held(self) -> int:
@@ -192,7 +192,7 @@ class Answer:
         """Take back what was said since the mark, which nobody has seen; the text that was taken back."""
         if self._mark is None:
             return ""
-        said, thought, tokens, self.role_said, self.calls = self._mark
+        said, thought, tokens, self.role_sent, self.calls = self._mark
         text = self.text
         back = text[said:]
         self._text.replace(text[:said])
@@ -260,7 +260,7 @@ class Answer:
         if piece.finish is not None:
             attempt.finish = piece.finish
             attempt.finished += 1
-        self.role_said |= piece.role
+        self.role_sent |= piece.role
         self._take_said(attempt, piece)
         for other in piece.beside:
             attempt.finished += other.finish is not None

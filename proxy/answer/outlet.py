@@ -94,9 +94,9 @@ class Outlet:
         if self.rewriting:
             self._join(piece, out)
             return not self._restarted
-        role_said = self._answer.role_said
+        role_sent = self._answer.role_sent
         self._answer.add(piece)
-        self._relay(piece, out, role_said=role_said)
+        self._relay(piece, out, role_sent=role_sent)
         return True
 
     def other(self, piece: Piece, out: list[bytes]) -> None:
@@ -104,7 +104,7 @@ class Outlet:
         if self._ending:
             self._ending.append((piece, True))
         else:
-            out.append(self._relayed(piece, role_said=True))
+            out.append(self._relayed(piece, role_sent=True))
 
     def error(self, piece: Piece, out: list[bytes]) -> None:
         """An error that is the client's to see: what was held back comes first, and nothing after it."""
@@ -112,7 +112,7 @@ class Outlet:
         self.other(piece, out)
         self.template.forget()
 
-    def _relay(self, piece: Piece, out: list[bytes], *, role_said: bool) -> None:
+    def _relay(self, piece: Piece, out: list[bytes], *, role_sent: bool) -> None:
         """A piece of the first attempt, as it came."""
         watch, answer = self._watch, self._answer
         if watch.strip_usage and piece.trailer:
@@ -130,17 +130,17 @@ class Outlet:
         if not piece.index and (
             self._ending or ends or (cut and (self._withheld is not None or watch.may_be_full(answer)))
         ):
-            self._ending.append((piece, role_said))
+            self._ending.append((piece, role_sent))
             self.template.forget()
             return
-        self._write(self._relayed, piece, out, role_said=role_said, learns=True)
+        self._write(self._relayed, piece, out, role_sent=role_sent, learns=True)
 
     def _join(self, piece: Piece, out: list[bytes]) -> None:
         """A piece of a later attempt: only what it says, in one answer with what was said before."""
         if piece.calls or (piece.text and self._thoughts.open):
             self.flush(out)
         answer, came = self._answer, piece
-        role_said, thought, text = answer.role_said, piece.thought, piece.text
+        role_sent, thought, text = answer.role_sent, piece.thought, piece.text
         if thought and self._thought:
             piece, self._thought = replace(piece, frame=b"", thought=self._thought + thought), ""
         held_thought = bool(thought) and (self._thought is None or self._thoughts.open)
@@ -160,29 +160,29 @@ class Outlet:
             piece.text = self._seam.feed(text)
             answer.add_text(piece.text)
         self._account()
-        self._write(self._part, piece, out, role_said=role_said, learns=piece is came)
+        self._write(self._part, piece, out, role_sent=role_sent, learns=piece is came)
 
     def _write(
-        self, way: Callable[..., bytes], piece: Piece, out: list[bytes], *, role_said: bool, learns: bool
+        self, way: Callable[..., bytes], piece: Piece, out: list[bytes], *, role_sent: bool, learns: bool
     ) -> None:
         if self._withheld is not None:
-            self._withheld.append(partial(way, piece, role_said=role_said))
+            self._withheld.append(partial(way, piece, role_sent=role_sent))
             self.template.forget()  # nobody knows yet how a word after it is written
             return
-        sent = way(piece, role_said=role_said)
+        sent = way(piece, role_sent=role_sent)
         out.append(sent)
         self.template.forget()  # what was written may have changed how a word is
         more = self._writer.more(piece.alone) if piece.alone else None
-        if learns and (more or self._writer.native) and piece.alone and (role_said or not piece.role):
+        if learns and (more or self._writer.native) and piece.alone and (role_sent or not piece.role):
             said = piece.text or piece.thought
             self.template.learn(piece.frame, more or sent, piece.alone, said, piece.tally)
 
-    def _relayed(self, piece: Piece, *, role_said: bool) -> bytes:
+    def _relayed(self, piece: Piece, *, role_sent: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None
         ends = piece.done or (piece.usage is not None and bool(piece.trailer or piece.finish))
         beside = self._remarks() if ends else b""
         counted = self.counted() if piece.done else b""
-        return beside + counted + self._writer.relay(piece, identity, role_said=role_said)
+        return beside + counted + self._writer.relay(piece, identity, role_sent=role_sent)
 
     def counted(self) -> bytes:
         """Usage as it was counted here, for clients of other dialects, whose answers always have it, where nobody reported any."""
@@ -190,7 +190,7 @@ class Outlet:
         reported = any(attempt.usage is not None for attempt in answer.attempts)
         if writer.native or reported or not self._watch.show_usage or answer.identity is None:
             return b""
-        return writer.own(Piece(trailer=True, usage=answer.usage()), answer.identity)
+        return writer.insert(Piece(trailer=True, usage=answer.usage()), answer.identity)
 
     def _remarks(self) -> bytes:
         """What is told beside the answer, once: in front of its usage, which clients look for in the last chunk, or of its end mark."""
@@ -198,11 +198,11 @@ class Outlet:
             return b""
         self._remarked = True
         identity = self._answer.identity or NOBODY
-        return b"".join(self._writer.own(remark, identity) for remark in self._watch.remarks())
+        return b"".join(self._writer.insert(remark, identity) for remark in self._watch.remarks())
 
-    def _part(self, piece: Piece, *, role_said: bool) -> bytes:
+    def _part(self, piece: Piece, *, role_sent: bool) -> bytes:
         identity = self._answer.identity
-        return b"" if identity is None else self._writer.part(piece, identity, role_said=role_said)
+        return b"" if identity is None else self._writer.part(piece, identity, role_sent=role_sent)
 
     # -- holding back
 
@@ -266,7 +266,7 @@ class Outlet:
         if identity is not None and (thought or text):
             self._answer.add_text(thought, thought=True)
             self._answer.add_text(text)
-            out.append(self._writer.own(Piece(thought=thought, text=text), identity))
+            out.append(self._writer.insert(Piece(thought=thought, text=text), identity))
         self._account()
         return not self._restarted
 
@@ -290,13 +290,13 @@ class Outlet:
 
     def finish(self, out: list[bytes]) -> None:
         """The end of the first attempt is that of the answer: it need not wait for the connection to close."""
-        out += [self._relayed(piece, role_said=role_said) for piece, role_said in self._ending]
+        out += [self._relayed(piece, role_sent=role_sent) for piece, role_sent in self._ending]
         self._ending = []
 
     def said_at_end(self, out: list[bytes]) -> None:
         """The end that waits turns out to be none: only what it says goes out."""
         out += [
-            self._part(piece, role_said=role_said) for piece, role_said in self._ending if not piece.error
+            self._part(piece, role_sent=role_sent) for piece, role_sent in self._ending if not piece.error
         ]
 
     def final(self, finish: str) -> bytes:
@@ -306,10 +306,10 @@ class Outlet:
             return writer.end()
         out: list[bytes] = []
         self.flush(out)
-        out += (writer.own(Piece(finish=finish), identity), self._remarks())
+        out += (writer.insert(Piece(finish=finish), identity), self._remarks())
         if self._watch.show_usage and not self._usage_said:
             usage = self._watch.noted(self._answer.usage())
-            out.append(writer.own(Piece(trailer=True, usage=usage), identity))
+            out.append(writer.insert(Piece(trailer=True, usage=usage), identity))
         return b"".join((*out, writer.end()))
 
     def failed(self, message: str) -> bytes:

@@ -92,7 +92,7 @@ class StreamSession:
     def adopt(self, identity: Identity) -> None:
         """Put the answer under an identity that a notice has gone out with, after a chunk that said the role."""
         self.answer.identity = identity
-        self.answer.role_said = True
+        self.answer.role_sent = True
         self._outlet.renaming = True
 
     def handle(self, event: StreamEvent) -> Commands:
@@ -323,7 +323,7 @@ class StreamSession:
             self.state, self._inlet.instead = State.RELAYING, None
             return self._ends(out, self._pieces(instead, out))
         if self._refusal is not None:
-            refusal = self._writer.relay(self._refusal, None, role_said=True)
+            refusal = self._writer.relay(self._refusal, None, role_sent=True)
             return self._finish(out, refusal + self._writer.end())
         if not self.answer.begun:
             return self._failed(_EMPTY, out)

@@ -35,7 +35,7 @@ class Translator(Writer):
         self._managed = managed
 
     @override
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+    def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
         if piece.done:
             return self.end()
         if piece.error:
@@ -45,12 +45,12 @@ class Translator(Writer):
         return self._says(piece, identity or piece.identity or NOBODY)
 
     @override
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+    def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
         content = Piece(text=piece.text, thought=piece.thought, calls=piece.calls, choice=True)
         return self._says(content, identity)
 
     @override
-    def own(self, piece: Piece, identity: Identity) -> bytes:
+    def insert(self, piece: Piece, identity: Identity) -> bytes:
         # Open WebUI's status event is left out: OpenAI's npm SDK (6.49, 7.57) throws at events it has no schema for.
         return self._comment(piece.comment) if piece.comment else self._says(piece, identity)
 
@@ -69,9 +69,9 @@ class Translator(Writer):
         return self._ended()
 
     @override
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        piece, usage = self._less([*pieces, *whole.pieces, Piece()][0], usage)
-        identity = (whole.pieces[0].identity if whole.pieces else None) or NOBODY
+    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        piece, usage = self._less([*pieces, *answer.pieces, Piece()][0], usage)
+        identity = (answer.pieces[0].identity if answer.pieces else None) or NOBODY
         self._usage, self._finish, self._stopped = usage or piece.usage or {}, piece.finish, piece.stopped
         return dumps(self._body(piece, identity))
 

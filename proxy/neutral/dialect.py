@@ -52,7 +52,7 @@ class Reader(Protocol):
         """Return whether the last frame of a stream was cut off in the middle."""
         ...
 
-    def whole(self, body: bytes) -> WholeAnswer | None:
+    def read_body(self, body: bytes) -> WholeAnswer | None:
         """Read a body that is no stream; None for what is no answer in this dialect."""
         ...
 
@@ -79,15 +79,15 @@ class Writer(Protocol):
         del name
         return None
 
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+    def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
         """Write a piece that was read: as it came, or under another identity. Of one that is `done`, the mark that ends."""
         ...
 
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+    def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
         """Write a piece of a later attempt as part of the answer: no finish reason, no usage. Maybe nothing."""
         ...
 
-    def own(self, piece: Piece, identity: Identity) -> bytes:
+    def insert(self, piece: Piece, identity: Identity) -> bytes:
         """Write a piece that Spillway made."""
         ...
 
@@ -104,11 +104,11 @@ class Writer(Protocol):
         """Write the mark that ends the stream."""
         ...
 
-    def filled(self, whole: WholeAnswer) -> bytes:
+    def filled(self, answer: WholeAnswer) -> bytes:
         """Return the body with the fields that the dialect demands where the backend left them out; only of a `native` one."""
-        return whole.body
+        return answer.body
 
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         """Write a body like this one, in which the choices say this."""
         ...
 

@@ -206,19 +206,19 @@ class ClientStream:
 
     def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
         identity = self.identity or NOBODY
-        return b"".join(self.writer.own(form(notice), identity) for form in forms)
+        return b"".join(self.writer.insert(form(notice), identity) for form in forms)
 
     def _introduce(self) -> None:
         """Give the answer an identity if a notice needs one before the backend has."""
         if self.identity is None and self._own is not None:
             self.identity = self._own
-            self._opening = self.writer.own(Piece(role=True), self._own)
+            self._opening = self.writer.insert(Piece(role=True), self._own)
 
     async def _beat(self) -> None:
         # The answer may have ended, or something else may own the response, since the timer went off.
         if self._timer is not None:
             self._last = self._loop.time()
-            await self._write(self.writer.own(Piece(comment="spillway"), NOBODY))
+            await self._write(self.writer.insert(Piece(comment="spillway"), NOBODY))
 
     def _tick(self) -> None:
         silent = not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9
@@ -251,7 +251,7 @@ class KeepingStream(ClientStream):
 async def end_with_nothing(client: ClientStream, identity: Identity) -> None:
     """An answer in which no model says anything: what the client is told beside that is all of it."""
     await client.close_notice()
-    await client.write(client.writer.own(Piece(choice=True), identity) + client.writer.end())
+    await client.write(client.writer.insert(Piece(choice=True), identity) + client.writer.end())
     await client.end()
 
 

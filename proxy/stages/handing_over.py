@@ -60,7 +60,7 @@ class HandingOver:
             return None
         job.outcome.record_handed_over()
         answer_id, model = CHAT.answer_id(job.unique), job.prompt.request.model
-        return UPSTREAM.whole(completion(text, answer_id, model, int(self._clock())))
+        return UPSTREAM.read_body(completion(text, answer_id, model, int(self._clock())))
 
     def keep(self, job: Job) -> None:
         """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""

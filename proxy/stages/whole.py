@@ -76,7 +76,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     """
     whole = Whole(response.status_code, headers_of(response), raw)
     plain = _plain(job, response, raw) if response.status_code == 200 else None
-    came = None if plain is None else UPSTREAM.whole(plain)
+    came = None if plain is None else UPSTREAM.read_body(plain)
     if came is None and plain is not None:
         raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if came is None or came.refused:
@@ -168,13 +168,13 @@ def as_stream(whole: Whole, to: Audience, *, show_usage: bool) -> bytes | None:
     made_by = known or whole.pieces[0].identity or Identity("", 0, "")
     frames = []
     if known is None and not whole.pieces[0].role:
-        frames.append(writer.own(Piece(role=True), made_by))
+        frames.append(writer.insert(Piece(role=True), made_by))
     for piece in whole.pieces:
         said = replace(piece.uncounted(), finish=None)
         ended = replace(piece.blank(), finish=piece.finish or "stop")
-        frames += [writer.relay(each, known, role_said=known is not None) for each in (said, ended)]
+        frames += [writer.relay(each, known, role_sent=known is not None) for each in (said, ended)]
     if show_usage and whole.usage is not None:
-        frames.append(writer.own(Piece(trailer=True, usage=whole.usage), made_by))
+        frames.append(writer.insert(Piece(trailer=True, usage=whole.usage), made_by))
     return b"".join(frames) + writer.end()
 
 
@@ -260,7 +260,7 @@ def _made(
     if same and job.native:
         return made
     kind = b"" if job.native else _JSON
-    return _with_body(made, job.writer().whole(came, made.pieces, usage), kind=kind)
+    return _with_body(made, job.writer().body(came, made.pieces, usage), kind=kind)
 
 
 def _counted(job: Job, piece: Piece, driver: StreamDriver) -> dict[str, Any]:

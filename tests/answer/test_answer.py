@@ -67,7 +67,7 @@ def test_text_reasoning_and_calls_are_kept_apart() -> None:
     assert made.attempt.calling
     assert made.attempt.finish == "tool_calls"
     assert made.attempt.deltas == 4
-    assert made.role_said
+    assert made.role_sent
     assert made.begun
 
 

@@ -54,16 +54,16 @@ class NumberedWriter:
         del name
         return lambda text: self._frame(text=text)
 
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+    def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
         if piece.form is None:
             return self._frame(end=True) if piece.done else b""
         return self._said(piece) + (self._frame(finish=piece.finish) if piece.finish else b"")
 
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+    def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
         return self._said(piece)
 
-    def own(self, piece: Piece, identity: Identity) -> bytes:
-        return self.relay(replace(piece, form=()), identity, role_said=True)
+    def insert(self, piece: Piece, identity: Identity) -> bytes:
+        return self.relay(replace(piece, form=()), identity, role_sent=True)
 
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
         return finish
@@ -74,10 +74,10 @@ class NumberedWriter:
     def end(self) -> bytes:
         return self._frame(end=True)
 
-    def filled(self, whole: WholeAnswer) -> bytes:
+    def filled(self, answer: WholeAnswer) -> bytes:
         raise NotImplementedError
 
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         raise NotImplementedError
 
     def _said(self, piece: Piece) -> bytes:

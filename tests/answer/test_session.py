@@ -402,7 +402,7 @@ def test_an_answer_that_came_whole_is_paused_by_hand() -> None:
 def test_a_notice_before_the_answer_gives_it_its_identity() -> None:
     of = session()
     of.adopt(Identity("own", 7, "asked"))
-    head = ChatWriter().own(Piece(role=True), Identity("own", 7, "asked"))
+    head = ChatWriter().insert(Piece(role=True), Identity("own", 7, "asked"))
     body = stream(words(TEXT), more=usage(50, 25))
     client = read(head + sent(commands(of, body)))
     one_answer(client, TEXT)
@@ -434,7 +434,7 @@ def test_usage_that_nobody_asked_for_is_taken_out_there_too() -> None:
 def test_an_adopted_answer_is_paused_and_joined_like_any() -> None:
     of = session(CLOSE)
     of.adopt(Identity("own", 7, "asked"))
-    head = ChatWriter().own(Piece(role=True), Identity("own", 7, "asked"))
+    head = ChatWriter().insert(Piece(role=True), Identity("own", 7, "asked"))
     out = conversation(of, stream(words(TEXT)), Attempt(stream(words(REST), name="two")))
     one_answer(read(head + out), TEXT)
 

@@ -21,7 +21,7 @@ every = pytest.mark.parametrize("dialect", OTHERS, ids=lambda dialect: dialect.n
 def written(dialect: Dialect, deltas: list[dict[str, Any]]) -> bytes:
     """The stream of an answer that says this."""
     writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
-    return b"".join(writer.relay(chunk(delta), None, role_said=True) for delta in deltas) + writer.end()
+    return b"".join(writer.relay(chunk(delta), None, role_sent=True) for delta in deltas) + writer.end()
 
 
 def calls_in(dialect: Dialect, deltas: list[dict[str, Any]]) -> list[tuple[str, Any]]:

@@ -36,10 +36,10 @@ every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect
 
 
 def whole_answer(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
-    came = UPSTREAM.whole(json.dumps(body).encode())
+    came = UPSTREAM.read_body(json.dumps(body).encode())
     assert came is not None
     writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
-    told: dict[str, Any] = json.loads(writer.whole(came, came.pieces, came.usage))
+    told: dict[str, Any] = json.loads(writer.body(came, came.pieces, came.usage))
     return told
 
 
@@ -81,18 +81,18 @@ def test_backends_comments_and_other_choices_are_no_part_of_an_answer(dialect: D
     writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
     if writer.native:
         return
-    comment = writer.relay(UPSTREAM.read(b": PROCESSING\n\n"), None, role_said=False)
+    comment = writer.relay(UPSTREAM.read(b": PROCESSING\n\n"), None, role_sent=False)
     assert comment in (b"", b": PROCESSING\n\n")
     other = {**BODY, "choices": [{"index": 1, "delta": {"content": "other"}}]}
     assert b"other" not in writer.relay(
-        UPSTREAM.read(b"data: %b\n\n" % json.dumps(other).encode()), None, role_said=True
+        UPSTREAM.read(b"data: %b\n\n" % json.dumps(other).encode()), None, role_sent=True
     )
     finish = UPSTREAM.read(b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n')
     assert writer.with_usage(finish, finish) is finish
-    ended = writer.relay(UPSTREAM.read(b"data: [DONE]\n\n"), None, role_said=True)
+    ended = writer.relay(UPSTREAM.read(b"data: [DONE]\n\n"), None, role_sent=True)
     assert ended
     assert writer.end() == b""
-    assert writer.own(Piece(event={"type": "status"}), NOBODY) == b"", (
+    assert writer.insert(Piece(event={"type": "status"}), NOBODY) == b"", (
         "nothing but a comment comes after the end"
     )
 

@@ -34,7 +34,7 @@ def test_each_field_may_be_anything(path: str) -> None:
             except (ClientError, NotManaged):
                 continue
             writer = dialect.writer(request, "0a1b")
-            assert writer.own(Piece(role=True, text="x"), Identity("", 1, "")), (at, odd)
+            assert writer.insert(Piece(role=True, text="x"), Identity("", 1, "")), (at, odd)
             assert writer.end()
 
 

@@ -60,13 +60,13 @@ def parsed(told: Message) -> Message:
 
 def whole(dialect: Dialect, request: Request, said: Said) -> dict[str, Any]:
     came = replace(NO_ANSWER, read=lambda: (piece_of(said),))
-    told: dict[str, Any] = json.loads(dialect.writer(request, "0a1b").whole(came, came.pieces, {}))
+    told: dict[str, Any] = json.loads(dialect.writer(request, "0a1b").body(came, came.pieces, {}))
     return told
 
 
 def streamed(dialect: Dialect, request: Request, said: Said) -> bytes:
     writer = dialect.writer(request, "0a1b")
-    return writer.relay(piece_of(said), None, role_said=False) + writer.end()
+    return writer.relay(piece_of(said), None, role_sent=False) + writer.end()
 
 
 # -- Messages

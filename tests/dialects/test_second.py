@@ -34,17 +34,17 @@ class LinesWriter(Writer):
         return lambda text: dumps({field: text}) + b"\n"
 
     @override
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
-        del identity, role_said
+    def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
+        del identity, role_sent
         return self._line(piece) if piece.form is not None else self.end() * piece.done
 
     @override
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
-        del identity, role_said
+    def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
+        del identity, role_sent
         return self._line(replace(piece, finish=None, usage=None))
 
     @override
-    def own(self, piece: Piece, identity: Identity) -> bytes:
+    def insert(self, piece: Piece, identity: Identity) -> bytes:
         del identity
         return self._line(piece)
 
@@ -57,7 +57,7 @@ class LinesWriter(Writer):
         return b'{"end":true}\n'
 
     @override
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         return dumps({"said": pieces[0].text, "tokens": (usage or {}).get("completion_tokens")})
 
     def _line(self, piece: Piece) -> bytes:

@@ -21,12 +21,12 @@ def whole(
 ) -> tuple[Any, Any, list[Malformed], dict[str, FormCount]]:
     """Message and finish reason of an answer with only this choice, read and written again."""
     lacking = {name: value for name, value in REQUIRED.items() if name not in message}
-    came = ChatReader().whole(
+    came = ChatReader().read_body(
         dumps({"choices": [{"message": {**message, **lacking}, "finish_reason": finish}]})
     )
     assert came is not None
     read = emulated_message(came.pieces[0], of, make_id)
-    (choice,) = loads(ChatWriter().whole(came, [read.piece], None))["choices"]
+    (choice,) = loads(ChatWriter().body(came, [read.piece], None))["choices"]
     made = {name: value for name, value in choice["message"].items() if name not in lacking}
     return made, choice["finish_reason"], read.reader.malformed, read.reader.stats
 

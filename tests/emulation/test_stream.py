@@ -67,7 +67,7 @@ class Stream(EmulatedStream):
 
 
 def written(pieces: Iterable[Piece]) -> bytes:
-    return b"".join(ChatWriter().relay(piece, None, role_said=True) for piece in pieces)
+    return b"".join(ChatWriter().relay(piece, None, role_sent=True) for piece in pieces)
 
 
 def stream(of: Offer = OFFER, *, said: str = "", calls_before: int = 0) -> Stream:

@@ -89,7 +89,7 @@ def chunks(data: bytes) -> None:
     for frame in sse.frames(data):
         answer.add(reader.read(frame))
         reader.torn(frame)
-    if (came := reader.whole(data)) is not None:
+    if (came := reader.read_body(data)) is not None:
         for piece in came.pieces:
             answer.add(piece)
 

@@ -21,7 +21,7 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 
 def whole(*choices: dict[str, Any], status: int = 200, **fields: Any) -> Whole:
     body = {"id": "one", "object": "chat.completion", "created": 5, "model": "m", "usage": USAGE, **fields}
-    came = ChatReader().whole(dumps({**body, "choices": list(choices)}))
+    came = ChatReader().read_body(dumps({**body, "choices": list(choices)}))
     assert came is not None
     return Whole(status, [], b"", pieces=came.pieces, usage=came.usage)
 

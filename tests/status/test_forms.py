@@ -17,7 +17,7 @@ ENDED = Notice(done=True, before=41_200, after=980)
 
 
 def written(form: str, notice: Notice) -> bytes:
-    return b"".join(ChatWriter().own(each(notice), OWN) for each in FORMS[form])
+    return b"".join(ChatWriter().insert(each(notice), OWN) for each in FORMS[form])
 
 
 def chunks(form: str, notice: Notice) -> list[dict[str, object]]:

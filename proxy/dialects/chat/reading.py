@@ -65,7 +65,7 @@ class ChatReader:
             return bool(frame.strip()) and b":" not in frame
         return _is_garbled(data)
 
-    def whole(self, body: bytes) -> WholeAnswer | None:
+    def read_body(self, body: bytes) -> WholeAnswer | None:
         """Read a body: each choice as the chunk that would say it."""
         parsed = object_of(body)
         if parsed is None:

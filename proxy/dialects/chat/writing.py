@@ -37,21 +37,21 @@ class ChatWriter(Writer):
     native = True
 
     @override
-    def relay(self, piece: Piece, identity: Identity | None, *, role_said: bool) -> bytes:
+    def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
         """A piece as it came, or under an identity; the first choice's role is left out where it was said already."""
         if piece.form is None or (identity is None and piece.frame):
             return piece.frame
         chunk = piece.form[0] if piece.frame else _chunk(piece)
-        return encoded(chunk if identity is None else _renamed(chunk, identity, role_said=role_said))
+        return encoded(chunk if identity is None else _renamed(chunk, identity, role_sent=role_sent))
 
     @override
-    def part(self, piece: Piece, identity: Identity, *, role_said: bool) -> bytes:
+    def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
         """Write the first choice without finish reason and usage; empty if it says nothing."""
         if not piece.choice:
             return b""
         chunk, choice = piece.form
         delta = {name: value for name, value in _delta(piece).items() if not says_nothing(value)}
-        if role_said:
+        if role_sent:
             delta.pop("role", None)
         if not delta:
             return b""
@@ -61,7 +61,7 @@ class ChatWriter(Writer):
         return encoded(_stamped(part, identity))
 
     @override
-    def own(self, piece: Piece, identity: Identity) -> bytes:
+    def insert(self, piece: Piece, identity: Identity) -> bytes:
         if piece.comment:
             return sse.comment(piece.comment)
         delta: dict[str, Any] = {"role": "assistant", "content": ""} if piece.role else {}
@@ -100,15 +100,15 @@ class ChatWriter(Writer):
         return DONE
 
     @override
-    def filled(self, whole: WholeAnswer) -> bytes:
-        completed = _completed(whole.form)
-        return whole.body if completed is whole.form else dumps(completed)
+    def filled(self, answer: WholeAnswer) -> bytes:
+        completed = _completed(answer.form)
+        return answer.body if completed is answer.form else dumps(completed)
 
     @override
-    def whole(self, whole: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        body = dict(_completed(whole.form))
+    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        body = dict(_completed(answer.form))
         if pieces:
-            pairs = iter(zip(whole.pieces, pieces, strict=True))
+            pairs = iter(zip(answer.pieces, pieces, strict=True))
             body["choices"] = [
                 _choice(choice, *next(pairs)) if isinstance(choice, dict) else choice
                 for choice in body["choices"]
@@ -185,10 +185,10 @@ def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, 
     return {**choice, "message": {**fields, **calls}, "finish_reason": piece.finish}
 
 
-def _renamed(chunk: dict[str, Any], identity: Identity, *, role_said: bool) -> dict[str, Any]:
+def _renamed(chunk: dict[str, Any], identity: Identity, *, role_sent: bool) -> dict[str, Any]:
     if "choices" not in chunk:
         return chunk
-    if role_said and isinstance(chunk["choices"], list):
+    if role_sent and isinstance(chunk["choices"], list):
         chunk = {**chunk, "choices": list(map(_without_role, chunk["choices"]))}
     return _stamped(chunk, identity)
 

@@ -85,6 +85,6 @@ def test_they_move_with_a_finish_that_is_written_anew() -> None:
     read, writer = ChatReader().read, ChatWriter()
     moved = writer.with_usage(replace(read(ending()), frame=b"", finish="tool_calls"), read(TIMED))
     expected = chunk({}, "tool_calls", timings={"cache_n": 1})
-    assert writer.relay(moved, None, role_said=True) == frame(expected)
-    renamed = writer.relay(moved, Identity("own", 7, "asked"), role_said=True)
+    assert writer.relay(moved, None, role_sent=True) == frame(expected)
+    renamed = writer.relay(moved, Identity("own", 7, "asked"), role_sent=True)
     assert renamed == frame({**expected, "id": "own", "created": 7, "model": "asked"})

@@ -29,7 +29,7 @@ forms = st.builds(
 
 
 def complete(raw: bytes) -> bytes:
-    whole = ChatReader().whole(raw)
+    whole = ChatReader().read_body(raw)
     assert whole is not None
     return ChatWriter().filled(whole)
 

@@ -120,7 +120,7 @@ def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
     removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
     making = writer(managed, edits=True, tool_changes=[removal])
     came = (chunk({"content": "Hi."}), chunk({}, "stop"), usage(prompt_tokens=100, completion_tokens=5))
-    out = b"".join(making.relay(piece, None, role_said=True) for piece in came) + making.end()
+    out = b"".join(making.relay(piece, None, role_sent=True) for piece in came) + making.end()
     start, *blocks, end, stop = events(out)
     assert (start["type"], stop["type"]) == ("message_start", "message_stop")
     assert [event["type"].removeprefix("content_block_") for event in blocks] == [
@@ -144,9 +144,9 @@ def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
 def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
     managed = Managed()
     making = writer(managed, tool_changes=())
-    out = making.own(Piece(role=True), NOBODY)
+    out = making.insert(Piece(role=True), NOBODY)
     managed.kept = Kept("seal", "In short.")
-    out += making.relay(chunk({"content": "Hi."}), None, role_said=True) + making.end()
+    out += making.relay(chunk({"content": "Hi."}), None, role_sent=True) + making.end()
     kinds = [event["content_block"]["type"] for event in events(out) if "content_block" in event]
     assert kinds == ["compaction", "text"]
 
@@ -154,7 +154,7 @@ def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
 @pytest.mark.parametrize("compacts", [True, False])
 def test_an_answer_that_is_a_compaction(compacts: bool) -> None:
     managed = Managed(kept=Kept("seal", "In short."), ended=True, spent=(9, 4))
-    message = json.loads(writer(managed, tool_changes=() if compacts else None).whole(NO_ANSWER, (), None))
+    message = json.loads(writer(managed, tool_changes=() if compacts else None).body(NO_ANSWER, (), None))
     assert message["content"] == [block("In short.", "seal") | ({"tool_changes": []} if compacts else {})]
     assert (message["stop_reason"], message["model"]) == ("compaction", "asked")
     assert "context_management" not in message
@@ -163,5 +163,5 @@ def test_an_answer_that_is_a_compaction(compacts: bool) -> None:
     if told is not None:
         assert [each["type"] for each in told] == ["compaction"]
     making = writer(managed, tool_changes=() if compacts else None)
-    *_, end, _ = events(making.own(Piece(choice=True), NOBODY) + making.end())
+    *_, end, _ = events(making.insert(Piece(choice=True), NOBODY) + making.end())
     assert end["delta"]["stop_reason"] == "compaction"

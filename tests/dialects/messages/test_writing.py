@@ -49,7 +49,7 @@ def message_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def written(*pieces: Piece) -> list[dict[str, Any]]:
     writer = MessagesWriter("msg_1", "asked")
-    return events(b"".join(writer.relay(piece, None, role_said=True) for piece in pieces) + writer.end())
+    return events(b"".join(writer.relay(piece, None, role_sent=True) for piece in pieces) + writer.end())
 
 
 @given(SAID, st.integers(0, 3))
@@ -83,7 +83,7 @@ def test_the_end_waits_for_the_usage() -> None:
 def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
     writer = MessagesWriter("msg_1", "asked")
     calls = (CallPart("f", '{"a":1}', id="c1"), CallPart("g", "", id="c2"))
-    said = writer.own(Piece(calls=calls, choice=True), WHO) + writer.end()
+    said = writer.insert(Piece(calls=calls, choice=True), WHO) + writer.end()
     uses = message_of(events(said))["content"]
     assert [(use["name"], use["input"], use["id"]) for use in uses] == [
         ("f", {"a": 1}, "c1"),
@@ -94,12 +94,12 @@ def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
 def test_what_spillway_says_itself_fits_in() -> None:
     writer = MessagesWriter("msg_1", "asked")
     said = [
-        writer.own(Piece(comment="spillway"), WHO),
-        writer.own(Piece(role=True), WHO),
-        writer.relay(chunk({"content": "one"}), WHO, role_said=True),
-        writer.part(chunk({"content": " two"}, "length"), WHO, role_said=True),
-        writer.own(Piece(finish="stop"), WHO),
-        writer.own(Piece(trailer=True, usage={"prompt_tokens": 5, "completion_tokens": 2}), WHO),
+        writer.insert(Piece(comment="spillway"), WHO),
+        writer.insert(Piece(role=True), WHO),
+        writer.relay(chunk({"content": "one"}), WHO, role_sent=True),
+        writer.part(chunk({"content": " two"}, "length"), WHO, role_sent=True),
+        writer.insert(Piece(finish="stop"), WHO),
+        writer.insert(Piece(trailer=True, usage={"prompt_tokens": 5, "completion_tokens": 2}), WHO),
         writer.end(),
     ]
     assert said[0] == b": spillway\n\n"
@@ -110,8 +110,8 @@ def test_what_spillway_says_itself_fits_in() -> None:
 
 def test_nothing_comes_after_an_error_or_an_end() -> None:
     writer = MessagesWriter("msg_1", "asked")
-    said = writer.relay(chunk({"content": "one"}), None, role_said=False)
-    said += writer.relay(failure(message="broken", code=500), None, role_said=True)
+    said = writer.relay(chunk({"content": "one"}), None, role_sent=False)
+    said += writer.relay(failure(message="broken", code=500), None, role_sent=True)
     *_, error = events(said)
     assert error == {"type": "error", "error": {"type": "api_error", "message": "broken"}}
     assert writer.end() == writer.error({"error": {"message": "again"}}) == b""
@@ -155,9 +155,9 @@ def test_a_stop_sequence_is_told_where_the_backend_tells_it() -> None:
     message = message_of(written(chunk({"content": "Hi."}), ended))
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
     body = {**head, "choices": [{**choice, "message": {"role": "assistant", "content": "Hi."}}]}
-    whole = UPSTREAM.whole(json.dumps(body).encode())
+    whole = UPSTREAM.read_body(json.dumps(body).encode())
     assert whole is not None
-    told = json.loads(MessagesWriter("msg_1", "asked").whole(whole, (), None))
+    told = json.loads(MessagesWriter("msg_1", "asked").body(whole, (), None))
     assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "END")
     token = UPSTREAM.read(sse.encode({**head, "choices": [{**choice, "delta": {}, "stop_reason": 128001}]}))
     message = message_of(written(chunk({"content": "Hi."}), token))

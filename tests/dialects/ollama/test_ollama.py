@@ -68,7 +68,7 @@ def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], 
     to = ChatLines("asked")
     pieces = [*map(chunk, said), *map(chunk, calling(calls)), chunk({}, "tool_calls" if calls else "length")]
     counted = usage(prompt_tokens=5, completion_tokens=2)
-    found = lines(b"".join(to.relay(each, None, role_said=True) for each in (*pieces, counted)) + to.end())
+    found = lines(b"".join(to.relay(each, None, role_sent=True) for each in (*pieces, counted)) + to.end())
     *_, last = found
     assert [line["done"] for line in found] == [*(False for _ in found[1:]), True]
     assert "".join(line["message"]["content"] for line in found) == all_of(said, "content")
@@ -89,10 +89,10 @@ def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], 
 def test_what_spillway_says_itself_are_lines_too() -> None:
     to = ChatLines("m")
     said = [
-        to.own(Piece(comment="spillway"), WHO),
-        to.part(chunk({"content": "two", "reasoning_content": "Hm."}, "length"), WHO, role_said=True),
-        to.own(Piece(calls=(CallPart("f", "{}"),)), WHO),
-        to.own(Piece(finish="stop", usage={"spillway": {"a": 1}}), WHO),
+        to.insert(Piece(comment="spillway"), WHO),
+        to.part(chunk({"content": "two", "reasoning_content": "Hm."}, "length"), WHO, role_sent=True),
+        to.insert(Piece(calls=(CallPart("f", "{}"),)), WHO),
+        to.insert(Piece(finish="stop", usage={"spillway": {"a": 1}}), WHO),
         to.end(),
     ]
     heartbeat, text, *_, last = lines(b"".join(said))
@@ -103,8 +103,8 @@ def test_what_spillway_says_itself_are_lines_too() -> None:
 
 def test_nothing_comes_after_an_error() -> None:
     to = ChatLines("m")
-    assert lines(to.relay(failure(message="broken"), None, role_said=True)) == [{"error": "broken"}]
-    assert to.end() == to.error({"error": "again"}) == to.own(Piece(text="x"), WHO) == b""
+    assert lines(to.relay(failure(message="broken"), None, role_sent=True)) == [{"error": "broken"}]
+    assert to.end() == to.error({"error": "again"}) == to.insert(Piece(text="x"), WHO) == b""
 
 
 def test_errors_are_told_in_a_word() -> None:

@@ -53,9 +53,9 @@ def answered(request: Request, said: Said, unique: str, *, streamed: bool) -> di
     writer = ResponsesWriter(request, unique)
     if not streamed:
         came = replace(NO_ANSWER, read=lambda: (piece(said, unique),))
-        whole: dict[str, Any] = json.loads(writer.whole(came, came.pieces, {}))
+        whole: dict[str, Any] = json.loads(writer.body(came, came.pieces, {}))
         return whole
-    writer.relay(piece(said, unique), None, role_said=False)
+    writer.relay(piece(said, unique), None, role_sent=False)
     writer.end()
     assert writer.final is not None
     told: dict[str, Any] = json.loads(json.dumps(writer.final))

@@ -54,7 +54,7 @@ def response_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def written(to: ResponsesWriter, *pieces: Piece) -> list[dict[str, Any]]:
-    return events(b"".join(to.relay(piece, None, role_said=True) for piece in pieces) + to.end())
+    return events(b"".join(to.relay(piece, None, role_sent=True) for piece in pieces) + to.end())
 
 
 def _text(item: dict[str, Any], field: str) -> str:
@@ -145,7 +145,7 @@ def test_calls_come_back_as_the_tools_that_were_offered(
     tool: dict[str, Any], name: str, arguments: str, item: dict[str, Any]
 ) -> None:
     to = writer(tools=[tool])
-    said = to.own(Piece(calls=(CallPart(name, arguments, id="c"),), choice=True), WHO) + to.end()
+    said = to.insert(Piece(calls=(CallPart(name, arguments, id="c"),), choice=True), WHO) + to.end()
     (call,) = response_of(events(said))["output"]
     assert {field: call[field] for field in item} == item
     assert call["call_id"] == "c"
@@ -154,12 +154,12 @@ def test_calls_come_back_as_the_tools_that_were_offered(
 def test_what_spillway_says_itself_fits_in() -> None:
     to = writer()
     said = [
-        to.own(Piece(comment="spillway"), WHO),
-        to.own(Piece(role=True), WHO),
-        to.relay(chunk({"content": "one"}), WHO, role_said=True),
-        to.part(chunk({"content": " two"}, "length"), WHO, role_said=True),
-        to.own(Piece(finish="stop"), WHO),
-        to.own(
+        to.insert(Piece(comment="spillway"), WHO),
+        to.insert(Piece(role=True), WHO),
+        to.relay(chunk({"content": "one"}), WHO, role_sent=True),
+        to.part(chunk({"content": " two"}, "length"), WHO, role_sent=True),
+        to.insert(Piece(finish="stop"), WHO),
+        to.insert(
             Piece(trailer=True, usage={"prompt_tokens": 5, "completion_tokens": 2, "spillway": {"a": 1}}), WHO
         ),
         to.end(),
@@ -168,18 +168,18 @@ def test_what_spillway_says_itself_fits_in() -> None:
     response = response_of(events(b"".join(said)))
     assert _text(response["output"][0], "content") == "one two"
     assert response["usage"]["spillway"] == {"a": 1}
-    assert writer().own(Piece(event={"type": "status"}), WHO) == b""
+    assert writer().insert(Piece(event={"type": "status"}), WHO) == b""
 
 
 @pytest.mark.parametrize(("code", "told"), [("context_length_exceeded",) * 2, (500, "server_error")])
 def test_nothing_comes_after_an_error_or_an_end(code: Any, told: str) -> None:
     to = writer()
-    said = to.relay(chunk({"content": "one"}), None, role_said=False)
-    said += to.relay(failure(message="broken", code=code), None, role_said=True)
+    said = to.relay(chunk({"content": "one"}), None, role_sent=False)
+    said += to.relay(failure(message="broken", code=code), None, role_sent=True)
     *_, failed = events(said)
     assert failed["response"]["error"] == {"code": told, "message": "broken"}
     assert failed["response"]["status"] == "failed"
-    assert to.end() == to.error({"error": {"message": "again"}}) == to.own(Piece(text="x"), WHO) == b""
+    assert to.end() == to.error({"error": {"message": "again"}}) == to.insert(Piece(text="x"), WHO) == b""
 
 
 def test_counts_that_make_no_sense_are_none() -> None:
