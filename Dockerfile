@@ -1,4 +1,4 @@
-# Spillway in a container: docker build -t spillway . && docker run -p 127.0.0.1:8484:8484 -e SPILLWAY_ALLOW_OPEN=1 spillway
+# Spillway in a container: docker build -t spillway . && docker run -p 127.0.0.1:8484:8484 -e SPILLWAY_ALLOW=open spillway
 # The base image by its digest, of all platforms: a tag can be moved. `make pin` looks it up anew.
 ARG PYTHON=python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 FROM ${PYTHON} AS build
@@ -20,7 +20,7 @@ ARG SOURCE_DATE_EPOCH=0
 COPY --from=build /opt/spillway /opt/spillway
 RUN useradd --system --uid 10001 --no-create-home spillway && install --directory --owner 10001 --mode 0700 /data
 # Checkpoints live on the volume. All addresses, because a port is published to the container's own address; the start
-# is refused there unless SPILLWAY_API_KEYS is set, or SPILLWAY_ALLOW_OPEN=1 where the port is published to nobody else.
+# is refused there unless SPILLWAY_API_KEYS is set, or SPILLWAY_ALLOW=open where the port is published to nobody else.
 ENV PATH="/opt/spillway/bin:$PATH" \
     PYTHONUNBUFFERED=1 \
     SPILLWAY_HOST=0.0.0.0 \

@@ -200,12 +200,12 @@ def _surface(
         meter=meter,
         ledger=relay.driver.ledger,
         door=_door(settings),
-        metrics_open=settings.metrics_open,
+        metrics_open="metrics" in settings.allow,
         readiness=ReadinessProbe(router.upstreams),
         gate=Gate(
             settings.api_keys,
             settings.admin_keys,
-            content=settings.show_content,
+            content="content" in settings.allow,
             loopback=settings.host in LOOPBACK,
         ),
         looker=Looker(book, meter),
@@ -277,7 +277,7 @@ def _door(settings: Settings) -> Door:
         hosts=settings.allowed_hosts,
         name=settings.host,
         origins=settings.cors,
-        admin=settings.allow_admin,
+        admin="admin" in settings.allow,
     )
 
 

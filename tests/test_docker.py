@@ -64,7 +64,7 @@ def test_the_image_runs_as_an_unprivileged_user_with_its_store_on_a_volume() -> 
     assert instructions("VOLUME") == ["/data"]
     assert environment()["SPILLWAY_STORE"] == "sqlite:////data/spillway.sqlite3"
     assert environment()["SPILLWAY_HOST"] == "0.0.0.0"
-    assert "SPILLWAY_ALLOW_OPEN" not in environment()
+    assert "SPILLWAY_ALLOW" not in environment()
 
 
 def test_only_what_is_copied_is_sent_to_the_builder() -> None:
@@ -241,7 +241,7 @@ def test_spillway_reaches_the_host_and_keeps_its_store(composition: dict[str, An
     spillway = composition["services"]["spillway"]
     assert spillway["extra_hosts"] == ["host.docker.internal:host-gateway"]
     assert spillway["volumes"] == ["checkpoints:/data", "./config:/config:ro"]
-    assert spillway["environment"]["SPILLWAY_ALLOW_OPEN"] == "1"
+    assert spillway["environment"]["SPILLWAY_ALLOW"] == "${SPILLWAY_ALLOW:-open}"
     (port,) = instructions("EXPOSE")
     assert spillway["ports"] == [f"127.0.0.1:8484:{port}"]
 
@@ -252,7 +252,7 @@ def test_every_setting_reaches_the_container(composition: dict[str, Any], servic
     given: dict[str, str | None] = described["environment"]
     settings = {f"SPILLWAY_{name.upper()}" for name in (*Settings.model_fields, "config")}
     assert set(given) == {*settings, "OTEL_EXPORTER_OTLP_ENDPOINT"}
-    set_here = {"SPILLWAY_HOST", "SPILLWAY_PORT", "SPILLWAY_ALLOW_OPEN"}
+    set_here = {"SPILLWAY_HOST", "SPILLWAY_PORT"}
     set_here |= {"SPILLWAY_STORE"} if service == "replica" else set()
     for name in settings - set_here:
         value = given[name]
@@ -279,7 +279,7 @@ def test_two_replicas_share_a_store(composition: dict[str, Any]) -> None:
     services = composition["services"]
     assert services["replica"]["deploy"]["replicas"] == 2
     assert services["replica"]["environment"]["SPILLWAY_STORE"].startswith("redis://redis:")
-    assert services["replica"]["environment"]["SPILLWAY_ALLOW_OPEN"] == "1"
+    assert services["replica"]["environment"]["SPILLWAY_ALLOW"] == "${SPILLWAY_ALLOW:-open}"
     (mount,) = services["gateway"]["volumes"]
     assert (ROOT / mount.split(":")[0]).is_file()
 

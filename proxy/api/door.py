@@ -82,7 +82,7 @@ class Door:
             if not self._admin and is_admin(exchange.method, path):
                 raise Forbidden(
                     f"{exchange.method} {path} changes what a backend serves, which needs a key: set "
-                    "SPILLWAY_API_KEYS and send one, or SPILLWAY_ALLOW_ADMIN=1 to allow it to everybody.",
+                    "SPILLWAY_API_KEYS and send one, or SPILLWAY_ALLOW=admin to allow it to everybody.",
                     code="path_not_allowed",
                 )
         return True

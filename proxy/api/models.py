@@ -172,7 +172,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Se
         "trigger": _trigger(chosen, window),
         "pause": chosen.pause,
         "managed": managed,
-        "tools": _tools(profile, settings),
+        "tools": _tools(profile, chosen),
         "vision": None if profile.vision is None else profile.vision.value,
     }
     return {
@@ -199,7 +199,7 @@ def _tools(profile: ModelProfile, settings: Settings) -> str:
         return "native, until they are refused"
     if profile.tools.value:
         return "native"
-    return "emulated" if settings.emulate_tools else "none"
+    return "none" if settings.tool_mode == "native" else "emulated"
 
 
 def _for_open_webui(raw: Mapping[str, Any], profile: ModelProfile) -> dict[str, Any]:

@@ -142,6 +142,8 @@ _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "pr
 def profile_from_settings(settings: Settings, model: str) -> ModelProfile:
     """Return the facts that the user gave about a model, at the highest trust."""
     profile = ModelProfile()
+    if settings.for_model(model).tool_mode == "emulated":
+        profile = ModelProfile(tools=Fact(value=False, origin="setting", trust=Trust.USER))
     for each in settings.matching(model):
         facts: dict[str, Any] = {
             name: Fact(getattr(each, name), "setting", Trust.USER)

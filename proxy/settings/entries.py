@@ -23,6 +23,8 @@ from pydantic import (
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 StrategyName = Literal["auto", "summarize", "truncate", "mask"]
+ToolMode = Literal["auto", "hybrid", "native", "emulated"]
+Permission = Literal["open", "admin", "metrics", "content"]
 Recall = Literal["auto", "tool", "off"]
 AheadMode = Literal["auto", "on", "off"]
 Policy = Literal["auto", "standard", "local"]
@@ -112,6 +114,7 @@ Fill = Annotated[float, AfterValidator(share_or_tokens)]
 """Share of the window, or tokens where it is above 1."""
 SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
 WordList = Annotated[tuple[NonBlank, ...], BeforeValidator(listed)]
+Permissions = Annotated[tuple[Permission, ...], BeforeValidator(listed)]
 HostGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], BeforeValidator(listed)]
 OriginGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(origin_glob)], ...], BeforeValidator(listed)]
 

@@ -19,11 +19,13 @@ from proxy.settings.entries import (
     HostGlobs,
     NonBlank,
     OriginGlobs,
+    Permissions,
     Policy,
     Recall,
     SingleLimits,
     StatusForm,
     StrategyName,
+    ToolMode,
     WordList,
     numbered,
 )
@@ -70,6 +72,11 @@ class ModelSettings(BaseModel):
     ahead: AheadMode = Field(
         default="auto",
         description="Compact after an answer what the next turn would wait for: auto, on, off.",
+    )
+    tool_mode: ToolMode = Field(
+        default="auto",
+        description="How tools reach models: auto or hybrid (as the model takes them, as text where it has none, and calls that it "
+        "writes as text are read), native (as they came), emulated (as text).",
     )
     policy: Policy = Field(
         default="auto",
@@ -136,8 +143,12 @@ class Settings(ModelSettings):
         repr=False,
         description="Keys with which all conversations may be looked at, and no model asked.",
     )
-    show_content: bool = Field(
-        default=False, description="Show their holders what was said too, not only figures."
+    allow: Permissions = Field(
+        default=(),
+        examples=[["metrics"]],
+        description="What is allowed beyond the safe default: `open` (anybody, on an address other than loopback), `admin` "
+        "(to load, change and delete models of a backend without keys), `metrics` (`/metrics` without a key, where there are "
+        "keys), `content` (holders of admin keys see what was said, not only figures).",
     )
     allowed_hosts: HostGlobs = Field(
         examples=[["spillway", "*.example.com"]],
@@ -149,14 +160,6 @@ class Settings(ModelSettings):
         default=(),
         description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all.",
     )
-    allow_admin: bool = Field(
-        default=False,
-        description="Pass on, without keys, what loads, changes or deletes models of a backend.",
-    )
-    metrics_open: bool = Field(
-        default=False, description="Give `/metrics` without a key, where there are keys."
-    )
-    allow_open: bool = Field(default=False, description="Allow an address other than loopback without keys.")
     store: str = Field(
         default="sqlite:///spillway.sqlite3", description="`sqlite:///PATH`, `memory://` or `redis://…`."
     )
@@ -175,14 +178,6 @@ class Settings(ModelSettings):
     )
     status: StatusForm = Field(
         default="auto", description="How users are told: auto, event, reasoning, content, comment, off."
-    )
-    emulate_tools: bool = Field(
-        default=True,
-        description="Give models without tools of their own the tools as text, and read their calls.",
-    )
-    read_leaked_calls: bool = Field(
-        default=True,
-        description="Read back tool calls that models with tools of their own write as text at the end of an answer.",
     )
     models: dict[str, ModelOverrides] = Field(
         examples=[{"qwen3*": {"window": 32768}}],
@@ -227,10 +222,10 @@ class Settings(ModelSettings):
         if len(set(names)) != len(names):
             msg = f"backends must have different names, not {names}"
             raise ValueError(msg)
-        if self.host not in LOOPBACK and not self.api_keys and not self.allow_open:
+        if self.host not in LOOPBACK and not self.api_keys and "open" not in self.allow:
             msg = (
                 f"host {self.host} is not loopback and api_keys is empty; "
-                "set SPILLWAY_API_KEYS, or SPILLWAY_ALLOW_OPEN=1 to let everybody in"
+                "set SPILLWAY_API_KEYS, or SPILLWAY_ALLOW=open to let everybody in"
             )
             raise ValueError(msg)
         return self

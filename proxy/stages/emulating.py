@@ -29,7 +29,7 @@ def offer_to_emulate(
     lacks = now or (profile.tools is not None and not profile.tools.value)
     if not lacks and drops_functions:
         lacks = bool(request.body.get("functions")) and not request.body.get("tools")
-    if not (lacks and settings.emulate_tools):
+    if not lacks or settings.tool_mode == "native":
         return None
     offer = offer_of(request.body)
     if offer is None and any(

@@ -241,7 +241,7 @@ class Job:
     @property
     def may_emulate(self) -> bool:
         """Whether there is anything to emulate, and it is not done yet."""
-        emulates = self.offers_tools and self.settings.emulate_tools
+        emulates = self.offers_tools and self.settings.tool_mode != "native"
         return self.prompt.offer is None and bool(emulates or self.prompt.search)
 
     @property

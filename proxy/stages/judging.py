@@ -117,7 +117,7 @@ def judge(
 
 def _reads_leaks(job: Job) -> bool:
     """Whether text may be taken for calls; not where the client wants a format, or has a chore done."""
-    return job.settings.read_leaked_calls and not job.undisturbed
+    return job.settings.tool_mode != "native" and not job.undisturbed
 
 
 def _tell(job: Job, faults: Iterable[CallFault]) -> None:

@@ -75,7 +75,7 @@ def test_a_name_that_anybody_may_have_registered_is_refused(path: str) -> None:
 
 
 def test_the_name_by_which_it_listens_is_one_of_its_own() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake, host="box", allow_open=True) as proxy:
+    with LlamaCppFake() as fake, running_proxy(fake, host="box", allow=("open",)) as proxy:
         assert proxy.client.get("/healthz", headers={"host": "Box:8484"}).status_code == 200
         assert proxy.client.get("/healthz", headers={"host": "boxes"}).status_code == 403
 
@@ -317,12 +317,12 @@ def test_without_keys_nobody_changes_what_a_backend_serves() -> None:
             head = f"{method} {path} HTTP/1.1\nHost: localhost\nContent-Length: 0\nConnection: close"
             status, body = raw(proxy, head)
             assert (status, json.loads(body)["error"]["code"]) == (403, "path_not_allowed"), path
-            assert "SPILLWAY_ALLOW_ADMIN" in json.loads(body)["error"]["message"]
+            assert "SPILLWAY_ALLOW=admin" in json.loads(body)["error"]["message"]
         assert fake.requests == []
 
 
 @pytest.mark.parametrize(
-    ("settings", "headers"), [({"allow_admin": True}, {}), ({"api_keys": ("a-key",)}, KEY)]
+    ("settings", "headers"), [({"allow": ("admin",)}, {}), ({"api_keys": ("a-key",)}, KEY)]
 )
 def test_a_key_or_a_setting_lets_one_change_it(settings: dict[str, Any], headers: dict[str, str]) -> None:
     with LmStudioFake() as fake, running_proxy(fake, **settings) as proxy:
@@ -483,7 +483,7 @@ def test_only_those_with_a_key_see_behind() -> None:
 
 
 def test_metrics_may_be_open_where_the_rest_is_not() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake, api_keys=("a-key",), metrics_open=True) as proxy:
+    with LlamaCppFake() as fake, running_proxy(fake, api_keys=("a-key",), allow=("metrics",)) as proxy:
         assert "spillway_requests" in proxy.client.get("/metrics").text
         assert proxy.client.get("/spillway/models").status_code == 401
 

@@ -161,7 +161,7 @@ def test_one_model_without_the_version() -> None:
 
 
 def test_other_methods_on_these_paths_go_to_the_backend() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake, allow_admin=True) as proxy:
+    with LlamaCppFake() as fake, running_proxy(fake, allow=("admin",)) as proxy:
         proxy.client.post("/models/load", json={"model": "x"})
         assert (fake.requests[-1].method, fake.requests[-1].path) == ("POST", "/models/load")
 

@@ -93,7 +93,7 @@ def test_it_advises_when_nothing_answers(capsys: pytest.CaptureFixture[str]) -> 
         (["serve", "--backend", "localhost:8080"], ["localhost:8080", "http://"]),
         (
             ["serve", "--host", "0.0.0.0", "--backend", "http://x"],
-            ["SPILLWAY_API_KEYS", "SPILLWAY_ALLOW_OPEN"],
+            ["SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"],
         ),
         (["check", "--config", "/nowhere.toml"], ["/nowhere.toml"]),
         (["store", "stats"], ["no such file"]),

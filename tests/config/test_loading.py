@@ -171,8 +171,8 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("READ_TIMEOUT", "inf", ["SPILLWAY_READ_TIMEOUT='inf'", "finite"]),
         ("MAX_BODY", "-1", ["SPILLWAY_MAX_BODY='-1'", "greater than 0"]),
         ("STATUS", "loud", ["SPILLWAY_STATUS='loud'", "'auto'", "'off'"]),
-        ("HOST", "0.0.0.0", ["0.0.0.0", "SPILLWAY_API_KEYS", "SPILLWAY_ALLOW_OPEN=1"]),
-        ("ALLOW_OPEN", "maybe", ["SPILLWAY_ALLOW_OPEN='maybe'", "boolean"]),
+        ("HOST", "0.0.0.0", ["0.0.0.0", "SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"]),
+        ("ALLOW", "maybe", ["SPILLWAY_ALLOW__0='maybe'", "'open'"]),
         ("BACKENDS", "nope", ["SPILLWAY_BACKENDS", "JSON", '[{"url"']),
         ("BACKENDS", '[{"url":"localhost:1"}]', ["SPILLWAY_BACKENDS__0__URL='localhost:1'", "http://"]),
         ("BACKENDS", '[{"url":"http://"}]', ["SPILLWAY_BACKENDS__0__URL", "root such as"]),
@@ -227,9 +227,8 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     broken = refusal(toml(tmp_path, "port = = 1"))
     assert "spillway.toml" in broken
     assert "line 1" in broken
-    assert (
-        "SPILLWAY_NOSUCH: no such setting; allowed are admin_keys, ahead, allow_admin, allow_open"
-        in refusal(toml(tmp_path, "nosuch = 1"))
+    assert "SPILLWAY_NOSUCH: no such setting; allowed are admin_keys, ahead, allow, allowed_hosts" in refusal(
+        toml(tmp_path, "nosuch = 1")
     )
 
 

@@ -95,14 +95,14 @@ def test_an_admin_sees_all_figures_and_what_was_said_only_if_it_may_be_shown(
         "pineapple" not in guarded.client.get(f"/spillway/conversations/{told[0]['id']}", headers=BOSS).text
     )
     assert code(guarded.chat(SAID, **BOSS)) == (401, "invalid_api_key")  # it is for looking
-    with running_proxy(fake, admin_keys=("boss-key-12345",), show_content=True) as shown:
+    with running_proxy(fake, admin_keys=("boss-key-12345",), allow=("content",)) as shown:
         shown.chat(SAID)
         assert [row["title"] for row in rows(shown, **BOSS)] == ["my secret is a pineapple"]
         assert code(shown.client.get("/spillway/conversations")) == (401, "invalid_api_key")
 
 
 def test_on_another_address_without_keys_only_an_admin_looks(fake: LlamaCppFake) -> None:
-    with running_proxy(fake, host="0.0.0.0", allow_open=True, admin_keys=("boss-key-12345",)) as proxy:
+    with running_proxy(fake, host="0.0.0.0", allow=("open",), admin_keys=("boss-key-12345",)) as proxy:
         assert proxy.chat(SAID).status_code == 200
         assert code(proxy.client.get("/spillway/conversations")) == (401, "invalid_api_key")
         assert len(rows(proxy, **BOSS)) == 1

@@ -173,7 +173,7 @@ def test_a_call_that_was_not_asked_for_stays_text(
 def test_reading_them_back_can_be_turned_off(*, stream: bool) -> None:
     with (
         LlamaCppFake([FakeModel("m", 8192)], brain) as fake,
-        running_proxy(fake, read_leaked_calls=False) as proxy,
+        running_proxy(fake, tool_mode="native") as proxy,
     ):
         assert said(proxy, "leaked", stream=stream) == (REPLIES["leaked"].text, [], "stop")
 

@@ -171,7 +171,7 @@ def test_a_kinds_own_paths_go_to_that_kind() -> None:
         LmStudioFake([FakeModel("b")]) as studio,
         LlamaCppFake([FakeModel("c")]) as llama,
         OllamaFake([FakeModel("d")]) as ollama,
-        running_proxy(vllm, studio, llama, ollama, allow_admin=True) as proxy,
+        running_proxy(vllm, studio, llama, ollama, allow=("admin",)) as proxy,
     ):
         for fake, method, path in (
             *(

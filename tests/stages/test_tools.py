@@ -217,13 +217,23 @@ def test_a_model_with_tools_sees_the_very_bytes() -> None:
         assert "x-spillway-tools" not in answer.headers
 
 
-def test_emulation_can_be_switched_off() -> None:
+@pytest.mark.parametrize(
+    ("settings", "native"),
+    [
+        ({"tool_mode": "native", **EMULATED}, True),
+        ({"tool_mode": "hybrid"}, True),
+        ({"tool_mode": "emulated"}, False),
+        ({"tool_mode": "emulated", "models": {"m": {"tools": True}}}, True),
+        ({"models": {"m": {"tool_mode": "emulated"}}}, False),
+    ],
+)
+def test_the_user_says_how_tools_reach_models(settings: dict[str, Any], *, native: bool) -> None:
     with (
         LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake,
-        running_proxy(fake, emulate_tools=False, **EMULATED) as proxy,
+        running_proxy(fake, **settings) as proxy,
     ):
         proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER]})
-        assert "tools" in fake.chats()[-1].json
+        assert ("tools" in fake.chats()[-1].json) is native
 
 
 # -- near the end of the window

@@ -233,7 +233,7 @@ def test_a_long_error_that_breaks_off_is_told_as_the_backends() -> None:
 def test_what_is_passed_on_or_turned_away_has_an_outcome_too() -> None:
     with (
         LlamaCppFake(brain=scripted(["hi"])) as fake,
-        running_proxy(fake, api_keys=("k",), metrics_open=True) as proxy,
+        running_proxy(fake, api_keys=("k",), allow=("metrics",)) as proxy,
     ):
         assert proxy.chat(ONE).status_code == 401
         passed = proxy.chat(ONE, authorization="Bearer k", **{"x-spillway-bypass": "1"})

@@ -101,6 +101,6 @@ def _check_reads(viewer: Viewer, tenant: str) -> None:
     """
     if not viewer.reads(tenant):
         raise Forbidden(
-            "What was said is not shown to admin keys: SPILLWAY_SHOW_CONTENT=1 allows it.",
+            "What was said is not shown to admin keys: SPILLWAY_ALLOW=content allows it.",
             code="content_not_shown",
         )
