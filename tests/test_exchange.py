@@ -176,7 +176,6 @@ def test_an_encoding_is_undone(body: bytes) -> None:
     assert decoded(gzip.compress(body), "gzip", 200) == body
     assert decoded(gzip.compress(body), " X-GZIP", 200) == body
     assert decoded(zlib.compress(body), "deflate", 200) == body
-    assert decoded(gzip.compress(body) + gzip.compress(body), "gzip", 400) == body + body
     for none in (None, "", "identity", "Identity"):
         assert decoded(body, none, 0) == body
 
@@ -185,10 +184,6 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = gzip.compress(b"0" * 50_000_000)
     with pytest.raises(BodyTooLarge):
         decoded(bomb, "gzip", 1000)
-    with pytest.raises(BodyTooLarge):
-        decoded(gzip.compress(b"0" * 600) * 2, "gzip", 1000)
-    with pytest.raises(BadRequest, match="members"):
-        decoded(gzip.compress(b"") * 100_000, "gzip", 1000)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ MOST_TIMES = 256
 """What comes out may be so many times what went in. Model output comes to 5 to 30, one word over and over to 150."""
 FREE = 8 * 2**20
 """Bytes that may come out whatever went in."""
-MOST_EMPTY = 64
-"""Members of a gzip body in a row that may have nothing in them; each may be as short as 20 bytes."""
 
 
 class Undecodable(ValueError):
@@ -37,31 +35,38 @@ class Inflater:
     """Undoes one of `UNDONE` as the data comes."""
 
     def __init__(self, encoding: str) -> None:
-        self._gzip = encoding != "deflate"
-        self._decoder = zlib.decompressobj(31) if self._gzip else None
-        self._taken = self._given = self._empty = 0
-        self._member = 0
-        """Bytes that the running member has given so far."""
+        self._decoder = None if encoding == "deflate" else zlib.decompressobj(31)
+        self._input = self._output = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` comes to, in pieces of at most `PIECE` bytes.
+        """Decompress `data`, in pieces of at most `PIECE` bytes.
 
         Raises:
             Undecodable: see there.
         """
-        self._taken += len(data)
-        while data:
-            decoder = self._decoder = self._decoder_for(data)
-            piece = self._undone(decoder, data)
-            while len(piece) == PIECE:
-                yield piece
-                piece = self._undone(decoder, decoder.unconsumed_tail)
+        if not data:
+            return
+        if self._decoder is None:
+            # RFC 9110, 8.4.1.2: "deflate" is in zlib's format, but some send the bare stream, as browsers accept.
+            self._decoder = zlib.decompressobj(15 if data[0] & 0x8F == 8 else -15)
+        self._input += len(data)
+        full = True
+        while full:
+            try:
+                piece = self._decoder.decompress(data, PIECE)
+            except zlib.error as error:
+                raise Undecodable(str(error)) from None
+            self._output += len(piece)
+            if self._output > max(FREE, MOST_TIMES * self._input):
+                raise Undecodable(f"it grows to more than {MOST_TIMES} times its size")
             if piece:
                 yield piece
-            data = decoder.unused_data
+            full, data = len(piece) == PIECE, self._decoder.unconsumed_tail
+        if self._decoder.unused_data:
+            raise Undecodable("there is something behind its end")
 
     def close(self) -> None:
-        """Tell the end of the data.
+        """Note the end of the data.
 
         Raises:
             Undecodable: it ends too early.
@@ -69,35 +74,9 @@ class Inflater:
         if self._decoder is None or not self._decoder.eof:
             raise Undecodable("it ends too early")
 
-    def _decoder_for(self, data: bytes) -> zlib._Decompress:
-        if self._decoder is None:
-            # RFC 9110, 8.4.1.2: "deflate" is in zlib's format, but some send the bare stream, as browsers accept.
-            return zlib.decompressobj(15 if data[0] & 0x8F == 8 else -15)
-        if not self._decoder.eof:
-            return self._decoder
-        # A gzip body may have several members (RFC 1952, 2.2).
-        self._empty = 0 if self._member else self._empty + 1
-        self._member = 0
-        if not self._gzip:
-            raise Undecodable("there is something behind its end")
-        if self._empty > MOST_EMPTY:
-            raise Undecodable("it has too many members")
-        return zlib.decompressobj(31)
-
-    def _undone(self, decoder: zlib._Decompress, data: bytes) -> bytes:
-        try:
-            piece = decoder.decompress(data, PIECE)
-        except zlib.error as error:
-            raise Undecodable(str(error)) from None
-        self._given += len(piece)
-        self._member += len(piece)
-        if self._given > max(FREE, MOST_TIMES * self._taken):
-            raise Undecodable(f"it grows to more than {MOST_TIMES} times its size")
-        return piece
-
 
 def undone(body: bytes, encoding: str, limit: int) -> bytes | None:
-    """A whole body without its encoding, which is one of `UNDONE`; None if it is larger than `limit` bytes.
+    """Decompress a body in one of `UNDONE`; None if it is larger than `limit` bytes.
 
     Raises:
         Undecodable: see there.
@@ -112,13 +91,13 @@ def undone(body: bytes, encoding: str, limit: int) -> bytes | None:
 
 
 def encoding_of(response: httpx.Response) -> str:
-    """The content-encoding, in lower case; empty for none."""
+    """Return the content-encoding, in lower case; empty for none."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     return "" if encoding == "identity" else encoding
 
 
 def readable(response: httpx.Response) -> httpx.Response | None:
-    """The response with its body as plain bytes; None if it is in an encoding that is not known here."""
+    """Return the response with its body as plain bytes; None if it is in an encoding that is not known here."""
     encoding = encoding_of(response)
     if not encoding:
         return response
@@ -175,7 +154,7 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
 
 
 def body_too_large(limit: int) -> BodyTooLarge:
-    """The error of a request whose body has more than `limit` bytes."""
+    """Return the error for a request whose body has more than `limit` bytes."""
     return BodyTooLarge(
         f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY)."
     )

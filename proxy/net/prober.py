@@ -1,4 +1,4 @@
-"""What is known of one backend and its models: probed when asked for, kept for a while, corrected by errors."""
+"""What is known of one backend and its models: probed when asked for, cached for a while, corrected by errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_MODELS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Cached:
     profile: ModelProfile
     read: float
     expires: float
@@ -86,7 +86,7 @@ class Prober:
         self._detect_at, self._odd_since = -math.inf, math.inf
         self._list: list[Listed] = []
         self._list_expires = -math.inf
-        self._kept: dict[str, _Kept] = {}
+        self._cache: dict[str, _Cached] = {}
         self.lessons = Lessons(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
         self._merges: dict[str, _Merged] = {}
         self._requested: dict[str, int] = {}
@@ -119,18 +119,18 @@ class Prober:
 
         `fresh`: as of now, but for a moment, because much depends on it.
         """
-        kept, now = self._kept.get(model), self._clock()
-        if kept is None or now >= kept.expires or (fresh and now >= kept.read + COOL_DOWN):
-            kept = await self._once(("profile", model), partial(self._read_profile, model))
-        return self._merged(model, kept.profile)
+        cached, now = self._cache.get(model), self._clock()
+        if cached is None or now >= cached.expires or (fresh and now >= cached.read + COOL_DOWN):
+            cached = await self._once(("profile", model), partial(self._read_profile, model))
+        return self._merged(model, cached.profile)
 
     async def loaded(self, model: str, body: Mapping[str, Any]) -> ModelProfile:
         """Read the profile of a model that the request `body` is about to be sent to, after loading it if need be."""
-        profile, kept = await self.profile(model), self._kept.get(model)
-        if not profile.provisional or (kept is not None and kept.unloadable):
+        profile, cached = await self.profile(model), self._cache.get(model)
+        if not profile.provisional or (cached is not None and cached.unloadable):
             return profile
-        kept = await self._once(("load", model), partial(self._load, model, body))
-        return self._merged(model, kept.profile)
+        cached = await self._once(("load", model), partial(self._load, model, body))
+        return self._merged(model, cached.profile)
 
     async def loaded_window(self, model: str) -> int | None:
         """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
@@ -191,10 +191,10 @@ class Prober:
         A window of its own that this contradicts is read again before the next request. `ended`: for want of room.
         """
         disproved = self.lessons.answered(model, tokens)
-        kept = self._kept.get(model)
-        told = kept.profile.window if kept is not None else None
-        if kept and told and not kept.doubted and contradicts(told.value, tokens, ended=ended):
-            self._kept[model] = replace(kept, expires=-math.inf, doubted=True)
+        cached = self._cache.get(model)
+        told = cached.profile.window if cached is not None else None
+        if cached and told and not cached.doubted and contradicts(told.value, tokens, ended=ended):
+            self._cache[model] = replace(cached, expires=-math.inf, doubted=True)
         return disproved
 
     def answered_as(self, model: str, name: str) -> None:
@@ -218,8 +218,8 @@ class Prober:
 
         That holds for a time, or until the backend newly says that the model takes tools or is started anew. The user's own word stands above it.
         """
-        kept = self._kept.get(model)
-        listed = kept.profile.tools if kept is not None else None
+        cached = self._cache.get(model)
+        listed = cached.profile.tools if cached is not None else None
         self.lessons.refuse_tools(model, origin, listed=listed.value if listed is not None else None)
 
     def refuse_continuation(self, model: str, how: Continuation, origin: str) -> None:
@@ -235,7 +235,7 @@ class Prober:
 
         The server behind the address may be another one now, so its kind is detected again as well.
         """
-        for name in (model,) if model is not None else tuple(self._kept):
+        for name in (model,) if model is not None else tuple(self._cache):
             self.expire(name)
         self.lessons.suspect(model)
         self._list_expires = -math.inf
@@ -243,8 +243,8 @@ class Prober:
 
     def expire(self, model: str) -> None:
         """Have a profile read again before it is next used."""
-        if (kept := self._kept.get(model)) is not None:
-            self._kept[model] = replace(kept, expires=-math.inf)
+        if (cached := self._cache.get(model)) is not None:
+            self._cache[model] = replace(cached, expires=-math.inf)
 
     def _loaded_window(self, model: str) -> int | None:
         window = self.reported_window(model)
@@ -254,8 +254,8 @@ class Prober:
 
     def reported_window(self, model: str) -> Fact[int] | None:
         """The window that the backend itself told when it was last asked; None where it told none."""
-        kept = self._kept.get(model)
-        window = kept.profile.window if kept is not None else None
+        cached = self._cache.get(model)
+        window = cached.profile.window if cached is not None else None
         return window if window is not None and window.trust > Trust.FALLBACK else None
 
     def snapshot(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class Prober:
         What was learnt also tells in how many seconds it expires.
         """
         known = {listed.id: self._known(listed.id, listed.profile) for listed in self._list}
-        known |= {model: self._merged(model, kept.profile) for model, kept in self._kept.items()}
+        known |= {model: self._merged(model, cached.profile) for model, cached in self._cache.items()}
         return {
             "kind": self.known_backend.kind if self.known_backend is not None else None,
             "models": {
@@ -300,7 +300,7 @@ class Prober:
         if found is None or self._last_kind == found.kind:
             return
         if self._last_kind is not None:
-            self._kept.clear()
+            self._cache.clear()
             self.lessons.clear()
             self._list, self._list_expires = [], -math.inf
         self._last_kind = found.kind
@@ -313,18 +313,18 @@ class Prober:
         complete = outcome is not None and outcome.complete
         self._list_expires = self._clock() + (self._ttl if complete else COOL_DOWN)
 
-    async def _load(self, model: str, body: Mapping[str, Any]) -> _Kept:
+    async def _load(self, model: str, body: Mapping[str, Any]) -> _Cached:
         self._requested.pop(model, None)
         if (backend := await self.backend()) is not None:
             await self.runner.run(backend.load(model, body))
-        kept = await self._read_profile(model)  # not shared with a probe from before the load
-        kept = self._kept[model] = replace(kept, unloadable=kept.profile.provisional)
-        return kept
+        cached = await self._read_profile(model)  # not shared with a probe from before the load
+        cached = self._cache[model] = replace(cached, unloadable=cached.profile.provisional)
+        return cached
 
-    async def _read_profile(self, model: str) -> _Kept:
+    async def _read_profile(self, model: str) -> _Cached:
         backend = await self.backend()
         if backend is None:
-            kept = self._stale(model, ModelProfile())
+            cached = self._stale(model, ModelProfile())
         else:
             outcome = await self.runner.trace(backend.profile(model))
             window = outcome.value.window
@@ -333,36 +333,36 @@ class Prober:
                 outcome = replace(outcome, value=replace(outcome.value, window=None, provisional=True))
             if self._last_loaded and outcome.complete:
                 outcome = replace(outcome, value=await self._last_loaded.complete(model, outcome.value))
-            kept = self._judged(model, outcome, fixed=backend.fixed_windows)
-        doubted = self._kept.get(model)
+            cached = self._judged(model, outcome, fixed=backend.fixed_windows)
+        doubted = self._cache.get(model)
         if doubted is not None and doubted.doubted and doubted.expires == -math.inf:
-            kept = replace(kept, doubted=doubted.profile.window == kept.profile.window)
-        self._kept.pop(model, None)
-        _bound(self._kept)
-        self._kept[model] = kept
-        return kept
+            cached = replace(cached, doubted=doubted.profile.window == cached.profile.window)
+        self._cache.pop(model, None)
+        _bound(self._cache)
+        self._cache[model] = cached
+        return cached
 
-    def _judged(self, model: str, outcome: Traced[ModelProfile], *, fixed: bool) -> _Kept:
+    def _judged(self, model: str, outcome: Traced[ModelProfile], *, fixed: bool) -> _Cached:
         profile = outcome.value
         if not outcome.complete:
             return self._stale(model, profile)
         # A loaded instance may show that what was learned, of its window or its tools, was true of another one.
         self.lessons.weigh(model, profile)
         seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
-        return _Kept(profile, self._clock(), self._clock() + seconds, good=True)
+        return _Cached(profile, self._clock(), self._clock() + seconds, good=True)
 
-    def _stale(self, model: str, otherwise: ModelProfile) -> _Kept:
-        kept = self._kept.get(model)
-        good = kept is not None and kept.good
-        profile = kept.profile if kept is not None and good else otherwise
-        return _Kept(profile, self._clock(), self._clock() + COOL_DOWN, good=good)
+    def _stale(self, model: str, otherwise: ModelProfile) -> _Cached:
+        cached = self._cache.get(model)
+        good = cached is not None and cached.good
+        profile = cached.profile if cached is not None and good else otherwise
+        return _Cached(profile, self._clock(), self._clock() + COOL_DOWN, good=good)
 
     # -- merging -------------------------------------------------------------------------------------
 
     def _known(self, model: str, listed: ModelProfile) -> ModelProfile:
-        kept = self._kept.get(model)
-        fresh = kept is not None and kept.good and self._clock() < kept.expires
-        return self._merged(model, listed, *((kept.profile,) if kept is not None and fresh else ()))
+        cached = self._cache.get(model)
+        fresh = cached is not None and cached.good and self._clock() < cached.expires
+        return self._merged(model, listed, *((cached.profile,) if cached is not None and fresh else ()))
 
     def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
