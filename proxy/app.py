@@ -14,6 +14,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from proxy.addons.ahead import AheadCompactor
+from proxy.addons.client_compactions import ClientCompactions
+from proxy.addons.fixed_part import FixedPart
+from proxy.addons.log import RequestLog
+from proxy.addons.metrics import Metrics
+from proxy.addons.prefix_reuse import PrefixReuse
+from proxy.addons.stabiliser import Stabiliser
 from proxy.api.door import Door
 from proxy.api.live.gate import Gate
 from proxy.api.routes import Application, Lifespan
@@ -34,29 +41,26 @@ from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport, TransportByOrigin
 from proxy.net.upstream import Upstream
+from proxy.pipeline import Pipeline
 from proxy.relay import Relay
 from proxy.settings import LOOPBACK, BackendSetting, Settings
-from proxy.stages.ahead import AheadCompactor
+from proxy.stages.addon import AddOn
 from proxy.stages.attempt import Attempts, SharedPool
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
-from proxy.stages.handing_over import HandingOver
 from proxy.stages.managing import Keeper, Sealer
 from proxy.stages.preparing import Preparer
 from proxy.stages.reading import Memory
 from proxy.stages.recalling import Recaller
-from proxy.stages.repeating import Repeating
+from proxy.stages.replying import Replies
 from proxy.stages.resuming import Resumer
-from proxy.stages.room import FixedPart
 from proxy.stages.routing import Router
 from proxy.stages.searching import Searcher
 from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
 from proxy.store.documents import Documents
-from proxy.telemetry.log import RequestLog
-from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.outcome import Telemetry
 from proxy.tokens.meter import Meter
 
@@ -106,9 +110,7 @@ def create_app(
         SettingError: the store cannot be opened.
     """
     wire = transport or open_wire(
-        settings.backends,
-        connect_timeout=times.connect_timeout,
-        read_timeout=settings.read_timeout,
+        settings.backends, connect_timeout=times.connect_timeout, read_timeout=settings.read_timeout
     )
     kept = store or open_store(
         settings.store,
@@ -117,12 +119,68 @@ def create_app(
         max_bytes=settings.store_bytes,
         timeout=times.store_timeout,
     )
-    counting = Counting(meter=Meter(), store=kept)
+    counting, documents = Counting(meter=Meter(), store=kept), Documents(kept, clock)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
-    surface = _surface(settings, wire, kept, counting, clock, telemetry, times)
+    known = upstreams(settings.backends, settings, wire, kept, times.profile_ttl)
+    router = Router(known, helpers=settings.helpers, default=settings.default_model)
+    metrics, book = Metrics(keyed=bool(settings.api_keys)), Book(settings.live_bytes, clock, telemetry.clock)
+    _watch(metrics, kept, book)
+    addons = addons_of(settings, telemetry, documents, counting.meter, book, metrics, clock)
     if spans is not None:
-        _trace(telemetry, spans, surface.relay.router.upstreams)
-    return Application(surface, _lifespan(wire, kept, counting, surface.relay.ahead, spans))
+        addons = (*addons, _tracing(spans, router.upstreams))
+    telemetry.observers += addons
+    pipeline = _pipeline(settings, router, kept, counting, documents, addons, clock, times.grace)
+    for addon in addons:
+        addon.install(pipeline)
+    relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry, clock=clock)
+    surface = _surface(settings, relay, metrics, book, kept)
+    return Application(surface, _lifespan(wire, kept, counting, addons, spans))
+
+
+def _surface(settings: Settings, relay: Relay, metrics: Metrics, book: Book, store: Store) -> Surface:
+    """Collect what the routes stand on."""
+    meter, addons = relay.pipeline.counting.meter, relay.pipeline.addons
+    return Surface(
+        relay=relay,
+        settings=settings,
+        metrics=metrics,
+        meter=meter,
+        ledger=relay.pipeline.replies.driver.ledger,
+        door=_door(settings),
+        metrics_open="metrics" in settings.allow,
+        readiness=ReadinessProbe(relay.router.upstreams),
+        gate=Gate(
+            settings.api_keys,
+            settings.admin_keys,
+            content="content" in settings.allow,
+            loopback=settings.host in LOOPBACK,
+        ),
+        looker=Looker(book, meter),
+        checkpoints=TalkCheckpoints(book=book, store=store, meter=meter, addons=addons),
+        store=store,
+    )
+
+
+def addons_of(
+    settings: Settings,
+    telemetry: Telemetry,
+    documents: Documents,
+    meter: Meter,
+    book: Book,
+    metrics: Metrics,
+    clock: Callable[[], float],
+) -> tuple[AddOn, ...]:
+    """List the add-ons, in the order in which they are called."""
+    return (
+        Stabiliser(),
+        ClientCompactions(documents=documents, meter=meter, clock=clock),
+        AheadCompactor(telemetry=telemetry, near=_near(settings.backends)),
+        PrefixReuse(meter),
+        FixedPart(),
+        book,
+        RequestLog(),
+        metrics,
+    )
 
 
 def open_wire(
@@ -154,7 +212,7 @@ def _lifespan(
     transport: httpx.AsyncBaseTransport,
     store: Store,
     counting: Counting,
-    ahead: AheadCompactor,
+    addons: Sequence[AddOn],
     spans: TracerProvider | None,
 ) -> Lifespan:
     """At the end, cancel what runs, save what was learned, and close."""
@@ -169,105 +227,51 @@ def _lifespan(
             stack.push_async_callback(store.close)
             stack.push_async_callback(counting.save)
             stack.push_async_callback(cancel_all)
-            stack.callback(ahead.close)
+            for addon in addons:
+                stack.callback(addon.close)
             yield
 
     return lifespan
 
 
-def _surface(
-    settings: Settings,
-    transport: httpx.AsyncBaseTransport,
-    store: Store,
-    counting: Counting,
-    clock: Callable[[], float],
-    telemetry: Telemetry,
-    times: Times,
-) -> Surface:
-    """Put the stages together."""
-    router = _router(settings, transport, store, times.profile_ttl)
-    meter = counting.meter
-    metrics = _metrics(store, keyed=bool(settings.api_keys))
-    telemetry.observers += [metrics, RequestLog()]
-    book = Book(limit=settings.live_bytes, clock=clock, telemetry=telemetry)
-    metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
-    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
-    relay = _relay(settings, router, store, counting, telemetry, clock, times.grace)
-    return Surface(
-        relay=relay,
-        settings=settings,
-        metrics=metrics,
-        meter=meter,
-        ledger=relay.driver.ledger,
-        door=_door(settings),
-        metrics_open="metrics" in settings.allow,
-        readiness=ReadinessProbe(router.upstreams),
-        gate=Gate(
-            settings.api_keys,
-            settings.admin_keys,
-            content="content" in settings.allow,
-            loopback=settings.host in LOOPBACK,
-        ),
-        looker=Looker(book, meter),
-        checkpoints=TalkCheckpoints(book=book, store=store, meter=meter, ahead=relay.ahead),
-        store=store,
-    )
-
-
-def _router(settings: Settings, transport: httpx.AsyncBaseTransport, store: Store, ttl: float) -> Router:
-    return Router(
-        upstreams(settings.backends, settings, transport, store, ttl),
-        helpers=settings.helpers,
-        default=settings.default_model,
-    )
-
-
-def _relay(
+def _pipeline(
     settings: Settings,
     router: Router,
     store: Store,
     counting: Counting,
-    telemetry: Telemetry,
+    documents: Documents,
+    addons: tuple[AddOn, ...],
     clock: Callable[[], float],
     grace: float,
-) -> Relay:
-    meter = counting.meter
+) -> Pipeline:
+    """Put the stages together."""
+    meter, sealer = counting.meter, Sealer(store)
     recaller = Recaller(meter=meter, embedder=Embedder(router=router))
     compactor = Compactor(counting=counting, store=store, router=router, recaller=recaller, clock=clock)
-    sealer, documents = Sealer(store), Documents(store, clock)
     keeper = Keeper(sealer=sealer, counting=counting)
-    preparer = Preparer(counting=counting, store=store, recaller=recaller, keeper=keeper, settings=settings)
-    attempts = Attempts(
-        preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter, repeating=Repeating(meter)
+    preparer = Preparer(
+        counting=counting, store=store, recaller=recaller, keeper=keeper, settings=settings, addons=addons
     )
-    resumer = Resumer(compactor=compactor, attempts=attempts, counting=counting)
-    ahead = AheadCompactor(
-        preparer=preparer,
-        compactor=compactor,
-        meter=meter,
-        telemetry=telemetry,
-        near=_near(settings.backends),
+    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
+    driver = StreamDriver(
+        attempts=attempts,
+        resumer=Resumer(compactor=compactor, attempts=attempts, counting=counting),
+        counting=counting,
+        ledger=CallLedger(),
+        searcher=Searcher(recaller=recaller, attempts=attempts, meter=meter),
     )
-    searcher = Searcher(recaller=recaller, attempts=attempts, meter=meter)
-    return Relay(
-        settings=settings,
+    memory = Memory(documents, sealer, store, settings)
+    return Pipeline(
+        memory=memory,
         router=router,
         preparer=preparer,
-        keeper=keeper,
-        handing_over=HandingOver(documents=documents, meter=meter, clock=clock),
-        compactor=compactor,
-        ahead=ahead,
-        recaller=recaller,
-        attempts=attempts,
         counting=counting,
-        driver=StreamDriver(
-            attempts=attempts, resumer=resumer, counting=counting, ledger=CallLedger(), searcher=searcher
-        ),
-        telemetry=telemetry,
-        fixed_part=FixedPart(),
-        memory=Memory(documents, sealer, store, settings.max_body),
-        clock=clock,
-        grace=grace,
+        recaller=recaller,
+        compactor=compactor,
+        keeper=keeper,
+        attempts=attempts,
+        replies=Replies(driver=driver, memory=memory, clock=clock, grace=grace),
+        addons=addons,
     )
 
 
@@ -291,7 +295,7 @@ def _spans() -> TracerProvider | None:
     if not wants_traces():
         return None
     try:
-        from proxy.telemetry.tracing import Exporting  # noqa: PLC0415 - an extra, loaded only where it is used
+        from proxy.addons.tracing import Exporting  # noqa: PLC0415 - an extra, loaded only where it is used
     except ImportError as missing:
         _log.warning(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set, but there is no %s: no traces (pip install 'spillway-proxy[otel]')",
@@ -301,22 +305,19 @@ def _spans() -> TracerProvider | None:
     return Exporting()
 
 
-def _trace(telemetry: Telemetry, spans: TracerProvider, upstreams: Sequence[Upstream]) -> None:
-    from proxy.telemetry.tracing import Tracing  # noqa: PLC0415 - as above
+def _tracing(spans: TracerProvider, upstreams: Sequence[Upstream]) -> AddOn:
+    from proxy.addons.tracing import Tracing  # noqa: PLC0415 - as above
 
-    telemetry.observers.append(Tracing(spans, {each.name: each for each in upstreams}))
+    return Tracing(spans, {each.name: each for each in upstreams})
 
 
-def _metrics(store: Store, *, keyed: bool) -> Metrics:
-    metrics = Metrics(keyed=keyed)
+def _watch(metrics: Metrics, store: Store, book: Book) -> None:
+    """Show what no outcome tells."""
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
-    metrics.watch(
-        "store_skipped_records",
-        "Records left out although the store works.",
-        lambda: store.skipped,
-        counts=True,
-    )
-    return metrics
+    skipped = "Records left out although the store works."
+    metrics.watch("store_skipped_records", skipped, lambda: store.skipped, counts=True)
+    metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
+    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
 
 
 def _upstream(

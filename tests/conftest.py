@@ -17,7 +17,7 @@ import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
-from proxy.telemetry.log import FORMAT, OneLine
+from proxy.addons.log import FORMAT, OneLine
 from tests.skips import left_out
 
 # The ordinary run draws the same examples every time, so that it fails for everyone or for no one;

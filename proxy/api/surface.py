@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.addons.metrics import Metrics
 from proxy.api.door import Door
 from proxy.api.live.gate import Gate
 from proxy.history.checkpoint import Store
@@ -14,7 +15,6 @@ from proxy.net.readiness import ReadinessProbe
 from proxy.relay import Relay
 from proxy.settings import Settings
 from proxy.stages.emulating import CallLedger
-from proxy.telemetry.metrics import Metrics
 
 SURFACE = "spillway.surface"
 """Where the scope of a request keeps it."""

@@ -12,6 +12,7 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.addons.log import FORMAT, OneLine
 from proxy.api.routes import Application
 from proxy.app import create_app
 from proxy.commands.launch.serving import LISTENING
@@ -21,7 +22,6 @@ from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.server import Server
 from proxy.settings import BackendSetting, Settings
-from proxy.telemetry.log import FORMAT, OneLine
 
 _NOTHING_FOUND = (
     "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "

@@ -16,9 +16,10 @@ from proxy.exchange import unique
 from proxy.live.record import HEADS, PER_EVENT, Note, Record, Talk
 from proxy.live.savings import Accounts
 from proxy.neutral.request import Request, text_of
+from proxy.stages.addon import AddOn
 from proxy.stages.job import Job
 from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import MOST_EVENTS, Observer, Outcome, Telemetry
+from proxy.telemetry.outcome import MOST_EVENTS, Outcome
 
 MOST = 1000
 """Requests that are kept, whatever their size."""
@@ -49,21 +50,21 @@ class Watching(Protocol):
         ...
 
 
-class Book(Observer):
+class Book(AddOn):
     """The last requests, and the conversations that they belong to. For one thread."""
 
-    def __init__(self, *, limit: int, clock: Callable[[], float], telemetry: Telemetry) -> None:
-        """Listen from now on.
+    def __init__(self, limit: int, clock: Callable[[], float], now: Callable[[], float]) -> None:
+        """Keep nothing yet.
 
         Args:
             limit: bytes that all of it may take, about, without those that are being served; 0: nothing is kept.
             clock: seconds since the epoch.
-            telemetry: whose outcomes are kept.
+            now: seconds that never go back, as outcomes have them.
         """
         self.watching: dict[Watching, None] = {}
         self.accounts = Accounts()
         self.since = clock()
-        self.clock, self.now = clock, telemetry.clock
+        self.clock, self.now = clock, now
         self._limit = limit
         self._told = self._bodies = 0
         """Bytes that all of it takes, about, without bodies, and that these take."""
@@ -76,8 +77,6 @@ class Book(Observer):
         self._talks: OrderedDict[str, Talk] = OrderedDict()
         """By id, the one that something happened in last at the end."""
         self._heads: dict[tuple[str, bytes], Talk] = {}
-        if limit:
-            telemetry.observers.append(self)
 
     # -- looking
 
@@ -120,6 +119,8 @@ class Book(Observer):
     @override
     def begun(self, outcome: Outcome) -> None:
         """Keep a request from now on."""
+        if not self._limit:
+            return
         self._number += 1
         self._running[outcome] = Record(outcome, self._number, self.clock())
 

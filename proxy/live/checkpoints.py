@@ -11,18 +11,18 @@ from proxy.live.blocks import blocks_in, described
 from proxy.live.book import Book
 from proxy.live.record import Note, Record, Talk
 from proxy.live.telling import note_of
-from proxy.stages.ahead import AheadCompactor
+from proxy.stages.addon import AddOn
 from proxy.tokens.meter import Meter
 
 
 class TalkCheckpoints:
     """Reads and deletes the checkpoints with which the next prompts of conversations will begin."""
 
-    def __init__(self, *, book: Book, store: Store, meter: Meter, ahead: AheadCompactor) -> None:
+    def __init__(self, *, book: Book, store: Store, meter: Meter, addons: Sequence[AddOn]) -> None:
         self._book = book
         self._store = store
         self._meter = meter
-        self._ahead = ahead
+        self._addons = addons
 
     async def current(self, talk: Talk) -> dict[str, Any]:
         """Describe the checkpoint that holds now.
@@ -45,7 +45,8 @@ class TalkCheckpoints:
                 "A request of this conversation is being served: try again when it is done.", code="busy"
             )
         found = await self._current(talk)
-        await self._ahead.give_up(found.scope, _links(talk.newest))
+        for addon in self._addons:
+            await addon.forgotten(found.scope, _links(talk.newest))
         if not await self._store.drop(found.scope, found.digest):
             raise StoreUnavailable("The store takes no changes now: try again later.")
         talk.notes.pop(found.digest, None)

@@ -38,7 +38,6 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
 from proxy.stages.passing import failure
 from proxy.stages.preparing import Preparer
-from proxy.stages.repeating import Repeating
 from proxy.stages.room import cut_from_newest, too_long
 from proxy.stages.sending import ChatBody, send_chat
 from proxy.tokens.estimate import Estimate
@@ -72,13 +71,11 @@ class Attempts:
         compactor: Compactor,
         pool: SharedPool,
         meter: Meter,
-        repeating: Repeating,
     ) -> None:
         self._preparer = preparer
         self._compactor = compactor
         self._pool = pool
         self._meter = meter
-        self._repeating = repeating
 
     async def open(self, job: Job) -> tuple[httpx.Response, bytes | None]:
         """Send the job, again as often as something can be done about a refusal; the last response, whatever it says.
@@ -95,7 +92,8 @@ class Attempts:
         while True:
             if job.prompt.history is not job.prompt.sent:
                 await self.tell_left_out(job)
-            self._repeating.sent(job, first=why == "first")
+            for addon in job.addons:
+                addon.before_sending(job, again=why != "first")
             response = await self._send(job, why)
             if job.prompt.request.stream and is_event_stream(response):
                 job.opened = response

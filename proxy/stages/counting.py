@@ -17,7 +17,6 @@ from proxy.net.tasks import spawn
 from proxy.neutral.piece import whole_number
 from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
-from proxy.stages.repeating import tell_reused
 from proxy.stages.routing import Route
 from proxy.tokens.meter import Estimate, Meter, Observation
 
@@ -173,7 +172,7 @@ class Counting:
         reported = usage.get("prompt_tokens")
         if not isinstance(reported, int) or reported <= 0:
             return
-        tell_reused(job, usage)
+        _record_reused(job, usage)
         if estimate.confirmed_by(reported):
             self.meter.confirm(estimate)
         elif not self._believed(job, estimate, reported):
@@ -268,3 +267,11 @@ class Counting:
 
 def _state_key(key: ModelKey) -> str:
     return "meter|" + "|".join(key)
+
+
+def _record_reused(job: Job, usage: Mapping[str, Any]) -> None:
+    """Record how many tokens of the first attempt's prompt the backend had in its cache."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    if isinstance(cached, int) and cached >= 0 and job.outcome.reused is None:
+        job.outcome.record_reused(cached)

@@ -24,6 +24,7 @@ from proxy.neutral.request import Message, Request
 from proxy.recall.recalled import NOTHING, RecalledBlocks
 from proxy.settings import Settings
 from proxy.shortening.budget import ContextBudget, budget_for
+from proxy.stages.addon import AddOn
 from proxy.stages.routing import Route
 from proxy.status import Notice
 from proxy.telemetry.outcome import COMPACTING, Outcome
@@ -121,8 +122,6 @@ class Job:
     usage_asked: bool = field(default=False, init=False)
     assumed: Fact[int] | None = field(default=None, init=False)
     """Tokens of a window that nobody told: for this answer alone, which showed that so much fits."""
-    fixed: int = field(default=0, init=False)
-    """Percent of the window that system prompt and tools take, where the user is to be told."""
     cut: bool = field(default=False, init=False)
     """Whether the backend was found to have cut this prompt in silence."""
     spent: Spent = field(default_factory=Spent, init=False)
@@ -139,6 +138,7 @@ class Job:
     """What stands for the messages before those that the client sent, because it keeps a compaction of them."""
     said: Callable[[], Piece] | None = field(default=None, init=False)
     """Tells the whole answer, once it has ended in good order."""
+    addons: Sequence[AddOn] = ()
     expected: Expected | None = None
     """Set where it is done ahead of time, in the background."""
     posted: bytes = field(default=b"", init=False)
@@ -295,7 +295,7 @@ class Job:
         # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
         if outcome.recalled and not outcome.compactions and is_user(self.prompt.sent[-1]):
             notices.append(Notice(done=True, recalled=outcome.recalled))
-        notices += [Notice(done=True, fixed=self.fixed)] if self.fixed else []
+        notices += [notice for addon in self.addons for notice in addon.notices(self)]
         return [*notices, Notice(done=True, cut=True)] if self.cut else notices
 
     def summed_up(self) -> str:

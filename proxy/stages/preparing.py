@@ -20,9 +20,9 @@ from proxy.settings import Settings
 from proxy.shaping.clean import tidied
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
-from proxy.shaping.stabilise import stabilised
 from proxy.shortening.budget import budget_for
 from proxy.shortening.continuation import asked_to_go_on
+from proxy.stages.addon import AddOn
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Expected, Job, Prompt
@@ -62,12 +62,14 @@ class Preparer:
         recaller: Recaller,
         keeper: Keeper,
         settings: Settings,
+        addons: Sequence[AddOn] = (),
     ) -> None:
         self._counting = counting
         self._keeper = keeper
         self._recaller = recaller
         self._store = store
         self._settings = settings
+        self._addons = addons
         self._chains = Chains(_REMEMBERED)
 
     async def prepare(
@@ -83,11 +85,8 @@ class Preparer:
         """Everything up to the decision what to do; of a request that is `expected`, before a client makes it."""
         settings = self._settings.for_model(route.model)
         asked = await with_backend_options(asked, route)
-        if settings.stabilise:
-            backend = route.upstream.prober.known_backend
-            asked, stripped = stabilised(asked, takes_marks=backend is None or backend.takes_marks)
-            if stripped:
-                outcome.add("stabilised", kinds=tuple(stripped))
+        for addon in self._addons:
+            asked = addon.shape(asked, route, settings, outcome)
         job = Job(
             exchange=exchange,
             outcome=outcome,
@@ -96,6 +95,7 @@ class Preparer:
             route=route,
             settings=settings,
             profile=await route.profile(asked.body),
+            addons=self._addons,
             expected=expected,
             is_task=bool((exchange.header(b"x-task") or "").strip()),
             scope=f"{exchange.tenant}|{route.upstream.name}|{route.model}",

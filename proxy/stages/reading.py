@@ -126,15 +126,16 @@ T = TypeVar("T")
 class Memory:
     """Runs the flows of dialects that ask for what is kept. Everything is one credential's own."""
 
-    def __init__(self, documents: Documents, sealer: Sealer, store: Store, limit: int) -> None:
-        """`limit`: bytes of what one request may go on from."""
+    def __init__(self, documents: Documents, sealer: Sealer, store: Store, settings: Settings) -> None:
         self._documents = documents
         self._sealer = sealer
         self._store = store
-        self._limit = limit
+        self._settings = settings
+        self._limit = settings.max_body
+        """Bytes of what one request may go on from."""
 
     async def read(
-        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], settings: Settings
+        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request]
     ) -> Request:
         """The request in a body, with what it names that is kept elsewhere. `reads`: see `proxy.stages.reading`.
 
@@ -143,7 +144,7 @@ class Memory:
             BodyTooLarge, Overloaded: it is more than is taken.
             StoreUnavailable: it can't be looked up now.
         """
-        request = await read(exchange, wire, reads, settings)
+        request = await read(exchange, wire, reads, self._settings)
         if request.reading is not None:
             request = await self.ask(exchange.tenant, request.reading())
         check_bounds(request)

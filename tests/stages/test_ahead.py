@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.stages.ahead import MOST_OF_ONE
+from proxy.addons.ahead import MOST_OF_ONE
 from tests.fakes import (
     FAKES,
     FakeModel,
@@ -53,7 +53,7 @@ def brain() -> Any:
 
 @pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "generic"])
 def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.stages.ahead.QUIET", 0.05)
+    monkeypatch.setattr("proxy.addons.ahead.QUIET", 0.05)
     with FAKES[kind]([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
         talk = Talk(proxy, turns=1)
         for number in range(16):
@@ -359,7 +359,7 @@ def test_the_end_of_the_server_ends_it_too() -> None:
 @pytest.mark.parametrize("tools", [True, False])
 def test_between_the_steps_of_a_loop(tools: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the model has no tools, and is told of them in its prompt."""
-    monkeypatch.setattr("proxy.stages.ahead.QUIET", 0.05)
+    monkeypatch.setattr("proxy.addons.ahead.QUIET", 0.05)
 
     def step(question: Question) -> Reply:
         arguments = '{"path":  "a"}'

@@ -6,8 +6,8 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.addons.log import ahead_line, line
 from proxy.telemetry.events import Event, Reduced
-from proxy.telemetry.log import ahead_line, line
 from proxy.telemetry.outcome import MOST_EVENTS, MOST_REDUCTIONS, Observer, Outcome, Telemetry
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from typing_extensions import override
+
+from proxy.stages.addon import AddOn
 from proxy.stages.job import Job
 from proxy.tokens.estimate import Estimate
 from proxy.tokens.meter import Meter
@@ -17,7 +19,7 @@ _MOST_MESSAGES = 2000
 """Messages of a prompt from which it is not remembered."""
 
 
-class Repeating:
+class PrefixReuse(AddOn):
     """Tells of every prompt how it goes on from the one before. For one thread."""
 
     def __init__(self, meter: Meter, *, limit: int = CONVERSATIONS) -> None:
@@ -25,15 +27,16 @@ class Repeating:
         self._limit = limit
         self._known: OrderedDict[tuple[str, str, bytes], Estimate] = OrderedDict()
 
-    def sent(self, job: Job, *, first: bool) -> None:
-        """A prompt is about to be sent; `first`: it was not sent before, in another form, for the same request."""
+    @override
+    def before_sending(self, job: Job, *, again: bool) -> None:
+        """Compare a prompt with the one before it in the conversation, and remember it."""
         links, now = job.prompt.links, job.prompt.estimate
         if not links:
             return
         # Two conversations may begin alike, with what an agent tells of its surroundings.
         key = (job.scope, job.outcome.conversation, links[0])
         before = self._known.get(key)
-        if first:
+        if not again:
             tokens, why = (0, "first") if before is None else self._compared(job, before, now)
             job.outcome.record_repeated(tokens, now.tokens, why)
         if len(now.ticket.digests) <= _MOST_MESSAGES:
@@ -57,14 +60,6 @@ class Repeating:
         costs = self._meter.costs(job.key, prompt.messages)
         same = now.tokens - sum(costs[len(prompt.system) + common :])
         return max(0, round(same)), "edited" if prompt.checkpoint is None else "shortened"
-
-
-def tell_reused(job: Job, usage: Mapping[str, Any]) -> None:
-    """The backend reported this usage for an attempt; what it says of the first one's prompt is told on."""
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if isinstance(cached, int) and cached >= 0 and job.outcome.reused is None:
-        job.outcome.record_reused(cached)
 
 
 def _common(before: Sequence[bytes], now: Sequence[bytes]) -> int:

@@ -30,8 +30,9 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.neutral.piece import whole_number
+from proxy.stages.addon import AddOn
 from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import CLIENT_LEFT, Observer, Outcome
+from proxy.telemetry.outcome import CLIENT_LEFT, Outcome
 from proxy.wire.headers import Headers
 
 PATIENCE = 2.0
@@ -94,7 +95,7 @@ class _Traced:
             span.end()
 
 
-class Tracing(Observer):
+class Tracing(AddOn):
     """Makes spans of outcomes."""
 
     def __init__(self, provider: TracerProvider, backends: Mapping[str, Destination]) -> None:

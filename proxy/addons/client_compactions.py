@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import completion
 from proxy.history.client_compaction import SINCE, grown, marks_of, plainly
@@ -21,6 +23,7 @@ from proxy.shortening.extract import told_by_code
 from proxy.shortening.policy import prune_limits
 from proxy.shortening.source import form_of
 from proxy.shortening.verification import SummaryReply, checked
+from proxy.stages.addon import AddOn
 from proxy.stages.job import Job
 from proxy.store.documents import Documents
 from proxy.tokens.meter import Meter
@@ -37,7 +40,7 @@ _GROWN = 8
 _UNKNOWN_WINDOW = 8_192
 
 
-class HandingOver:
+class ClientCompactions(AddOn):
     """Remembers what models wrote for clients' own compactions."""
 
     def __init__(self, *, documents: Documents, meter: Meter, clock: Callable[[], float]) -> None:
@@ -46,8 +49,9 @@ class HandingOver:
         self._meter = meter
         self._clock = clock
 
-    async def again(self, job: Job) -> WholeAnswer | None:
-        """The answer to a compaction that there was before, or that would win nothing over one; None: a model has to write it."""
+    @override
+    async def answer(self, job: Job) -> WholeAnswer | None:
+        """Repeat a compaction that was written before, or over which another one would win nothing."""
         if not job.hands_over or not job.prompt.links:
             return None
         entries = await self._entries(job)
@@ -62,8 +66,11 @@ class HandingOver:
         answer_id, model = CHAT.answer_id(job.unique), job.prompt.request.model
         return UPSTREAM.read_body(completion(text, answer_id, model, int(self._clock())))
 
-    def keep(self, job: Job) -> None:
+    @override
+    def after_answer(self, job: Job) -> None:
         """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""
+        if not job.hands_over:
+            return
         said = None if job.said is None else job.said()
         if said is not None and said.finish == "stop" and 0 < len(said.text) <= _LONGEST and job.prompt.links:
             spawn(self._keep(job, said.text), name="own-compaction")

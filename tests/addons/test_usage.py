@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.telemetry.metrics import Metrics
+from proxy.addons.metrics import Metrics
 from proxy.telemetry.outcome import Telemetry
 from tests.fakes import FakeModel, LlamaCppFake, VllmFake, qa
 from tests.proxying import Proxy, metric, running_proxy

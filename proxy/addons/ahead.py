@@ -26,17 +26,16 @@ from proxy.neutral.dialect import Dialect
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Message, Request
 from proxy.neutral.weight import is_heavy
+from proxy.pipeline import Pipeline
 from proxy.settings import Settings
 from proxy.shortening.ahead import growth, history_next, is_due_next, may_be_due
-from proxy.stages.compacting import Compactor
+from proxy.stages.addon import AddOn
 from proxy.stages.job import Expected, Job
-from proxy.stages.preparing import Preparer
 from proxy.stages.routing import Route
 from proxy.stages.sending import ChatBody, send_chat
 from proxy.stages.summarising import own_headers
 from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import Observer, Outcome, Telemetry
-from proxy.tokens.meter import Meter
+from proxy.telemetry.outcome import Outcome, Telemetry
 
 QUIET = 0.5
 """Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
@@ -122,22 +121,11 @@ class _Place:
         return next((plan for plan in self.plans.values() if plan.ask is not None), None)
 
 
-class AheadCompactor(Observer):
+class AheadCompactor(AddOn):
     """Plans after answers, and works when it is quiet. It observes requests, to know when."""
 
-    def __init__(
-        self,
-        *,
-        preparer: Preparer,
-        compactor: Compactor,
-        meter: Meter,
-        telemetry: Telemetry,
-        near: Collection[str],
-    ) -> None:
+    def __init__(self, *, telemetry: Telemetry, near: Collection[str]) -> None:
         """`near` are the names of backends on this machine or in its network."""
-        self._preparer = preparer
-        self._compactor = compactor
-        self._meter = meter
         self._telemetry = telemetry
         self._near = near
         self._serving: dict[Outcome, str] = {}
@@ -146,7 +134,12 @@ class AheadCompactor(Observer):
         self._ended = asyncio.Event()
         self._places: dict[str, _Place] = {}
         self._closed = False
-        telemetry.observers.append(self)
+
+    @override
+    def install(self, pipeline: Pipeline) -> None:
+        """Prepare and compact as the pipeline does."""
+        self._preparer, self._compactor = pipeline.preparer, pipeline.compactor
+        self._meter = pipeline.counting.meter
 
     @override
     def happened(self, outcome: Outcome, event: Event) -> None:
@@ -161,14 +154,16 @@ class AheadCompactor(Observer):
         if self._serving.pop(outcome, None) is not None:
             self._ended.set()
 
+    @override
     def close(self) -> None:
         """Begin nothing more."""
         self._closed = True
 
     # -- what requests of clients mean for it
 
-    async def meet(self, job: Job) -> None:
-        """A client asks: what was planned for this conversation has had its time; what is nearly done is waited for."""
+    @override
+    async def before_room(self, job: Job) -> None:
+        """End what was planned for this conversation, whose next turn is here; what is nearly done is waited for."""
         place = self._places.get(job.route.upstream.name)
         if place is None or job.background:
             return
@@ -187,8 +182,9 @@ class AheadCompactor(Observer):
                 elif plan.reading:
                     await asyncio.wait({task})
 
-    async def give_up(self, scope: str, links: Sequence[bytes]) -> None:
-        """Somebody changes what the next prompt begins with: what is planned for a history of this chain would undo that."""
+    @override
+    async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
+        """Give up what is planned for a history of this chain, which would bring back what is deleted."""
         for place in self._places.values():
             for key, plan in list(place.plans.items()):
                 if plan.scope == scope and plan.stem.begins(links):
@@ -198,10 +194,11 @@ class AheadCompactor(Observer):
                         task.cancel()
                         await asyncio.wait({task})
 
-    def after(self, job: Job) -> None:
-        """An answer has ended: plan for the turn that will follow, if that may have to wait otherwise."""
-        if len(job.asked.messages) < 2 or self._closed:
-            return  # a question that stands alone is no conversation yet
+    @override
+    def after_answer(self, job: Job) -> None:
+        """Plan for the turn that will follow, if that may have to wait otherwise."""
+        if job.hands_over or len(job.asked.messages) < 2 or self._closed:
+            return  # another history follows, or a question that stands alone is no conversation yet
         upstream, budget, usage = job.route.upstream, job.budget, job.outcome.usage
         if budget is None or usage is None:
             return

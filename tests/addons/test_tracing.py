@@ -336,7 +336,7 @@ def test_a_collector_that_is_gone_delays_no_answer_and_no_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("proxy.telemetry.tracing.PATIENCE", 0.1)
+    monkeypatch.setattr("proxy.addons.tracing.PATIENCE", 0.1)
     gone = threading.Event()
 
     def run() -> None:
@@ -375,7 +375,7 @@ def test_without_the_extra_the_log_says_what_brings_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
-    monkeypatch.delitem(sys.modules, "proxy.telemetry.tracing", raising=False)
+    monkeypatch.delitem(sys.modules, "proxy.addons.tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])) as fake, running_proxy(fake) as proxy:
         assert proxy.chat(ONE).status_code == 200

@@ -11,7 +11,8 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from proxy.neutral.piece import whole_number
-from proxy.telemetry.outcome import Observer, Outcome, owner
+from proxy.stages.addon import AddOn
+from proxy.telemetry.outcome import Outcome, owner
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
 """Values of a metric's own labels, and the number to add or to observe."""
@@ -129,7 +130,7 @@ _HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler],
 """The same of histograms, with the bounds of their buckets."""
 
 
-class Metrics(Observer):
+class Metrics(AddOn):
     """Counts finished outcomes. Each application has its own registry, so that two can live in one process."""
 
     def __init__(self, *, keyed: bool = False) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.stages.addon import AddOn
 from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import Observer, Outcome
+from proxy.telemetry.outcome import Outcome
 
 _log = logging.getLogger("spillway")
 
@@ -31,7 +32,7 @@ class OneLine(logging.Formatter):
         return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
-class RequestLog(Observer):
+class RequestLog(AddOn):
     """Writes what outcomes say to the log; what would repeat itself is written once for each model."""
 
     def __init__(self) -> None:

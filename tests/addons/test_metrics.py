@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.telemetry.metrics import Metrics
+from proxy.addons.metrics import Metrics
 from tests.fakes import FakeModel, LlamaCppFake
 from tests.fakes.waiting import wait_until
 from tests.proxying import metric, running_proxy

@@ -1,0 +1,1 @@
+"""Add-ons: features in one file each, that the pipeline does without. `proxy.app` lists them."""

@@ -1,0 +1,132 @@
+"""The pipeline: what happens to a chat request, from top to bottom, and the only place that knows the order.
+
+read → route → profile, valid history, checkpoint, recall, count → compact if due → attempt → watch
+→ (pause → compact → resume)* → answer → outcome. Add-ons do the rest at moments of it, see `proxy.stages.addon`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.dialects import CHAT
+from proxy.exchange import Exchange
+from proxy.net.headers import openai_headers
+from proxy.neutral.dialect import Dialect, WholeAnswer
+from proxy.shortening.budget import ContextBudget
+from proxy.stages.addon import AddOn
+from proxy.stages.attempt import Attempts, leave
+from proxy.stages.compacting import Compactor
+from proxy.stages.counting import Counting
+from proxy.stages.job import Job
+from proxy.stages.managing import Keeper, wished_goal
+from proxy.stages.preparing import Preparer
+from proxy.stages.reading import Memory, conversation_of
+from proxy.stages.recalling import Recaller
+from proxy.stages.replying import Audience, Replies
+from proxy.stages.room import cannot_fit, too_long
+from proxy.stages.routing import Router
+from proxy.status import Notice
+from proxy.telemetry.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Serves chat requests."""
+
+    memory: Memory
+    router: Router
+    preparer: Preparer
+    counting: Counting
+    recaller: Recaller
+    compactor: Compactor
+    keeper: Keeper
+    attempts: Attempts
+    replies: Replies
+    addons: tuple[AddOn, ...]
+
+    async def serve(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> None:
+        """Serve the request of this dialect in a body that came as `wire`.
+
+        Raises:
+            ClientError: it can't be served; nothing was sent yet.
+            NotManaged: it asks for what only its backend can do.
+        """
+        job = await self.prepare(exchange, outcome, dialect, wire)
+        try:
+            async with self.replies.open(job) as reply:
+                answer = await self._answer_without_backend(job, reply.audience)
+                if answer is not None or job.managed.ended:
+                    await reply.write(answer)
+                else:
+                    response, body = await self.attempts.open(job)
+                    await reply.relay(response, body)
+        finally:
+            await leave(job)
+            for addon in self.addons:
+                addon.after_answer(job)
+
+    async def prepare(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> Job:
+        """Read, route and prepare a request up to the decision what to do with it; raises as `serve`."""
+        request = await self.memory.read(exchange, wire, dialect.read)
+        if dialect is not CHAT:
+            exchange.headers, exchange.query = openai_headers(exchange.headers), b""
+        request, route = await self.router.routed(request)
+        if named := conversation_of(exchange, request):
+            outcome.record_conversation(named)
+        outcome.record_route(route.upstream.name, route.model)
+        if request.left_out:
+            outcome.add("left_out", kinds=request.left_out)
+        job = await self.preparer.prepare(exchange, outcome, dialect, request, route)
+        outcome.show("taken", job=job, request=request, size=len(wire))
+        return job
+
+    async def _answer_without_backend(self, job: Job, audience: Audience) -> WholeAnswer | None:
+        """Ask the add-ons for an answer; without one, make room for the backend's."""
+        for addon in self.addons:
+            if (answer := await addon.answer(job)) is not None:
+                return answer
+        await self._make_room(job, audience)
+        return None
+
+    async def _make_room(self, job: Job, audience: Audience) -> None:
+        """Compact before sending, if the client asks for that, or if the prompt is due or might not fit."""
+        await self.preparer.load(job)
+        for addon in self.addons:
+            await addon.before_room(job)
+        if (budget := job.budget) is not None:
+            await self._compact_if_due(job, budget, audience)
+        wish = job.asked.compaction
+        if wish is not None and (wish.now or job.compacted):
+            words = await self.compactor.described(job) if wish.worded and not job.compacted else ""
+            await self.keeper.keep(job, words)
+            job.managed.ended = wish.now or wish.pauses
+
+    async def _compact_if_due(self, job: Job, budget: ContextBudget, audience: Audience) -> None:
+        may_be_due = await self.counting.refine(job, budget)
+        budget = (job.budget or budget) if may_be_due else budget
+        goal = wished_goal(job, budget)
+        due = may_be_due and job.is_due and not await self.recaller.give_way(job)
+        if not due and goal is None and not self.counting.was_cut(job):
+            return
+        before = job.prompt.estimate.tokens
+        await self._compact(job, goal, audience)
+        if job.asked.compaction is not None and job.asked.compaction.now:
+            return  # nothing of it is sent
+        if job.prompt.estimate.tokens >= budget.window:
+            await self.counting.make_sure(job)
+        if cannot_fit(job, budget.window):
+            raise too_long(job, self.counting.meter, before)
+
+    async def _compact(self, job: Job, goal: int | None, audience: Audience) -> None:
+        """Compact the history, with a notice before it and one after."""
+        before = job.prompt.estimate.tokens
+        if goal is not None or await self.compactor.expects_summary(job):
+            await audience.tell(Notice(done=False))
+        async with audience.telling(lambda: job.progress.written):
+            gained = await self.compactor.compact(job, goal=goal)
+        if gained:
+            self.counting.compacted(job)
+            await audience.tell(Notice(done=False))  # ignored where it was told before
+        after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
+        left_out = await self.attempts.tell_left_out(job) or job.outcome.cut_earlier[0]
+        await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=left_out))

@@ -1,0 +1,54 @@
+"""The moments of the pipeline at which an add-on may do something. The pipeline itself does without any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from proxy.neutral.dialect import WholeAnswer
+from proxy.neutral.request import Request
+from proxy.settings import Settings
+from proxy.stages.routing import Route
+from proxy.status import Notice
+from proxy.telemetry.outcome import Observer, Outcome
+
+if TYPE_CHECKING:
+    from proxy.pipeline import Pipeline
+    from proxy.stages.job import Job
+
+
+class AddOn(Observer):
+    """Base of an add-on: a feature in one file that can be left out. Override the moments that matter; see `Observer` too."""
+
+    def install(self, pipeline: Pipeline) -> None:
+        """Take what is needed of the pipeline, once, before the first request."""
+
+    def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
+        """Change a request as the client sent it, before anything is looked up for it."""
+        del route, settings, outcome
+        return request
+
+    async def answer(self, job: Job) -> WholeAnswer | None:
+        """Answer a prepared request without a backend; None: it has to be sent."""
+        del job
+        return None
+
+    async def before_room(self, job: Job) -> None:
+        """Do what has to be done before it is decided whether the prompt has room."""
+
+    def before_sending(self, job: Job, *, again: bool) -> None:
+        """Take note of a prompt about to be sent; `again`: after a refusal."""
+
+    def notices(self, job: Job) -> Sequence[Notice]:
+        """Notices that are shown beside the end of an answer."""
+        del job
+        return ()
+
+    def after_answer(self, job: Job) -> None:
+        """Go on from an answer that has ended, in whatever way."""
+
+    async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
+        """Stop what would bring back a checkpoint, of a history of this chain, that a viewer deletes."""
+
+    def close(self) -> None:
+        """Begin nothing more."""

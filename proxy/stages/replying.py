@@ -1,0 +1,198 @@
+"""Replies to clients: an answer as a stream of server-sent events, or in one body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import httpx
+
+from proxy.errors import UpstreamInvalid
+from proxy.net.headers import AS_JSON, headers_of
+from proxy.net.inflate import readable
+from proxy.neutral.dialect import NO_ANSWER, WholeAnswer
+from proxy.neutral.piece import Identity, Piece
+from proxy.stages.client_stream import (
+    Audience,
+    ClientStream,
+    KeepingStream,
+    Nobody,
+    client_error,
+    end_with_error,
+    end_with_nothing,
+)
+from proxy.stages.job import Job
+from proxy.stages.passing import relay_response
+from proxy.stages.reading import Memory
+from proxy.stages.streaming import StreamDriver
+from proxy.stages.whole import Whole, answer_whole, as_stream
+from proxy.status import FORMS
+from proxy.wire.jsontext import loads
+
+__all__ = ["Audience", "ClientReply", "Replies"]
+
+_OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache-control")
+"""Headers that do not hold for an answer that is made a stream."""
+
+
+class ClientReply(Protocol):
+    """What a client gets."""
+
+    @property
+    def audience(self) -> Audience:
+        """Who sees notices while the answer is made."""
+        ...
+
+    async def write(self, answer: WholeAnswer | None) -> None:
+        """ClientReply with an answer that no backend was asked for; None: one that says nothing."""
+        ...
+
+    async def relay(self, response: httpx.Response, body: bytes | None) -> None:
+        """ClientReply with a backend's response; `body` is what was read of it, None: it is a stream to be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replies:
+    """Opens replies."""
+
+    driver: StreamDriver
+    memory: Memory
+    clock: Callable[[], float]
+    """Seconds since the epoch."""
+    grace: float
+    """Seconds of silence after which a waiting stream is opened."""
+
+    @asynccontextmanager
+    async def open(self, job: Job) -> AsyncIterator[ClientReply]:
+        """ClientReply to a job's client. What is raised inside ends a stream that is open already, and else is raised on."""
+        if not job.prompt.request.stream:
+            yield _WholeReply(job, self)
+            return
+        reply = _StreamReply(job, self)
+        try:
+            yield reply
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an open stream has to end, and it is logged
+            failed = client_error(job.exchange, error)
+            job.outcome.fail(failed.status, failed.code or failed.type)
+            await end_with_error(reply.audience, failed.body())
+        finally:
+            reply.audience.stop()
+
+    def identity(self, job: Job) -> Identity:
+        """Identity of an answer that no backend has given one."""
+        return Identity(job.dialect.answer_id(job.unique), int(self.clock()), job.prompt.request.model)
+
+    async def keep(self, job: Job, answer: dict[str, Any]) -> None:
+        """Store an answer, if its request asks for that."""
+        await self.memory.keep_answer(job.exchange.tenant, job.asked, answer)
+
+
+class _StreamReply:
+    """A stream, opened with the first bytes of the answer."""
+
+    def __init__(self, job: Job, replies: Replies) -> None:
+        self._job = job
+        self._replies = replies
+        self.audience = self._client()
+
+    def _client(self) -> ClientStream:
+        job = self._job
+        wished = job.exchange.header(b"x-spillway-status")
+        form = wished if wished in FORMS else job.settings.status
+        stream = (KeepingStream if job.asked.keeping is not None else ClientStream)(
+            job.exchange,
+            job.writer(),
+            form="off" if job.undisturbed else form,
+            own=self._replies.identity(job),
+            own_headers=job.spillway_headers,
+            grace=self._replies.grace,
+            heartbeat=job.settings.heartbeat,
+        )
+        if isinstance(stream, KeepingStream):
+            stream.keep = partial(self._replies.keep, job)
+        return stream
+
+    async def write(self, answer: WholeAnswer | None) -> None:
+        """Write it as a stream."""
+        if answer is None:
+            await end_with_nothing(self.audience, self._replies.identity(self._job))
+        else:
+            await self._write_whole(Whole(200, [], b"", answer.pieces))
+
+    async def relay(self, response: httpx.Response, body: bytes | None) -> None:
+        """Pass on the backend's stream, or make one of its body."""
+        job, client = self._job, self.audience
+        if body is not None:
+            client.stop()
+            await self._relay_body(response, body)
+            return
+        plain = readable(response)
+        if plain is None:
+            client.stop()
+            await relay_response(job.exchange, response, job.spillway_headers())
+            return
+        if client.writer.native:
+            client.head = headers_of(plain, drop=(b"content-length",))
+        await self._replies.driver.run(job, plain, client)
+        await client.close_notice()
+        await client.end()
+
+    async def _relay_body(self, response: httpx.Response, body: bytes) -> None:
+        """Make a stream of an answer of a backend that can't stream; an error stays as it came, if it still can."""
+        job, client = self._job, self.audience
+        if client.writer.native:
+            client.head = [*client.head, *headers_of(response, drop=_OF_ONE_BODY)]
+        whole = await answer_whole(job, response, body, self._replies.driver)
+        if await self._write_whole(whole):
+            return
+        if whole.status < 400 and not whole.body:
+            raise UpstreamInvalid(f"The backend answered {whole.status} and nothing else.")
+        status = whole.error_status
+        job.outcome.fail(status, "refused")
+        if not job.exchange.started:
+            await job.exchange.reply(status, [*whole.headers, *job.spillway_headers()], whole.body)
+        else:
+            await end_with_error(client, whole.error())
+
+    async def _write_whole(self, whole: Whole) -> bool:
+        """Write a whole answer as a stream; False if it is none."""
+        client = self.audience
+        frames = as_stream(whole, client, show_usage=self._job.prompt.request.usage_wish is True)
+        if frames is None:
+            return False
+        await client.close_notice()
+        await client.write(frames)
+        await client.end()
+        return True
+
+
+class _WholeReply:
+    """One body."""
+
+    def __init__(self, job: Job, replies: Replies) -> None:
+        self._job = job
+        self._replies = replies
+        self.audience: Audience = Nobody(job.writer())
+
+    async def write(self, answer: WholeAnswer | None) -> None:
+        """Write it in the client's dialect."""
+        job = self._job
+        nothing = replace(NO_ANSWER, read=lambda: (Piece(identity=self._replies.identity(job)),))
+        body = job.writer().body(answer or nothing, () if answer is None else answer.pieces, None)
+        await self._send(Whole(200, [AS_JSON], body))
+
+    async def relay(self, response: httpx.Response, body: bytes | None) -> None:
+        """Pass on the backend's body, gone on with where the window ended it."""
+        assert body is not None  # nobody asked for a stream
+        await self._send(await answer_whole(self._job, response, body, self._replies.driver))
+
+    async def _send(self, whole: Whole) -> None:
+        job = self._job
+        if job.asked.keeping is not None and whole.status == 200:
+            await self._replies.keep(job, loads(whole.body))
+        await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
