@@ -27,14 +27,7 @@ _LONGEST_NOTE = 600
 _SHOWN = 120
 _LONGEST_NAME = 64
 _UNNAMED = "tool"
-_TAG = re.compile(r"<(/?)([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
-_HALF_TAG = re.compile(r"<[/A-Za-z][^<>]*\Z")
-_VOID = frozenset(
-    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
-)
-"""HTML Living Standard, "Void elements"."""
-_MARKS = ("tool_result", "tool_call")
-"""Marks of results and calls: what stands in a result never closes one."""
+_TAG = re.compile(r"<[/A-Za-z][^<>\n]*+(?:>|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +118,9 @@ def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
 
 
 def note_for(result: Result) -> str:
-    """What stands in place of a result that is left out: name, size and first characters, with what those opened closed."""
-    text = result.text
-    start = " ".join(text[: _SHOWN * 2].split())
-    if len(start) > _SHOWN:
-        start = _HALF_TAG.sub("", start[:_SHOWN])
-    began = f"{start} … {_closing(start)}".rstrip()
-    return f"{LEFT_OUT}{result.name}, {len(text)} characters. It began: {began} Call the tool again if you need it.]"
-
-
-def _closing(text: str) -> str:
-    """The closing tags that a text lacks, innermost first."""
-    opened: list[str] = []
-    for tag in _TAG.finditer(text):
-        ends, name = tag.groups()
-        if ends and name in opened:
-            del opened[len(opened) - 1 - opened[::-1].index(name) :]
-        elif not (ends or tag.group().endswith("/>") or name.lower() in (*_VOID, *_MARKS)):
-            opened.append(name)
-    return "".join(f"</{name}>" for name in reversed(opened))
+    """What stands in place of a result that is left out: name, size and first characters, without the tags that those open."""
+    began = " ".join(_TAG.sub(" ", result.text[: _SHOWN * 4]).split())[:_SHOWN].rstrip()
+    return f"{LEFT_OUT}{result.name}, {len(result.text)} characters. It began: {began} … Call the tool again if you need it.]"
 
 
 def unread_from(messages: Sequence[Message]) -> int:

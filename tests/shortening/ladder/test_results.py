@@ -174,22 +174,17 @@ def note_of(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "closed"),
+    ("text", "began"),
     [
-        (FILE, "</content>"),
-        (f"<file><content lang='py'>\n{'x = 1 ' * 90}</content></file>", "</content></file>"),
-        (f"<a><b/><br><b>one</b> {'x ' * 300}</a>", "</a>"),
-        (f"{'word ' * 21}<content of='a long name'>{'x ' * 300}</content>", ""),
-        ("word " * 300, ""),
-        (f"a < b and c > d {'x ' * 300}", ""),
-        (f"[<tool_result> <tool_call> {'x ' * 300}", ""),
+        (FILE, "/src/a.py file 1: import os"),
+        (f"<file><content lang='py'>\n{'x = 1 ' * 90}</content></file>", "x = 1 x = 1"),
+        (f"{'word ' * 20}<content of='a long name'>{'x ' * 300}</content>", "word " * 20),
+        (f"a < b and c > d, e<f\nthen {'x ' * 300}", "a < b and c > d, e<f then x"),
+        (f"[<tool_result> <tool_call> {'x ' * 300}", "[ x"),
     ],
 )
-def test_a_note_closes_what_the_beginning_that_it_shows_has_opened(text: str, closed: str) -> None:
-    shown = note_of(text).split("It began: ")[1]
-    before, after = shown.split(" …")
-    assert after == f" {closed} Call the tool again if you need it.]".replace("  ", " ")
-    assert before.count("<content") == after.count("</content>")
+def test_a_note_shows_the_beginning_without_its_tags(text: str, began: str) -> None:
+    assert note_of(text).split("It began: ")[1].startswith(began)
 
 
 @given(
@@ -197,17 +192,5 @@ def test_a_note_closes_what_the_beginning_that_it_shows_has_opened(text: str, cl
         st.sampled_from(["<a>", "</a>", "<b x='1'>", "</b>", "<i/>", "<", ">", "word ", "</"]), max_size=90
     )
 )
-def test_a_note_lets_no_tag_reach_beyond_it(parts: list[str]) -> None:
-    depth: list[str] = []
-    for ends, name in re.findall(r"<(/?)([a-z])(?: x='1')?>", note_of("".join(parts))):
-        if not ends:
-            depth.append(name)
-        elif name in depth:
-            del depth[len(depth) - 1 - depth[::-1].index(name) :]
-    assert depth == []
-
-
-def test_a_note_is_a_note_however_much_it_closes() -> None:
-    (result,) = results_of([tool(1, "".join(f"<t{n}>" for n in range(999)))])
-    (masked,) = results_of([tool(1, note_for(result))])
-    assert masked.is_note
+def test_a_note_has_no_tag(parts: list[str]) -> None:
+    assert not re.search(r"</?[a-z]+(?: x='1')?>", note_of("".join(parts)))
