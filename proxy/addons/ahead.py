@@ -320,7 +320,7 @@ class AheadCompactor(AddOn):
         passing = prompt.recalled.newest_tokens
         if not is_due_next(budget, tokens, upper, grown, recalled=plan.recalled, passing=passing):
             return None
-        if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.asked - rest)):
+        if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.requested - rest)):
             return "failed" if job.unsummarised else "useless"
         made = job.prompt.checkpoint
         assert made is not None

@@ -19,7 +19,7 @@ from proxy.net.tasks import spawn
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.request import text_of
 from proxy.neutral.weight import is_heavy
-from proxy.shortening.extract import told_by_code
+from proxy.shortening.extract import extract_of
 from proxy.shortening.policy import prune_limits
 from proxy.shortening.source import form_of
 from proxy.shortening.verification import SummaryReply, checked
@@ -94,7 +94,7 @@ class ClientCompactions(AddOn):
             window = _UNKNOWN_WINDOW if job.budget is None else job.budget.zone
             if won > max(prune_limits(job.settings, window).minimum_gain, written):
                 return None
-            since = told_by_code(new, limit=_SHORT)
+            since = extract_of(new, limit=_SHORT)
             return grown(entry["text"], since) if since else entry["text"]
         return None
 

@@ -24,7 +24,7 @@ from proxy.emulation.repair import CUT, Unreadable, arguments_as_written, read_j
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
-_BESIDE = {*_NAMES, "type", "id"}
+_NO_ARGUMENTS = {*_NAMES, "type", "id"}
 """Keys that are no arguments."""
 
 _S = r"\s{0,200}"
@@ -251,7 +251,7 @@ def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) ->
     if first and (name not in names or "description" in members):
         return None
     key = next((key for key in _ARGUMENTS if key in members), None)
-    others = {name: value for name, value in members.items() if name not in _BESIDE}
+    others = {name: value for name, value in members.items() if name not in _NO_ARGUMENTS}
     if key is None and not marked and (others or name not in names):
         return None
     return Written(name, others if key is None else members[key])

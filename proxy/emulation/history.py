@@ -68,7 +68,7 @@ def _instructed(messages: list[Message], offer: Offer, *, system: bool) -> list[
 
 
 def _is_users(message: Message) -> bool:
-    """Whether it is a user message to which text can be added."""
+    """Return whether it is a user message to which text can be added."""
     content = message.get("content")
     return message.get("role") == "user" and (content is None or isinstance(content, str | list))
 
@@ -76,11 +76,13 @@ def _is_users(message: Message) -> bool:
 def _with(message: Message, text: str, *, first: bool = False) -> Message:
     """The message with a text behind what it says, or before it; the same object if it says so already."""
     content = message.get("content")
-    said = content
+    text_before = content
     if isinstance(content, list):
         edge = content[0 if first else -1] if content else None
-        said = edge.get("text") if isinstance(edge, dict) else None
-    if isinstance(said, str) and (said.startswith(text) if first else said.endswith(text)):
+        text_before = edge.get("text") if isinstance(edge, dict) else None
+    if isinstance(text_before, str) and (
+        text_before.startswith(text) if first else text_before.endswith(text)
+    ):
         return message
     return {**message, "content": _joined(content, text, "\n\n", first=first)}
 

@@ -68,14 +68,14 @@ class LeakedCalls:
     What may become a call is held from its mark on, with the piece that this came in; nothing else is. Linear in the text.
     """
 
-    def __init__(self, offer: Offer, make_id: Callable[[], str], *, said: str = "") -> None:
-        """`make_id` makes ids of calls, `said` is what earlier attempts at the answer have said."""
+    def __init__(self, offer: Offer, make_id: Callable[[], str], *, text_before: str = "") -> None:
+        """`make_id` makes ids of calls, `text_before` is what earlier attempts at the answer have said."""
         self._offer = offer
         self._make_id = make_id
         self._scanner = CallScanner(offer)
-        self._scanner.resume(said)
-        self._before = said[-_BEFORE:]
-        self._size = len(said)
+        self._scanner.resume(text_before)
+        self._before = text_before[-_BEFORE:]
+        self._size = len(text_before)
         """Characters of the answer before what is held."""
         self._held: list[Piece] = []
         self._held_size = 0
@@ -97,12 +97,12 @@ class LeakedCalls:
 
     @property
     def holding(self) -> bool:
-        """Whether the next piece has to be read, whatever it holds."""
+        """Return whether the next piece has to be read, whatever it holds."""
         return bool(self._held)
 
     @property
     def suspects(self) -> re.Pattern[str] | None:
-        """What a text holds that has to be read; None: nothing has to be any more."""
+        """Pattern of text that has to be read; None: nothing has to be any more."""
         if self._over:
             return None
         return _EARLY if self._scanner.answered <= _ANNOUNCED else _LATE
@@ -146,7 +146,7 @@ class LeakedCalls:
         return () if waits else self._released()
 
     def close(self) -> Sequence[Piece]:
-        """What is held where the attempt ends without a finish reason: it was cut off."""
+        """Release what is held, where the attempt ends without a finish reason: it was cut off."""
         return self._ended("error")
 
     def correction(self) -> Correct | None:
@@ -179,7 +179,7 @@ class LeakedCalls:
                 self._shown()
 
     def _shown(self) -> None:
-        """What was found is an example, or part of a text."""
+        """Count what was found as an example, or part of a text."""
         room = max(0, MOST_FAULTS - len(self.faults))
         self.faults += [replace(fault_of(each), reason=EXAMPLE_SHOWN) for each in self._found[:room]]
         self._found, self._behind, self._showing = [], "", True
@@ -189,12 +189,12 @@ class LeakedCalls:
         self._size += len(text)
 
     def _released(self) -> Sequence[Piece]:
-        held = self._taken()
+        held = self._drain()
         for piece in held:
             self._pass(piece.text)
         return held
 
-    def _taken(self) -> list[Piece]:
+    def _drain(self) -> list[Piece]:
         held, self._held, self._held_size = self._held, [], 0
         return held
 
@@ -204,24 +204,24 @@ class LeakedCalls:
             return ()
         self._catch_up()
         self._over = True
-        whole = finish not in UNFINISHED
-        for last in self._scanner.close(cut=not whole):
+        finished = finish not in UNFINISHED
+        for last in self._scanner.close(cut=not finished):
             self._sort(last)
         self.faults += self._scanner.unknown_tools()
         found, self._found = self._found, []
         wrong = [each for each in found if isinstance(each, Malformed)]
         self.faults += map(fault_of, wrong)
-        if not found or wrong or not whole:
+        if not found or wrong or not finished:
             return self._released()
         calls = [each for each in found if isinstance(each, Call)]
-        if not self._meant(calls):
+        if not self._is_intended(calls):
             self._found = list(found)
             self._shown()
             return self._released()
         return self._called(calls, finish)
 
-    def _meant(self, calls: Sequence[Call]) -> bool:
-        """Whether these can't be an example, by where the first of them stands."""
+    def _is_intended(self, calls: Sequence[Call]) -> bool:
+        """Return whether these can't be an example, by where the first of them stands."""
         place = calls[0].place
         text = "".join(piece.text for piece in self._held)
         before = (self._before + text[: place.at - self._size])[-_BEFORE:]
@@ -236,16 +236,16 @@ class LeakedCalls:
         return short and bool(_ANNOUNCES.search(paragraph))
 
     def _called(self, calls: Sequence[Call], finish: str | None) -> Sequence[Piece]:
-        """What is held, with calls in place of the text from the first of them on."""
-        held = self._taken()
-        left = calls[0].place.at - self._size
+        """Pieces that are held, with calls in place of the text from the first of them on."""
+        held = self._drain()
+        cut = calls[0].place.at - self._size
         sent: list[Piece] = []
         for piece in held:
-            if not piece.text or left >= len(piece.text):
+            if not piece.text or cut >= len(piece.text):
                 sent.append(piece)
-            elif left > 0 or (piece.role and piece is held[0]):
-                sent.append(replace(piece.uncounted(), text=piece.text[: max(0, left)], finish=None))
-            left -= len(piece.text)
+            elif cut > 0 or (piece.role and piece is held[0]):
+                sent.append(replace(piece.uncounted(), text=piece.text[: max(0, cut)], finish=None))
+            cut -= len(piece.text)
         last = held[-1]
         if sent and sent[-1] is last:
             sent.pop()
@@ -265,13 +265,13 @@ def leaked_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> tu
     """A choice of a whole answer with the calls that leaked into its text, the same object if there are none; and what read it."""
     reader = LeakedCalls(offer, make_id)
     ends = Piece(text=piece.text, finish=piece.finish, done=piece.finish is None, choice=True)
-    said = [*reader.feed(replace(ends, done=False)), *(reader.feed(ends) if ends.done else ())]
-    calls = tuple(call for each in said for call in each.calls)
+    pieces = [*reader.feed(replace(ends, done=False)), *(reader.feed(ends) if ends.done else ())]
+    calls = tuple(call for each in pieces for call in each.calls)
     if not calls:
         return piece, reader
     return replace(
         piece,
-        text="".join(each.text for each in said if not each.done),
+        text="".join(each.text for each in pieces if not each.done),
         calls=calls,
         finish=calls_finish(legacy=offer.legacy),
         bare=True,

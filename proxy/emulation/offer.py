@@ -44,7 +44,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a request says of tools (OpenAI API, "Create chat completion")."""
+    """Tools of a request, and how they may be called (OpenAI API, "Create chat completion")."""
 
     tools: Mapping[str, Tool] = field(hash=False)
     choice: Choice = "auto"
@@ -57,7 +57,7 @@ class Offer:
 
     @property
     def required(self) -> bool:
-        """Whether a call has to be made."""
+        """Return whether a call has to be made."""
         return self.choice in ("required", "named")
 
     def read(self, written: Written, *, cut: bool = False) -> tuple[str, bool]:
@@ -149,7 +149,7 @@ def _tools(functions: Any) -> dict[str, Tool]:
 
 
 def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[str]]:
-    """What `tool_choice` or `function_call` says, and the names that it leaves."""
+    """Read `tool_choice` or `function_call`, and the names that it leaves."""
     names = frozenset(tools)
     if choice == "none":
         return "none", frozenset()

@@ -1,4 +1,4 @@
-"""What a model is told of tools: how to write a call, and each tool as a signature, in fewer words than its JSON schema.
+"""Prompt for a model without tools: how to write a call, and each tool as a signature, in fewer words than its JSON schema.
 
 Deterministic, so that the prompt begins with the same bytes on every turn and the backend's prefix cache keeps working. What
 holds for one answer only, such as a `tool_choice`, is told apart from it, at the end of the prompt.
@@ -70,22 +70,22 @@ def protocol(offer: Offer) -> str:
 
 
 def rule(offer: Offer) -> str:
-    """What holds for this answer only, for the end of the prompt; empty where nothing does."""
+    """Rule for this answer only, for the end of the prompt; empty where there is none."""
     if not offer.tools:
         return ""
     if not offer.callable:
         return RULE.format("do not call a tool")
-    told: list[str] = []
+    rules: list[str] = []
     names = [name for name in offer.tools if name in offer.callable]
     if offer.choice == "named":
-        told.append(f"you must call {names[0]}")
+        rules.append(f"you must call {names[0]}")
     elif offer.choice == "required":
-        told.append("you must call a tool")
+        rules.append("you must call a tool")
     if offer.choice != "named" and len(names) < len(offer.tools):
-        told.append(f"call none but {', '.join(names)}")
+        rules.append(f"call none but {', '.join(names)}")
     if not offer.parallel:
-        told.append("write at most one call")
-    return RULE.format("; ".join(told)) if told else ""
+        rules.append("write at most one call")
+    return RULE.format("; ".join(rules)) if rules else ""
 
 
 class _Signature:
@@ -108,13 +108,15 @@ class _Signature:
         required = schema.get("required")
         for name, inner in (properties if isinstance(properties, Mapping) else {}).items():
             described = resolved(self._root, inner)
-            own = f"{path}.{name}" if path else str(name)
+            place = f"{path}.{name}" if path else str(name)
             # A description beside a reference is about this parameter, one behind it about the type.
-            said = next((s.get("description") for s in (inner, described) if isinstance(s, Mapping)), None)
-            if isinstance(said, str) and said.strip() and self._left > 0:
-                self._words.append((own, " ".join(said.split())))
+            description = next(
+                (s.get("description") for s in (inner, described) if isinstance(s, Mapping)), None
+            )
+            if isinstance(description, str) and description.strip() and self._left > 0:
+                self._words.append((place, " ".join(description.split())))
             mark = "" if isinstance(required, list) and name in required else "?"
-            yield f"{name}{mark}: {self._kind(described, own, depth + 1)}{_default(described)}"
+            yield f"{name}{mark}: {self._kind(described, place, depth + 1)}{_default(described)}"
 
     def _kind(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
         """The type of a value: its options, several types, an array, an object, or the name of a simple type."""

@@ -71,7 +71,7 @@ class Brackets:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing but closing brackets can be missing."""
+        """Return whether nothing but closing brackets can be missing."""
         return self.closed or (bool(self._open) and not self._quote and self._last == "v")
 
     def take(self, text: str, at: int = 0) -> int:

@@ -161,12 +161,12 @@ class CallScanner(TextScanner):
                 self._state = partial(self._thought, f"</{found[1]}>")
                 return True
         line = self._indent is not None and self._indent <= _INDENTED
-        begun = self._begin([form for form in BY_CHARACTER[character] if line or not form.line])
-        if begun is False and line and character != "<":
+        started = self._begin([form for form in BY_CHARACTER[character] if line or not form.line])
+        if started is False and line and character != "<":
             self._state = partial(self._structure, Brackets(strict=True))
-        elif begun is False:
+        elif started is False:
             self._say(self._take(self._at + 1))
-        return begun is not None
+        return started is not None
 
     @override
     def _fence(self) -> bool | None:
@@ -263,8 +263,8 @@ class CallScanner(TextScanner):
             if found is None:
                 self._reject(reading)
                 return
-            made = [] if single and self._called else found[:1] if single else found
-            calls = [self._call(form, written, reading.place) for written in made]
+            written_calls = [] if single and self._called else found[:1] if single else found
+            calls = [self._call(form, written, reading.place) for written in written_calls]
         except Unreadable as wrong:
             if single and self._called:
                 self._separate()

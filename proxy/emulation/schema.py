@@ -140,8 +140,8 @@ def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
         for step in reference.removeprefix("#").split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
             found = found.get(name) if isinstance(found, Mapping) else None
-        beside = {name: value for name, value in schema.items() if name != "$ref"}
-        schema = {**found, **beside} if isinstance(found, Mapping) else beside
+        siblings = {name: value for name, value in schema.items() if name != "$ref"}
+        schema = {**found, **siblings} if isinstance(found, Mapping) else siblings
     return schema if isinstance(schema, Mapping) else {}
 
 
@@ -163,8 +163,8 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
 def _is(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
-    whole = kind == "integer" and isinstance(value, float) and value.is_integer()
-    return whole or isinstance(value, _TYPES[kind])
+    integral = kind == "integer" and isinstance(value, float) and value.is_integer()
+    return integral or isinstance(value, _TYPES[kind])
 
 
 def _mended(value: Any, kinds: Sequence[str]) -> tuple[Any] | None:

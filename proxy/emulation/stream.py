@@ -45,7 +45,7 @@ class _Part:
 
     @property
     def text(self) -> str:
-        """What was generated of it."""
+        """Text that was generated of it."""
         if self.found is None:
             return ""
         return self.found.arguments if isinstance(self.found, Call) else self.found.text
@@ -65,18 +65,18 @@ class EmulatedStream:
         count_tokens: Callable[[str], int],
         *,
         calls_before: int = 0,
-        said: str = "",
+        text_before: str = "",
     ) -> None:
         """`make_id` makes ids of calls, `count_tokens` counts those of a text.
 
-        `calls_before` counts the calls of earlier attempts at the same answer, `said` is the text that those have sent, both of
+        `calls_before` counts the calls of earlier attempts at the same answer, `text_before` is the text that those have sent, both of
         the first choice: reading goes on behind it.
         """
         self._offer = offer
         self._make_id = make_id
         self._count_tokens = count_tokens
         self._calls_before = calls_before
-        self._before = said
+        self._before = text_before
         self._choices: dict[int, _Choice] = {}
         self._tail: list[_Part] = []
         """What is held back from a call on that can't be made."""
@@ -96,7 +96,7 @@ class EmulatedStream:
 
     @property
     def calls(self) -> int:
-        """How many calls were sent, over all choices."""
+        """Number of calls that were sent, over all choices."""
         return len(self._written)
 
     @property
@@ -150,13 +150,13 @@ class EmulatedStream:
             # What waits for the owner's decision goes on waiting; what comes from now on does not.
             self._failed = True
         choices = (piece, *piece.beside)
-        said = [self._said(choice) for choice in choices]
-        if all(own is None for own in said):
+        read = [self._read_choice(choice) for choice in choices]
+        if all(choice_parts is None for choice_parts in read):
             return [*ended, *self._sent([_Part(piece)])]
         parts = [
             part
-            for choice, own in zip(choices, said, strict=True)
-            for part in ([_Part(choice.uncounted())] if own is None else own)
+            for choice, choice_parts in zip(choices, read, strict=True)
+            for part in ([_Part(choice.uncounted())] if choice_parts is None else choice_parts)
         ]
         counts = {name: getattr(piece, name) for name in _COUNTS}
         if not parts and any(counts.values()):
@@ -170,14 +170,14 @@ class EmulatedStream:
         return self._flush(cut=True)
 
     def correction(self) -> Correct | None:
-        """What has to be corrected in it."""
+        """Correction that the model is asked for; None: nothing has to be corrected."""
         if not self.malformed:
             return None
         written = "\n".join(filter(None, (self.written_calls, self.held)))
         return Correct(written, complaint(self.malformed), tuple(call.form for call in self.malformed))
 
     def give_up(self) -> list[Piece]:
-        """What was held back: calls that can't be made as the text that they were written in."""
+        """Release what was held back: calls that can't be made as the text that they were written in."""
         tail, self._tail, self._tail_size = self._tail, [], 0
         return [self._out(part) for part in tail]
 
@@ -187,41 +187,41 @@ class EmulatedStream:
         `failed`: with an error, so that a call that it cut off is no fault of the model's, and left out.
         """
         parts: list[_Part] = []
-        for own in self._choices.values():
-            found = own.scanner.close(cut=cut)
-            self._report_unknown(own.scanner)
-            own.closed = True
+        for choice in self._choices.values():
+            found = choice.scanner.close(cut=cut)
+            self._report_unknown(choice.scanner)
+            choice.closed = True
             parts += [
-                self._part(own.last.blank(), each, own)
+                self._part(choice.last.blank(), each, choice)
                 for each in (_without_half_calls(found) if failed else found)
             ]
         return self._sent(parts)
 
-    def _said(self, piece: Piece) -> list[_Part] | None:
-        """What a choice says now; None if that is what it said."""
+    def _read_choice(self, piece: Piece) -> list[_Part] | None:
+        """Parts that a choice consists of now; None if it stays as it is."""
         if self._failed or not piece.choice or piece.index < 0:
             return None
-        own = self._choices.get(piece.index)
-        if own is None:
-            own = self._choices[piece.index] = self._choice(piece)
-        if own.closed:
+        choice = self._choices.get(piece.index)
+        if choice is None:
+            choice = self._choices[piece.index] = self._choice(piece)
+        if choice.closed:
             return None
-        own.last = piece
+        choice.last = piece
         finish = piece.finish
-        found = own.scanner.feed(piece.text)
-        self._report_unknown(own.scanner)
+        found = choice.scanner.feed(piece.text)
+        self._report_unknown(choice.scanner)
         if finish:
-            own.closed, ended = True, finish not in UNFINISHED
-            found = texts_joined([*found, *own.scanner.close(cut=not ended)])
-            self._report_unknown(own.scanner)
-            if ended and (own.calls or any(isinstance(each, Call) for each in found)):
+            choice.closed, ended = True, finish not in UNFINISHED
+            found = texts_joined([*found, *choice.scanner.close(cut=not ended)])
+            self._report_unknown(choice.scanner)
+            if ended and (choice.calls or any(isinstance(each, Call) for each in found)):
                 # Some backends have words of their own for `stop`.
                 finish = calls_finish(legacy=self._offer.legacy)
             elif ended and self._offer.required and all(isinstance(each, Text) for each in found):
                 found.append(NO_CALL)
         if found == ([Text(piece.text)] if piece.text else []) and finish == piece.finish:
             return None
-        return self._parts(piece, own, found, finish)
+        return self._parts(piece, choice, found, finish)
 
     def _report_unknown(self, scanner: CallScanner) -> None:
         unknown = scanner.unknown_tools()
@@ -234,21 +234,23 @@ class EmulatedStream:
             scanner.resume(self._before, called=self._calls_before > 0)
         return _Choice(scanner, self._calls_before, piece)
 
-    def _parts(self, piece: Piece, own: _Choice, found: Sequence[Scanned], finish: str | None) -> list[_Part]:
-        """What was found, as pieces; what else was said with it goes before, the finish reason behind."""
+    def _parts(
+        self, piece: Piece, choice: _Choice, found: Sequence[Scanned], finish: str | None
+    ) -> list[_Part]:
+        """Turn what was found into pieces; other fields of the piece go before, the finish reason behind."""
         says = replace(piece.uncounted(), text="", finish=None)
         parts: list[_Part] = []
         if piece.more and not (found and isinstance(found[0], Text)):
             parts.append(_Part(says))
         for each in found:
-            parts.append(self._part(piece.blank() if parts else says, each, own))
+            parts.append(self._part(piece.blank() if parts else says, each, choice))
         if finish and (not parts or isinstance(parts[-1].found, Call | Malformed)):
             parts.append(_Part(piece.blank() if parts else says))
         if finish:
             parts[-1].says = replace(parts[-1].says, finish=finish)
         return parts
 
-    def _part(self, like: Piece, found: Scanned, own: _Choice) -> _Part:
+    def _part(self, like: Piece, found: Scanned, choice: _Choice) -> _Part:
         if isinstance(found, Text):
             return _Part(replace(like, text=found.text), found)
         counted = self.stats.setdefault(found.form, FormCount())
@@ -259,10 +261,10 @@ class EmulatedStream:
             return _Part(replace(like, text=found.text), found)
         counted.called += 1
         counted.repaired += found.repaired
-        return _Part(replace(like, calls=(self._call(found, own),), bare=True), found)
+        return _Part(replace(like, calls=(self._call(found, choice),), bare=True), found)
 
-    def _call(self, call: Call, own: _Choice) -> CallPart:
-        index, own.calls = own.calls, own.calls + 1
+    def _call(self, call: Call, choice: _Choice) -> CallPart:
+        index, choice.calls = choice.calls, choice.calls + 1
         if self._offer.legacy:
             return CallPart(call.name, call.arguments, legacy=True)
         return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
@@ -288,16 +290,16 @@ class EmulatedStream:
 
 def _without_half_calls(pieces: Iterable[Scanned]) -> list[Scanned]:
     """The pieces of an answer that an error ended: without calls that it cut off, others that can't be made as text."""
-    kept: list[Scanned] = []
+    done: list[Scanned] = []
     for piece in pieces:
         if not isinstance(piece, Malformed):
-            kept.append(piece)
+            done.append(piece)
         elif piece.reason != CUT:
-            kept.append(Text(piece.text))
-        elif kept and isinstance(before := kept[-1], Text):
+            done.append(Text(piece.text))
+        elif done and isinstance(before := done[-1], Text):
             # The white space before a call goes with it.
-            kept[-1] = Text(before.text.rstrip())
-    return [piece for piece in texts_joined(kept) if piece != Text("")]
+            done[-1] = Text(before.text.rstrip())
+    return [piece for piece in texts_joined(done) if piece != Text("")]
 
 
 @dataclass(slots=True)
@@ -318,7 +320,7 @@ class EmulatedMessage:
 
     @property
     def written(self) -> str:
-        """What the model is shown of its calls, right and wrong."""
+        """Calls as the model is shown them, right and wrong."""
         return "\n".join(filter(None, (self.reader.written_calls, self.instead)))
 
 
@@ -329,10 +331,10 @@ def emulated_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> 
         return EmulatedMessage(piece, "", reader)
     sent = reader.feed(Piece(text=piece.text, finish=piece.finish, choice=True))
     sent += reader.feed(Piece(done=True))
-    said = [*sent, *reader.give_up()]
-    if calls := tuple(call for each in said for call in each.calls):
-        text = "".join(each.text for each in said)
-        finish = next((each.finish for each in said if each.finish), None)
+    out = [*sent, *reader.give_up()]
+    if calls := tuple(call for each in out for call in each.calls):
+        text = "".join(each.text for each in out)
+        finish = next((each.finish for each in out if each.finish), None)
         piece = replace(piece, text=text, calls=calls, finish=finish, bare=True)
     wrong = any(each.text for each in reader.malformed)
     before = "".join(each.text for each in sent).rstrip() if wrong else piece.text

@@ -135,10 +135,10 @@ class TextScanner(ABC):
         ticks = self._run_of_ticks()
         if not ticks:
             return False
-        begun = self._fence() if len(ticks) >= _FENCE else False
-        if begun is False:
+        started = self._fence() if len(ticks) >= _FENCE else False
+        if started is False:
             self._code(self._take(self._at + len(ticks)))
-        return begun is not None
+        return started is not None
 
     def _run_of_ticks(self) -> str:
         """The backticks that come next; empty where there may be more of them."""

@@ -1,1 +1,1 @@
-"""What is done to a request whatever its size: cleaned of status, mended, put on a diet."""
+"""Changes to a request that do not depend on its size: clean it of status, mend it, put its tools on a diet."""

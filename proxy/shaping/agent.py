@@ -54,13 +54,13 @@ _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _EXAMPLE = re.compile(r"^\s*<(/?)example")
 _OPENS = re.compile(r"^\s*<(env|environment|environment_context)>\s*$")
 _CLOSES = re.compile(r"^\s*</(?:env|environment|environment_context)>\s*$")
-_TOLD = re.compile(
+_FACT = re.compile(
     r"^[\s\-*]*(?:(?:the|your|my|primary|current|additional|main|default|is|a|an|directory) )*"
     r"(?:operating system|working director(?:y|ies)|workspace(?: root)?(?: folder)?|cwd|platform|os(?: version)?|shell|(?:today.s )?date"
     r"|time ?zone|git repo(?:sitory)?|branch|project (?:root|directory|path))\b[^\n:=]{0,60}[:=] ?\S",
     re.IGNORECASE,
 )
-_MOST_TOLD, _LONGEST_TOLD = 24, 300
+_MOST_FACTS, _LONGEST_FACT = 24, 300
 """Lines of an environment, and characters of one."""
 _LIST, _LIST_END = "<available_", "</available_"
 _ENTRY = re.compile(r"<name>([^<>\n]{1,60})</name>")
@@ -68,7 +68,7 @@ _MOST_ENTRIES = 40
 
 
 def is_agent(text: str, tools: Sequence[str]) -> bool:
-    """Whether this is the system prompt of a program that works on code with these tools."""
+    """Return whether this is the system prompt of a program that works on code with these tools."""
     works = sum(any(part in name.lower() for part in _WORKS_WITH) for name in tools)
     beginning = text[:_BEGINNING]
     says = _CODE.search(beginning) and _AGENT.search(beginning)
@@ -80,15 +80,15 @@ def shortened_prompt(text: str, tools: tuple[str, ...], window: int) -> str | No
     """A short prompt in place of an agent's; None if that says hardly less. `window` in tokens."""
     guides = guides_in(text)
     between = [0, *(at for guide in guides for at in (guide.start, guide.over)), len(text)]
-    own = "\n".join(text[start:end] for start, end in zip(between[::2], between[1::2], strict=True))
+    prompt = "\n".join(text[start:end] for start, end in zip(between[::2], between[1::2], strict=True))
     room = min(_RULES, int(window * _RULES_SHARE))
-    lines = list(_prose(own))
-    parts = [_introduction(own)]
+    lines = list(_prose(prompt))
+    parts = [_introduction(prompt)]
     if rules := _rules(lines, room):
         parts.append("\n".join(("Rules:", *(f"- {rule}" for rule in rules))))
-    if told := _environment(own):
-        parts.append("\n".join(("Environment:", *told)))
-    if entries := _entries(own):
+    if environment := _environment(prompt):
+        parts.append("\n".join(("Environment:", *environment)))
+    if entries := _entries(prompt):
         parts.append(f"Available by name: {', '.join(entries)}.")
     if tools:
         parts.append(f"Tools: {', '.join(tools)}.")
@@ -122,12 +122,12 @@ def _rules(lines: Sequence[str], room: int) -> list[str]:
             rank = next((at for at, form in enumerate(_RANKS) if form.search(sentence)), None)
             if rank is not None:
                 found.setdefault(sentence, rank)
-    kept: set[str] = set()
+    chosen: set[str] = set()
     for sentence in sorted(found, key=found.__getitem__):
         if len(sentence) + 3 <= room:
-            kept.add(sentence)
+            chosen.add(sentence)
             room -= len(sentence) + 3
-    return [sentence for sentence in found if sentence in kept]
+    return [sentence for sentence in found if sentence in chosen]
 
 
 def _entries(text: str) -> list[str]:
@@ -137,12 +137,12 @@ def _entries(text: str) -> list[str]:
 
 
 def _environment(text: str) -> list[str]:
-    """What is said of where the agent works: the lines of a block for it, and those that tell of such a thing."""
-    told: list[str] = []
+    """Lines about where the agent works: those of a block for it, and others of that form."""
+    lines: list[str] = []
     inside = False
     for line in text.split("\n"):
         if _OPENS.match(line) or _CLOSES.match(line):
             inside = _CLOSES.match(line) is None
-        elif line.strip() and len(line) <= _LONGEST_TOLD and (inside or _TOLD.match(line)):
-            told.append(line.strip())
-    return list(dict.fromkeys(told))[:_MOST_TOLD]
+        elif line.strip() and len(line) <= _LONGEST_FACT and (inside or _FACT.match(line)):
+            lines.append(line.strip())
+    return list(dict.fromkeys(lines))[:_MOST_FACTS]

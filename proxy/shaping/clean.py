@@ -69,14 +69,14 @@ def _clean_texts(parts: list[Any]) -> list[Any]:
     done, at = [], 0
     for part in parts:
         text, end = part["text"], at + len(part["text"])
-        own: list[Span] = []
+        inside: list[Span] = []
         while spans and spans[0][0] < end:
             start, stop = spans[0]
-            own.append((max(0, start - at), min(stop, end) - at))
+            inside.append((max(0, start - at), min(stop, end) - at))
             if stop > end:
                 break
             spans.popleft()
         # Then by itself: what ends one text need not go on in the next.
-        done.append({**part, "text": _stripped(without(text, own))})
+        done.append({**part, "text": _stripped(without(text, inside))})
         at = end
     return done

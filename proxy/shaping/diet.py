@@ -77,15 +77,15 @@ def tool_set(tools: Sequence[Any], called: Collection[str], first: Sequence[str]
         return tools
     lean = [_lean(tool) for tool in tools]
     bare = named_only(lean, ())
-    sizes = [(_size(whole), _size(least)) for whole, least in zip(lean, bare, strict=True)]
-    left = room - _size(bare)
-    whole = set(called)
+    sizes = [(_size(full), _size(least)) for full, least in zip(lean, bare, strict=True)]
+    spare = room - _size(bare)
+    full = set(called)
     for index in _ranked(tools, first):
         more = sizes[index][0] - sizes[index][1]
-        if more <= left:
-            whole.add(_name(tools[index]))
-            left -= more
-    return named_only(lean, whole)
+        if more <= spare:
+            full.add(_name(tools[index]))
+            spare -= more
+    return named_only(lean, full)
 
 
 def first_sentence(text: str) -> str:
@@ -126,10 +126,10 @@ def _function(function: Mapping[str, Any]) -> dict[str, Any]:
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The object of a tool's parameters: each keeps the first sentence about it."""
     slim = _schema(schema, 0)
-    told = schema.get("properties")
-    if not isinstance(told, dict):
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
         return slim
-    for name, parameter in told.items():
+    for name, parameter in properties.items():
         if isinstance(parameter, dict) and isinstance(parameter.get("description"), str):
             bare = slim["properties"][name]
             # In the place where it was: the order of the words is part of the prompt.

@@ -57,7 +57,7 @@ _FENCE = re.compile(r"^\s*(?:```|~~~)")
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """Where a guide stands in a text, with what opens and what ends it; and its own words."""
+    """Place of a guide in a text, with and without what opens and ends it."""
 
     start: int
     begins: int
@@ -108,9 +108,9 @@ def guided(messages: Sequence[Message], tokens: int | None) -> Sequence[Message]
     instead = [_within(guide, room, path) for guide, path in zip(guides, paths, strict=True)]
     if instead == guides:
         return messages
-    changed, left = list(messages), iter(instead)
+    changed, shortened = list(messages), iter(instead)
     for index, part, text, found in texts:
-        changed[index] = _with_text(changed[index], part, _replaced(text, found, left))
+        changed[index] = _with_text(changed[index], part, _replaced(text, found, shortened))
     return changed
 
 
@@ -127,7 +127,7 @@ def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int | None, str,
 
 
 def _guides(text: str, *, users: bool) -> Sequence[Guide]:
-    """Those that may be touched: in a user's message those that stand in a program's block."""
+    """Guides that may be touched: in a user's message those that stand in a program's block."""
     guides = guides_in(text)
     if not users or not guides:
         return guides
@@ -162,16 +162,16 @@ def _within(guide: str, room: int, path: str) -> str:
         return guide
     lines, total = guide[:_LONGEST].split("\n"), guide.count("\n") + 1
     ranks, headings = _ranked(lines)
-    left = room - _size(_SHORTENED.format(total, total, path)) - 1
-    kept: set[int] = set()
+    spare = room - _size(_SHORTENED.format(total, total, path)) - 1
+    chosen: set[int] = set()
     for index in sorted(ranks, key=ranks.__getitem__):
-        wanted = {index, headings[index]} - kept
+        wanted = {index, headings[index]} - chosen
         size = sum(_size(lines[at]) + 1 for at in wanted)
-        if size <= left:
-            kept |= wanted
-            left -= size
-    note = _SHORTENED.format(total - len(kept), total, path)
-    return "\n".join((*(lines[index] for index in sorted(kept)), note))
+        if size <= spare:
+            chosen |= wanted
+            spare -= size
+    note = _SHORTENED.format(total - len(chosen), total, path)
+    return "\n".join((*(lines[index] for index in sorted(chosen)), note))
 
 
 def _ranked(lines: Sequence[str]) -> tuple[Mapping[int, int], Mapping[int, int]]:

@@ -37,7 +37,7 @@ _SPEAKERS = ("user", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairRules:
-    """What the chat template of a model demands beyond what every backend does."""
+    """Demands of a model's chat template beyond those of every backend."""
 
     alternate: bool = False
     """User and assistant have to take turns, beginning with the user; tool batches do not count."""
@@ -85,23 +85,23 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
 
 
 def _is_plain(messages: Sequence[Message], rules: RepairRules) -> bool:
-    """Whether it is nothing but words of a system, a user and an assistant, in which there is nothing to mend."""
-    asked, before = False, ""
+    """Return whether it is nothing but words of a system, a user and an assistant, in which there is nothing to mend."""
+    has_user, before = False, ""
     for index, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if len(message) > 2 or type(content) is not str:
             return False
         if role == "user":
-            asked = True
+            has_user = True
         elif role == "assistant":
-            if not asked or not content or content.isspace():
+            if not has_user or not content or content.isspace():
                 return False
         elif index or role != "system":
             return False
         if role == before and rules.alternate:
             return False
         before = role
-    return asked
+    return has_user
 
 
 class _Open(NamedTuple):
@@ -139,7 +139,7 @@ class _Mending:
         self._late.append(_as_text(message, self._names))
 
     def _answers(self, wanted: Any) -> bool:
-        """Whether an open call is answered. What names no call answers the first (Ollama, function role)."""
+        """Return whether an open call is answered. What names no call answers the first (Ollama, function role)."""
         if wanted is None:
             return self._batch.take_first() is not None
         return (self._batch.take(wanted) or self._batch.take(None)) is not None
@@ -247,7 +247,7 @@ def _valid_call(call: Any) -> Any:
 
 
 def _says_nothing(message: Message) -> bool:
-    """Whether it is an assistant message in which there is nothing at all."""
+    """Return whether it is an assistant message in which there is nothing at all."""
     if message.get("role") != "assistant" or _calls(message):
         return False
     if any(message.get(name) for name in (*THOUGHT_FIELDS, "reasoning_details", "refusal", "audio")):
@@ -270,8 +270,8 @@ def _as_text(message: Message, names: dict[str, str]) -> Message:
         part for part in (f"of the tool {name}" if name else "", f"({call_id})" if call_id else "") if part
     )
     head = f"[Tool result {which} whose call is not in this conversation]".replace("  ", " ")
-    told = {"role": "tool", "name": name, "content": _after(head, message.get("content"))}
-    return as_text([told], NO_TOOLS)[0]
+    result = {"role": "tool", "name": name, "content": _after(head, message.get("content"))}
+    return as_text([result], NO_TOOLS)[0]
 
 
 def _marked(message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""What the policy makes of a request before anything else looks at it.
+"""Shape a request by the policy before anything else looks at it.
 
 Fewer and shorter tools, a cap on the answer, another system prompt, a shorter guide: decided by the request and the window alone,
 so that the prompt begins the same on every turn.
@@ -43,13 +43,13 @@ class ShapedPart:
     after: Request
 
     @property
-    def left_out(self) -> list[Message]:
-        """What the request said before and does not say after it; tools as a message."""
+    def removed(self) -> list[Message]:
+        """Messages that are in the request before and not after it; tools as a message."""
         return _unlike(self.before, self.after)
 
     @property
-    def put_in(self) -> list[Message]:
-        """What it says instead."""
+    def added(self) -> list[Message]:
+        """Messages in their place."""
         return _unlike(self.after, self.before)
 
 
@@ -58,34 +58,34 @@ def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Re
 
     `window` in tokens, None if it is not known.
     """
-    made = steps(request, settings, window)
-    request = made[-1].after if made else request
+    parts = steps(request, settings, window)
+    request = parts[-1].after if parts else request
     cap = None if request.capped else answer_cap_for(settings, window)
-    return (request if cap is None else request.bounded(cap)), made
+    return (request if cap is None else request.bounded(cap)), parts
 
 
 def steps(request: Request, settings: Settings, window: int | None) -> list[ShapedPart]:
-    """What the policy makes of a prompt, part by part; nothing where it leaves that alone."""
-    made: list[ShapedPart] = []
+    """Parts of a prompt that the policy changes, in order; none where it leaves the prompt alone."""
+    parts: list[ShapedPart] = []
     limits = None if window is None else prune_limits(settings, window)
     guide = None if limits is None else limits.guide
     if guide is not None or settings.policy == "local":  # no other has a prompt of its own, or a guide
         if (guided := _guided(request, guide)) is not request:
-            made.append(ShapedPart("guide", request, guided))
+            parts.append(ShapedPart("guide", request, guided))
         if (prompted := _prompted(guided, settings, window)) is not guided:
-            made.append(ShapedPart("system", guided, prompted))
+            parts.append(ShapedPart("system", guided, prompted))
         request = prompted
     offers = request.body.get("tools") or request.body.get("functions")
     if offers and (fields := _tools(request, settings, window, None if limits is None else limits.tools)):
-        made.append(ShapedPart("tools", request, request.changed(**fields)))
-    return made
+        parts.append(ShapedPart("tools", request, request.changed(**fields)))
+    return parts
 
 
 def _unlike(request: Request, other: Request) -> list[Message]:
     known = set(map(id, other.messages))
-    told = [message for message in request.messages if id(message) not in known]
+    messages = [message for message in request.messages if id(message) not in known]
     tools = [request.body.get(form) for form, _ in _FORMS if request.body.get(form) != other.body.get(form)]
-    return [*told, *({"role": "system", "content": dumps(each).decode()} for each in tools if each)]
+    return [*messages, *({"role": "system", "content": dumps(each).decode()} for each in tools if each)]
 
 
 def _guided(request: Request, tokens: int | None) -> Request:
@@ -151,7 +151,7 @@ def tool_name(tool: Any) -> str:
 
 
 def _tools(request: Request, settings: Settings, window: int | None, tokens: int | None) -> dict[str, Any]:
-    """What becomes of the tools, which may have so many `tokens`."""
+    """Fields with the tools as the policy has them, within so many `tokens`."""
     fields: dict[str, Any] = {}
     body = request.body
     for form, choice in _FORMS:
@@ -178,7 +178,7 @@ def _called(request: Request) -> frozenset[str]:
 
 
 def _chosen(choice: Any, settings: Settings) -> bool:
-    """Whether the tool that the model is told to call, if it is one, may be called."""
+    """Return whether the tool that the model is told to call, if it is one, may be called."""
     return not isinstance(choice, dict) or allows_tool(settings, tool_name(choice))
 
 
@@ -205,8 +205,8 @@ def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tupl
     able = bool(tools) or (alone and profile.tools is not None and profile.tools.value)
     if not able or not isinstance(tools, list):
         return request, ""
-    begun = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
-    odd = request.structured or begun or body.get("logprobs") or body.get("functions")
+    prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
+    odd = request.structured or prefilled or body.get("logprobs") or body.get("functions")
     if odd or request.background or request.choices > 1:
         return request, ""
     name = name_beside([tool_name(tool) for tool in tools])

@@ -32,17 +32,17 @@ _THINKING = ("<think>", "</think>")
 class Growth:
     """Tokens by which a conversation grows with a turn: what the client says, and what is answered."""
 
-    asked: int
+    requested: int
     answered: int
 
 
 def growth(messages: Sequence[Message], costs: Sequence[float], window: int) -> Growth:
     """The most of its latest turns, within reason; the message that opens it is like no other. `costs` are tokens of each."""
-    asked, answered = [0.0], [0.0]
+    requests, answered = [0.0], [0.0]
     before = ""
     for index in range(len(messages) - 1, 0, -1):
         side = "assistant" if messages[index].get("role") == "assistant" else "client"
-        sums = answered if side == "assistant" else asked
+        sums = answered if side == "assistant" else requests
         if side != before:
             if len(sums) > _RECENT:
                 break
@@ -50,18 +50,18 @@ def growth(messages: Sequence[Message], costs: Sequence[float], window: int) -> 
         sums[-1] += costs[index]
         before = side
     most = window * _MOST
-    return Growth(int(min(max(asked), most)), int(min(max(answered), most)))
+    return Growth(int(min(max(requests), most)), int(min(max(answered), most)))
 
 
 def may_be_due(budget: ContextBudget, used: int) -> bool:
-    """Whether the next turn may be due, by nothing but the tokens of the prompt and its answer: the cheap question."""
+    """Return whether the next turn may be due, by nothing but the tokens of the prompt and its answer: the cheap question."""
     return used >= budget.due * _NEAR
 
 
 def is_due_next(
     budget: ContextBudget, tokens: int, upper: int, grown: Growth, *, recalled: int = 0, passing: int = 0
 ) -> bool:
-    """Whether the next turn would be due.
+    """Return whether the next turn would be due.
 
     Args:
         budget: the model's.
@@ -71,9 +71,9 @@ def is_due_next(
         recalled: tokens that were brought back for its latest turn, and may be for the next one.
         passing: those of `tokens` that are there for this turn alone, which goes on.
     """
-    asked = int(grown.asked * _MORE)
-    following = tokens + asked
-    if budget.needs_compaction(following, upper + asked, passing=passing):
+    request = int(grown.requested * _MORE)
+    following = tokens + request
+    if budget.needs_compaction(following, upper + request, passing=passing):
         return True
     # It would be compacted in its answer, or for want of room for what is to be recalled.
     soon = (
@@ -83,7 +83,7 @@ def is_due_next(
 
 
 def history_next(
-    messages: Sequence[Message], said: Piece, *, parsed: bool
+    messages: Sequence[Message], reply: Piece, *, parsed: bool
 ) -> tuple[list[Message], list[Message]]:
     """The history as the client will send it next, in two parts: what can be compacted already, and what comes after it.
 
@@ -92,15 +92,15 @@ def history_next(
 
     Args:
         messages: as the client sent them.
-        said: the whole answer.
+        reply: the whole answer.
         parsed: whether clients of this dialect get the arguments of calls as objects, and send them back so.
     """
-    answer: Message = {"role": "assistant", "content": _resent(messages, said.text) or None}
-    if said.thought and any(message.get("reasoning_content") for message in messages):
-        answer["reasoning_content"] = said.thought
-    if not said.calls:
+    answer: Message = {"role": "assistant", "content": _resent(messages, reply.text) or None}
+    if reply.thought and any(message.get("reasoning_content") for message in messages):
+        answer["reasoning_content"] = reply.thought
+    if not reply.calls:
         return [*messages, answer, {"role": "user", "content": NEXT}], []
-    calls = [_call(call, parsed=parsed) for call in said.calls]
+    calls = [_call(call, parsed=parsed) for call in reply.calls]
     results = [{"role": "tool", "tool_call_id": call["id"], "content": NEXT} for call in calls]
     return list(messages), [{**answer, "tool_calls": calls}, *results]
 

@@ -37,7 +37,7 @@ class Summariser:
 
     `overhead` is what the system messages and tools of the live request take; `same_model` tells whether
     the instruction may be appended to the live prompt, whose prefix that backend has cached. `trust` is the share of the
-    room that may be filled by what is merely estimated. `wish` is what the client wants asked instead of Spillway's own words.
+    room that may be filled by what is merely estimated. `prompt` is what the client wants asked instead of Spillway's own words.
     """
 
     window: int
@@ -45,7 +45,7 @@ class Summariser:
     overhead: float
     same_model: bool
     trust: float = 1.0
-    wish: str = ""
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class SummaryAsk:
     source: Source = NOTHING
 
 
-def asked(
+def request_summary(
     reduction: Reduction, by: Summariser, start: int, source: Source
 ) -> Generator[SummaryAsk, str, str]:
     """A summary of what lies between the floor and `start`, asked for once more in the other form; empty if neither served."""
-    if by.wish:
+    if by.prompt:
         source = source.form  # a client may want something else than what was said
     ask = _appended(reduction, by, start, source)
     if ask is not None and (text := (yield ask)):
@@ -86,19 +86,19 @@ def _appended(reduction: Reduction, by: Summariser, start: int, source: Source) 
     live = _live(reduction, start)
     frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
     what = "since the summary near its beginning" if frozen else "so far"
-    text = summary.instruction(tokens=by.tokens, what=what, wish=by.wish, language=source.language)
+    text = summary.instruction(tokens=by.tokens, what=what, prompt=by.prompt, language=source.language)
     ask: Message = {"role": "user", "content": text}
-    taken = by.overhead + sum(reduction.costs[: len(live)]) + sum(reduction.cost([ask]))
-    left = int(by.window * 0.98 * by.trust - taken)
+    used = by.overhead + sum(reduction.costs[: len(live)]) + sum(reduction.cost([ask]))
+    room = int(by.window * 0.98 * by.trust - used)
     # A shorter summary out of the backend's cache is worth more than a long one for which it reads everything again.
-    if left < by.tokens // 2:
+    if room < by.tokens // 2:
         return None
-    return SummaryAsk(at_its_end(live, ask), append=True, max_tokens=min(by.tokens, left), source=source)
+    return SummaryAsk(at_its_end(live, ask), append=True, max_tokens=min(by.tokens, room), source=source)
 
 
 def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> list[str]:
     """A transcript that takes at most a share of the room there is, in as few pieces as can be; none if that is too many."""
-    shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x", wish=by.wish)]))
+    shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x", prompt=by.prompt)]))
     room = (by.window * 0.98 - shell - by.tokens) * by.trust * share
     best: list[str] = []
     for text in transcripts([*_task(reduction), *reduction.messages[reduction.floor : start]]):
@@ -127,18 +127,18 @@ def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator
     Of several one that failed is read in two halves: it may have been more than the model can take. Only the last summary
     has to tell what is in all of them.
     """
-    known, left = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
-    while left:
-        piece, divides = left.pop()
+    known, waiting = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
+    while waiting:
+        piece, divides = waiting.pop()
         message = summary.fenced(
-            piece, tokens=by.tokens, before=known, wish=by.wish, language=source.language
+            piece, tokens=by.tokens, before=known, prompt=by.prompt, language=source.language
         )
-        answer = yield SummaryAsk([message], False, by.tokens, source.form if left else source)
+        answer = yield SummaryAsk([message], False, by.tokens, source.form if waiting else source)
         if answer:
             known = answer
         elif divides:
             half = _end_of_line(piece[: len(piece) * 2 // 3])
-            left += [(piece[half:], False), (piece[:half], False)]
+            waiting += [(piece[half:], False), (piece[:half], False)]
         else:
             return ""  # a summary that leaves out a part without a word is none
     return known
@@ -147,10 +147,10 @@ def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator
 def bounded(flow: Generator[SummaryAsk, str, T], *, most: int = MOST_ASKS) -> Generator[SummaryAsk, str, T]:
     """The same flow, in which what is asked for beyond the `most` fails without being asked."""
     try:
-        ask, asked = next(flow), 0
+        ask, number = next(flow), 0
         while True:
-            answer = (yield ask) if asked < most else ""
-            ask, asked = flow.send(answer), asked + 1
+            answer = (yield ask) if number < most else ""
+            ask, number = flow.send(answer), number + 1
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -165,7 +165,7 @@ def at_its_end(live: list[Message], ask: Message) -> list[Message]:
 
 
 def _live(reduction: Reduction, start: int) -> list[Message]:
-    """What is covered, which the backend has seen and cached.
+    """Messages that are covered, which the backend has seen and cached.
 
     No more than that: a client may edit what comes after it, and a summary would still tell of what it was.
     """
@@ -189,7 +189,7 @@ def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
 
 
 def _end_of_line(piece: str) -> int:
-    """Where to cut a piece: behind its last line or, if that is far from its end, its last word."""
+    """Index at which to cut a piece: behind its last line or, if that is far from its end, its last word."""
     for mark in ("\n", " "):
         at = piece.rfind(mark, len(piece) * 3 // 4)
         if at >= 0:

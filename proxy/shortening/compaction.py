@@ -16,17 +16,17 @@ from proxy.neutral.request import Message
 from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.ladder.results import cleaned
-from proxy.shortening.middles import characters_cut, own_part
+from proxy.shortening.middles import characters_cut, user_words
 from proxy.shortening.strategies import AUTO, Kind, Strategy, at_any_price, shortened_by, trim
 
 SummaryKind = Literal["", "written", "extract"]
 
-_TOLD: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
+_SUMMARY_KINDS: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What came out: the new history, and which part of the old one which part of it stands for."""
+    """Result of a compaction: the new history, and which part of the old one which part of it stands for."""
 
     messages: Sequence[Message]
     covered: int
@@ -106,7 +106,7 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...
         before=old.total,
         after=new.total,
         rungs=rungs,
-        summary=next((_TOLD[rung] for rung in rungs if rung in _TOLD), ""),
+        summary=next((_SUMMARY_KINDS[rung] for rung in rungs if rung in _SUMMARY_KINDS), ""),
         cleaned=cleaned(before[:covered], after[:replaced]),
         cut=_words_cut(old, new),
     )
@@ -115,13 +115,13 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...
 def _words_cut(old: Reduction, new: Reduction) -> tuple[float, float]:
     """Tokens of users' words that were cut out of messages before the newest one, and of all words in these."""
     before, newest = {id(message) for message in old.messages}, newest_user(new.messages)
-    gone = whole = 0.0
+    gone = total = 0.0
     for message in new.messages[:newest]:
         if id(message) in before or not is_user(message) or is_summary(message):
             continue
-        own = own_part(message)
-        if (characters := characters_cut(own)) > 0:
-            tokens = sum(new.cost([own]))
-            missing = tokens * characters / max(1, len(own["content"]))
-            gone, whole = gone + missing, whole + tokens + missing
-    return gone, whole
+        words = user_words(message)
+        if (characters := characters_cut(words)) > 0:
+            tokens = sum(new.cost([words]))
+            missing = tokens * characters / max(1, len(words["content"]))
+            gone, total = gone + missing, total + tokens + missing
+    return gone, total

@@ -1,4 +1,4 @@
-"""What a summary takes the place of: which part of the beginning stays, where the tail begins, and the block between."""
+"""Plan and place a summary: which part of the beginning stays, where the tail begins, and the block between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.history.sentences import last_end
 from proxy.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
 from proxy.neutral.request import SYSTEM_ROLES, Message
 from proxy.shortening import summary
-from proxy.shortening.asking import Summariser, SummaryAsk, asked
+from proxy.shortening.asking import Summariser, SummaryAsk, request_summary
 from proxy.shortening.extract import extract
 from proxy.shortening.ladder import Reduction
 from proxy.shortening.middles import cut_middle
@@ -43,15 +43,15 @@ def head_end(messages: Sequence[Message]) -> int:
     first, block = first_user(messages), next((i for i, m in enumerate(messages) if is_summary(m)), None)
     if block is not None:
         return block + 1 + summary.is_bridge(messages, block + 1)
-    return 0 if first is None or _beheaded(messages[:first]) else first + 1
+    return 0 if first is None or _lacks_beginning(messages[:first]) else first + 1
 
 
-def _beheaded(before: Sequence[Message]) -> bool:
+def _lacks_beginning(before: Sequence[Message]) -> bool:
     return any(map(is_result, before)) and len(cut_points(before)) > 2
 
 
 def _tail_start(reduction: Reduction, room: float) -> int | None:
-    """Where the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
+    """Index at which the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
 
     None if there is no place to cut. What lies before it is summarised and covered, so it never ends in the newest user
     message: that one would be told of, though it stays as it is and may yet be edited.
@@ -77,25 +77,25 @@ def _tail_start(reduction: Reduction, room: float) -> int | None:
 
 
 def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, tokens: int) -> str:
-    """What code makes of it, in about as many tokens as a summary."""
+    """Extract of it made by code, in about as many tokens as a summary."""
     limit = tokens * 4
     text = extract(zone, source, limit=limit)
-    if (taken := sum(reduction.cost([{"role": "assistant", "content": text}]))) > tokens:
-        text = extract(zone, source, limit=int(limit * tokens / taken))
+    if (tokens_used := sum(reduction.cost([{"role": "assistant", "content": text}]))) > tokens:
+        text = extract(zone, source, limit=int(limit * tokens / tokens_used))
     return text
 
 
 def _within(text: str, reduction: Reduction, tokens: int) -> str:
     """A summary without what it has above the length that was asked for: not every backend keeps that."""
-    while (taken := sum(reduction.cost([{"role": "assistant", "content": text}]))) > _MOST_TOO_LONG * tokens:
-        shorter = text[: int(len(text) * tokens / taken)]
+    while (used := sum(reduction.cost([{"role": "assistant", "content": text}]))) > _MOST_TOO_LONG * tokens:
+        shorter = text[: int(len(text) * tokens / used)]
         text = shorter[: last_end(shorter)].rstrip() or shorter
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What stays in front of the block, and what of the history the block stands for."""
+    """Head in front of the block, and the part of the history that the block stands for."""
 
     reduction: Reduction
     head: Sequence[Message]
@@ -112,8 +112,8 @@ class _Plan:
 
         Each message goes with its answer; what is cut in its middle is told in the block, too.
         """
-        asked = [m for m in self.reduction.messages if is_user(m) and not is_summary(m)]
-        last = next((m for m in reversed(asked) if m.get("content") != summary.BRIDGE), None)
+        questions = [m for m in self.reduction.messages if is_user(m) and not is_summary(m)]
+        last = next((m for m in reversed(questions) if m.get("content") != summary.BRIDGE), None)
         head: list[Message] = []
         stays = True
         for message in self.head:
@@ -124,14 +124,14 @@ class _Plan:
                 head += [message] if stays else []
             else:
                 cost = sum(self.reduction.cost([message]))
-                less, left = (
+                less, rest = (
                     (message, cost)
                     if cost <= room
                     else cut_middle(message, cost, cost - room, self.reduction.cost)
                 )
-                stays = left <= room and left >= cost * _WORTH_CUTTING
+                stays = rest <= room and rest >= cost * _WORTH_CUTTING
                 head += [less] if stays else []
-                room -= left if stays else 0.0
+                room -= rest if stays else 0.0
         same = len(head) == len(self.head) and all(map(is_, head, self.head))
         return self if same else replace(self, head=head, chosen=False)
 
@@ -139,22 +139,22 @@ class _Plan:
     def without_extracts(self) -> _Plan:
         """The same, where what code told last of all is told anew with the rest, in one extract."""
         at = next((i for i, message in enumerate(self.head) if is_summary(message)), None)
-        kept, told = ("", "") if at is None else summary.last_extract(str(self.head[at]["content"]))
-        if at is None or not told:
+        summaries, extracts = ("", "") if at is None else summary.last_extract(str(self.head[at]["content"]))
+        if at is None or not extracts:
             return self
         block = self.head[at]
-        rest = [{**block, "content": kept}, *self.head[at + 1 :]] if kept else []
+        rest = [{**block, "content": summaries}, *self.head[at + 1 :]] if summaries else []
         return replace(
-            self, head=[*self.head[:at], *rest], chosen=False, folded=(block, {**block, "content": told})
+            self, head=[*self.head[:at], *rest], chosen=False, folded=(block, {**block, "content": extracts})
         )
 
     @property
     def zone(self) -> list[Message]:
-        """What the block stands for: not what stays whole, in front of it or, as the newest user message, behind it."""
+        """Messages that the block stands for: not those that stay whole, in front of it or, as the newest user message, behind it."""
         messages, newest = self.reduction.messages, newest_user(self.reduction.messages)
-        whole = {*map(id, self.head), *map(id, self.folded[:1])}
-        whole |= set() if newest is None else {id(messages[newest])}
-        rest = (message for message in messages[: self.start] if id(message) not in whole)
+        verbatim = {*map(id, self.head), *map(id, self.folded[:1])}
+        verbatim |= set() if newest is None else {id(messages[newest])}
+        rest = (message for message in messages[: self.start] if id(message) not in verbatim)
         return [*self.folded[1:], *rest]
 
 
@@ -165,7 +165,7 @@ def summarise(
 
     What is not worth asking a model for is put in short by code, behind the blocks that there are.
     """
-    wished, by = by.tokens, replace(by, tokens=_size(by.tokens, pruned))
+    wanted, by = by.tokens, replace(by, tokens=_size(by.tokens, pruned))
     plan = _planned(reduction, pruned, by)
     if plan is None or (new := _new(plan)) <= 0:
         return None, ()
@@ -173,7 +173,7 @@ def summarise(
     if block is not None and _outgrown(plan, block, pruned, by):
         due += plan.reduction.costs[block]
     # What has to be told in next to nothing a model tells no better.
-    asks = always or (due >= reduction.limits.worth and by.tokens >= wished // 4)
+    asks = always or (due >= reduction.limits.worth and by.tokens >= wanted // 4)
     if asks and block is not None and due > new:
         plan = _merged(plan, block, pruned, by)
         new = _new(plan)
@@ -181,19 +181,19 @@ def summarise(
         return None, ()
     text, size, source = "", by.tokens, source_of(plan.zone)
     if asks:
-        text = yield from asked(plan.reduction, by, plan.start, source)
+        text = yield from request_summary(plan.reduction, by, plan.start, source)
     else:
         size = min(size, int(new * _FOLDED))
     compacted = _condensed(plan, pruned, text, size, source)
-    for barer in _barer(plan, compacted, extracts=not asks):
+    for smaller in _reductions(plan, compacted, extracts=not asks):
         if not compacted.suffices:
-            compacted = _condensed(barer, pruned, text, by.tokens if barer.folded else size)
+            compacted = _condensed(smaller, pruned, text, by.tokens if smaller.folded else size)
     gained = compacted.total < reduction.total - reduction.limits.minimum_gain
     return (compacted, ("summarise" if text else "extract",)) if gained else (None, ())
 
 
-def _barer(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterator[_Plan]:
-    """What is given up in front of the newest turn where that takes what room there is, by and by."""
+def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterator[_Plan]:
+    """Plans with less and less in front of the newest turn, for where that takes what room there is."""
     opening = [m for m in plan.head if not is_summary(m) and m.get("content") != summary.BRIDGE]
     over = compacted.total - max(compacted.budget, compacted.enough)
     bare = plan.with_less(sum(compacted.cost(opening)) - over)
@@ -209,8 +209,8 @@ def _condensed(
     """The history with its block: this text, or what code makes of it in as many tokens."""
     zone = plan.zone
     source = source_of(zone) if source is None else source
-    told = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
-    return _filled(plan, pruned, summary.block(told, zone, limit=size, source=source))
+    written = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
+    return _filled(plan, pruned, summary.block(written, zone, limit=size, source=source))
 
 
 def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:
@@ -236,8 +236,8 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
 
 def _size(tokens: int, reduction: Reduction) -> int:
     """Tokens of a summary, so many if the newest turn leaves room: it must not take all that is left to what comes next."""
-    left = max(reduction.budget, reduction.enough) - least_tail(reduction)
-    return max(min(tokens, _SMALLEST), min(tokens, int(left * _OF_THE_REST)))
+    room = max(reduction.budget, reduction.enough) - least_tail(reduction)
+    return max(min(tokens, _SMALLEST), min(tokens, int(room * _OF_THE_REST)))
 
 
 def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan:
@@ -266,20 +266,20 @@ def least_tail(reduction: Reduction) -> float:
 def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
     """The history with its block, and as much more of its beginning as there is room for when the block is known."""
     old = plan.reduction
-    kept = replace(
+    uncovered = replace(
         old,
         messages=[*old.messages[: plan.start], *pruned.messages[plan.start :]],
         leans={index: end for index, end in pruned.leans.items() if index >= plan.start},
     )
-    compacted = _with_summary(kept, plan, block)
-    left = old.budget - compacted.total
-    if not plan.chosen or left < old.budget * _UNUSED:
+    compacted = _with_summary(uncovered, plan, block)
+    spare = old.budget - compacted.total
+    if not plan.chosen or spare < old.budget * _UNUSED:
         return compacted
     newest = newest_user(old.messages)
     end = plan.start if newest is None else min(plan.start, newest)
     pinned = _pinned(old, plan.head, plan.newest)
-    head = opening(old, end, pinned + left, forced=plan.newest, others=True)
-    fuller = _with_summary(kept, replace(plan, head=head), block)
+    head = opening(old, end, pinned + spare, forced=plan.newest, others=True)
+    fuller = _with_summary(uncovered, replace(plan, head=head), block)
     return fuller if fuller.fits else compacted
 
 
@@ -297,11 +297,11 @@ def _block(reduction: Reduction) -> int | None:
 
 
 def _outgrown(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> bool:
-    """Whether earlier summaries are to be summarised too: they are large, or one more would be too much."""
+    """Return whether earlier summaries are to be summarised too: they are large, or one more would be too much."""
     old = plan.reduction
     pinned, rest = sum(old.costs[: old.floor]), sum(pruned.costs[old.floor :])
-    kept = pinned + rest - _new(replace(plan, reduction=replace(old, costs=pruned.costs))) + by.tokens
-    return old.costs[block] > 2 * by.tokens or kept > old.budget
+    total = pinned + rest - _new(replace(plan, reduction=replace(old, costs=pruned.costs))) + by.tokens
+    return old.costs[block] > 2 * by.tokens or total > old.budget
 
 
 def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
@@ -324,8 +324,8 @@ def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
 def _around(reduction: Reduction, head: Sequence[Message], block: str, rest: Sequence[Message]) -> Reduction:
     """The history of a block between a head and the rest, such that user and assistant take turns."""
     speaker = next((m.get("role") for m in reversed(head) if m.get("role") not in SYSTEM_ROLES), "assistant")
-    said: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
-    role = bridge_needed(said, rest)
+    summarised: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
+    role = bridge_needed(summarised, rest)
     bridge = [{"role": role, "content": summary.BRIDGE if role == "user" else summary.NOTED}] if role else []
-    shorter = [*head, said, *bridge, *rest]
+    shorter = [*head, summarised, *bridge, *rest]
     return replace(reduction, messages=shorter, costs=reduction.cost(shorter), floor=len(head) + 1)

@@ -30,7 +30,7 @@ _THINK_ON = (
 _FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
 _TAG = re.compile(r"\A\s*<\w+>")
 _LOST = " […]"
-_LEFT_OUT = f"{SHORTENED}\n{{}}\n{GOES_ON}\n\n"
+_SUMMARISED = f"{SHORTENED}\n{{}}\n{GOES_ON}\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +47,25 @@ class ContinuationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """How far an answer got: what it said, and what it thought if it has not begun to say anything."""
+    """Partial answer: its text, and its thought if it has no text yet."""
 
     text: str = ""
     thought: str = ""
 
     @property
     def in_thought(self) -> bool:
-        """Whether it was interrupted while the model was thinking."""
+        """Return whether it was interrupted while the model was thinking."""
         return (bool(self.thought) and not self.text) or open_thought(self.text) is not None
 
 
-def asked_to_go_on(request: Request, how: Continuation) -> Request:
+def with_resume_flags(request: Request, how: Continuation) -> Request:
     """A request whose answer the client began, for a backend that has to be told so; as it is where the client did.
 
     Unasked, llama.cpp repeats the beginning in answers that are sent whole, and vLLM begins another message.
     """
     messages = request.messages
-    begun = request.continues and bool(messages) and messages[-1].get("role") == "assistant"
-    if not begun or how is not Continuation.FLAGS or not _FLAGS.keys().isdisjoint(request.body):
+    prefilled = request.continues and bool(messages) and messages[-1].get("role") == "assistant"
+    if not prefilled or how is not Continuation.FLAGS or not _FLAGS.keys().isdisjoint(request.body):
         return request
     return request.changed(**_FLAGS) if text_of(messages[-1]) else request
 
@@ -79,9 +79,9 @@ def continuation(
     """
     if history and history[-1].get("role") == "assistant" and (partial.text or partial.thought):
         # The client began the answer itself: what was said goes on with that.
-        begun = text_of(history[-1])
+        prefix = text_of(history[-1])
         history = history[:-1]
-        partial = Partial(begun + partial.text, partial.thought)
+        partial = Partial(prefix + partial.text, partial.thought)
     if not partial.text and not partial.thought:
         return ContinuationRequest(
             list(history), {}, exact=True
@@ -89,18 +89,18 @@ def continuation(
     flags = how is Continuation.FLAGS and (bool(partial.text) or thoughts)
     if flags:
         # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).
-        said: Message = {"role": "assistant", "content": partial.text}
+        answer: Message = {"role": "assistant", "content": partial.text}
         if not partial.text:
-            said["reasoning_content"] = partial.thought
-        return ContinuationRequest([*history, said], dict(_FLAGS), exact=True)
+            answer["reasoning_content"] = partial.thought
+        return ContinuationRequest([*history, answer], dict(_FLAGS), exact=True)
     if not partial.text or (partial.in_thought and how is Continuation.QUOTE):
         return _from_notes(history, partial.text or partial.thought)
-    said = {"role": "assistant", "content": partial.text}
+    answer = {"role": "assistant", "content": partial.text}
     tail = partial.text[-_QUOTED:]
     if how is Continuation.TRAILING:
-        return ContinuationRequest([*history, said], {}, echo=partial.text, quote=tail)
+        return ContinuationRequest([*history, answer], {}, echo=partial.text, quote=tail)
     ask: Message = {"role": "user", "content": _go_on(tail)}
-    return ContinuationRequest([*history, said, ask], {}, quote=tail)
+    return ContinuationRequest([*history, answer, ask], {}, quote=tail)
 
 
 def _go_on(tail: str) -> str:
@@ -119,19 +119,19 @@ def _from_notes(history: Sequence[Message], thought: str) -> ContinuationRequest
 
 
 @dataclass(slots=True)
-class SaidBefore:
-    """What an answer said before its kept end: a summary of its first `upto` characters."""
+class SummarisedStart:
+    """Summary of the first `upto` characters of an answer, whose end stays verbatim."""
 
     upto: int = 0
     summary: str = ""
 
 
-def shorten_said(
-    text: str, said: SaidBefore, *, room: float, by: Summariser, cost: Cost
+def shorten_partial(
+    text: str, start_summary: SummarisedStart, *, room: float, by: Summariser, cost: Cost
 ) -> Generator[SummaryAsk, str, str]:
     """Bring a partial answer down to about `room` tokens: its end verbatim, its beginning summarised.
 
-    Only what is new since the last time is read again. `said` is brought up to date.
+    Only what is new since the last time is read again. `start_summary` is brought up to date.
     """
     total = _tokens(text, cost)
     if total <= room:
@@ -140,17 +140,17 @@ def shorten_said(
     start = _word_start(text, len(text) - keep) if keep < len(text) else 0
     if not start:
         return text
-    new = text[said.upto : start]
+    new = text[start_summary.upto : start]
     if new:
         budget = max(48, int(room * 0.4))
         read = unlabelled(_fitting(new, by, cost))
-        ask = summary.fenced(read, tokens=budget, before=said.summary)
+        ask = summary.fenced(read, tokens=budget, before=start_summary.summary)
         answer = yield SummaryAsk([ask], append=False, max_tokens=budget, source=of_text(new))
-        known = said.summary or text[:200].strip()
+        known = start_summary.summary or text[:200].strip()
         lost = f"{known.removesuffix(_LOST)}{_LOST}"
-        said.summary, said.upto = summary.plain(answer or lost), start
+        start_summary.summary, start_summary.upto = summary.plain(answer or lost), start
     tag = open_thought(text)
-    return (f"<{tag}>" if tag else "") + _LEFT_OUT.format(said.summary) + text[start:]
+    return (f"<{tag}>" if tag else "") + _SUMMARISED.format(start_summary.summary) + text[start:]
 
 
 def _fitting(text: str, by: Summariser, cost: Cost) -> str:

@@ -23,7 +23,7 @@ def edited(
 
     Messages in which nothing was left out are the same objects. `tokens` has the whole prompt.
     """
-    done, told = list(messages), list[Cleared]()
+    done, cleared = list(messages), list[Cleared]()
     for edit in edits:
         if isinstance(edit, ClearThoughts):
             changed, number = _without_thoughts(done, edit)
@@ -35,49 +35,49 @@ def edited(
         least = edit.at_least if isinstance(edit, ClearResults) else 0
         if number and won > 0 and won >= least:
             done = changed
-            told.append(Cleared("thoughts" if isinstance(edit, ClearThoughts) else "results", number, won))
-    return done, told
+            cleared.append(Cleared("thoughts" if isinstance(edit, ClearThoughts) else "results", number, won))
+    return done, cleared
 
 
-def _without_thoughts(messages: Sequence[Message], wish: ClearThoughts) -> tuple[list[Message], int]:
+def _without_thoughts(messages: Sequence[Message], edit: ClearThoughts) -> tuple[list[Message], int]:
     """A turn is all that the assistant says between two messages of the user."""
     done, turns, thinks = list(messages), 0, False
     for index in reversed(range(len(done))):
         message = done[index]
         if message.get("role") == "assistant" and any(map(message.get, THOUGHT_FIELDS)):
             turns, thinks = turns + (not thinks), True
-            if turns > wish.keep:
+            if turns > edit.keep:
                 done[index] = {name: value for name, value in message.items() if name not in THOUGHT_FIELDS}
         elif is_user(message):
             thinks = False
-    return done, max(0, turns - wish.keep)
+    return done, max(0, turns - edit.keep)
 
 
 def _without_results(
-    messages: Sequence[Message], wish: ClearResults, tokens: int
+    messages: Sequence[Message], edit: ClearResults, tokens: int
 ) -> tuple[list[Message], int]:
     results = results_of(messages)
     uses = list(dict.fromkeys(_use(messages, result) for result in results))
-    over_tokens = wish.over_tokens is not None and tokens > wish.over_tokens
-    over_results = wish.over_results is not None and len(uses) > wish.over_results
+    over_tokens = edit.over_tokens is not None and tokens > edit.over_tokens
+    over_results = edit.over_results is not None and len(uses) > edit.over_results
     if not (over_tokens or over_results):
         return list(messages), 0
-    old = set(uses[: max(0, len(uses) - wish.keep)])
+    old = set(uses[: max(0, len(uses) - edit.keep)])
     cleared = [
         result
         for result in results
-        if _use(messages, result) in old and result.name not in wish.spared and _is_long(result)
+        if _use(messages, result) in old and result.name not in edit.spared and _is_long(result)
     ]
     done = list(messages)
-    for index, own in by_message(cleared).items():
-        done[index] = with_texts(messages[index], {result: note_for(result) for result in own})
-        if wish.arguments is True or (wish.arguments and own[0].name in wish.arguments):
+    for index, group in by_message(cleared).items():
+        done[index] = with_texts(messages[index], {result: note_for(result) for result in group})
+        if edit.arguments is True or (edit.arguments and group[0].name in edit.arguments):
             _clear_call(done, index)
     return done, len({_use(messages, result) for result in cleared})
 
 
 def _use(messages: Sequence[Message], result: Result) -> tuple[int, ...]:
-    """What tells the results of one call from those of another: several parts of a tool message are one."""
+    """Key by which the results of one call differ from those of another: several parts of a tool message are one."""
     if messages[result.index].get("role") in RESULT_ROLES:
         return (result.index,)
     return (result.index, result.part or 0, result.start)

@@ -1,4 +1,4 @@
-"""What a text tells that can be looked for in another: names, numbers, dates, paths and rare words."""
+"""Facts of a text that can be looked for in another: names, numbers, dates, paths and rare words."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TextFact:
 
     @property
     def hard(self) -> bool:
-        """Whether it can be told on its own: a name, a number, a path."""
+        """Return whether it can be told on its own: a name, a number, a path."""
         return self.weight >= HARD
 
 
@@ -79,8 +79,8 @@ def facts_in(sentence: str) -> Iterator[TextFact]:
         before = text
 
 
-def is_told(key: str, text: str, words: Collection[str]) -> bool:
-    """Whether a fact is in a folded text, whose words are `words`; a number or a word only as a whole."""
+def is_mentioned(key: str, text: str, words: Collection[str]) -> bool:
+    """Return whether a fact is in a folded text, whose words are `words`; a number or a word only as a whole."""
     return key in words or (not (key.isalnum() and key.isascii()) and key in text)
 
 
@@ -92,7 +92,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether most of its words are words, as in what a person says; data has digits and signs in most of them."""
+    """Return whether most of its words are words, as in what a person says; data has digits and signs in most of them."""
     words = sentence.split()
     return 2 * sum(_WORD.fullmatch(word) is not None for word in words) >= len(words)
 
@@ -110,7 +110,7 @@ def _of_word(text: str, *, capital: float) -> Iterator[TextFact]:
 
 
 def _titled(words: list[str]) -> bool:
-    """Whether a sentence has capitals all over: a title, something shouted, or German, whose nouns have them."""
+    """Return whether a sentence has capitals all over: a title, something shouted, or German, whose nouns have them."""
     content = [word for word in words if folded(word) not in ALL_FUNCTION_WORDS]
     capitals = sum(word[0].isupper() for word in content)
     return len(content) >= 4 and capitals > 0.6 * len(content)

@@ -74,7 +74,7 @@ class LoopWatch:
 
 
 def loops(text: str) -> bool:
-    """Whether a whole text says the same over and over: in its course, or taken together if it is short."""
+    """Return whether a whole text says the same over and over: in its course, or taken together if it is short."""
     watch = LoopWatch()
     watch.feed(text)
     return watch.end() or _says_one_thing(text)
@@ -84,10 +84,10 @@ def _says_one_thing(text: str) -> bool:
     units = [unit.group() for unit in _UNIT.finditer(folded(text)) if unit["marker"] is None]
     if len(units) >= _LEAST_UNITS and len(set(units)) < _LEAST_DIFFERENT * min(len(units), 10 * _LEAST_UNITS):
         return True
-    said: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     for sentence in sentences(folded(text), longest=1000):
-        said[tuple(u.group() for u in _UNIT.finditer(sentence) if u["marker"] is None)] += 1
+        counts[tuple(u.group() for u in _UNIT.finditer(sentence) if u["marker"] is None)] += 1
     again = sum(
-        len(sentence) * count for sentence, count in said.items() if count >= _TIMES and len(sentence) > 2
+        len(sentence) * count for sentence, count in counts.items() if count >= _TIMES and len(sentence) > 2
     )
     return again > _SHARE * len(units)

@@ -22,7 +22,7 @@ _MARK_ROOM = 72
 _LEAST = 400
 """Characters that are left of a text at least."""
 _TRIES = 3
-LEAST_LEFT = 1 / 10
+LEAST_SHARE = 1 / 10
 """Share of the user's words in the newest message below which what is left of them is no message any more."""
 
 _Kind = Literal["block", "data", "words"]
@@ -80,7 +80,7 @@ def cut_middle(
 
 
 def cut_text(text: str, most: int) -> str:
-    """What a user said, in about so many characters: without programs' blocks, and if that is not enough, its middle."""
+    """Cut a user's text to about so many characters: programs' blocks first, and if that is not enough, its middle."""
     message: Message = {"role": "user", "content": text}
     pieces = list(_pieces(message))
     return str(_without(message, pieces, len(text) - most, words=True)[0]["content"])
@@ -91,15 +91,15 @@ def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Mes
     newest, placed = newest_user(sent), newest_user(history)
     if newest is None or placed is None:
         return None
-    whole, left = sent[newest], history[placed]
-    return (whole, left) if left is not whole and characters_cut(left) > characters_cut(whole) else None
+    full, short = sent[newest], history[placed]
+    return (full, short) if short is not full and characters_cut(short) > characters_cut(full) else None
 
 
-def own_part(message: Message) -> Message:
+def user_words(message: Message) -> Message:
     """A user message with nothing but the user's words, to be counted."""
     texts = dict(texts_of(message))
-    said = (texts[each.part][each.start : each.end] for each in _pieces(message) if each.kind == "words")
-    return {"role": "user", "content": "\n".join(said)}
+    words = (texts[each.part][each.start : each.end] for each in _pieces(message) if each.kind == "words")
+    return {"role": "user", "content": "\n".join(words)}
 
 
 def characters_cut(message: Message) -> int:
@@ -140,8 +140,8 @@ def _with_lengths(message: Message, lengths: dict[_Piece, int]) -> Message:
         done: list[str] = []
         after = 0
         for piece in of_part.get(part, ()):
-            said, length = text[piece.start : piece.end], lengths[piece]
-            done += (text[after : piece.start], _middle_cut(said, length) if length < len(said) else said)
+            words, length = text[piece.start : piece.end], lengths[piece]
+            done += (text[after : piece.start], _middle_cut(words, length) if length < len(words) else words)
             after = piece.end
         changed[part] = "".join((*done, text[after:]))
     if None in changed:
@@ -154,7 +154,7 @@ def _with_lengths(message: Message, lengths: dict[_Piece, int]) -> Message:
 
 
 def _pieces(message: Message) -> Iterator[_Piece]:
-    """Where a message may be cut: around calls, inside of results that are text and of blocks, and between all these."""
+    """Pieces at which a message may be cut: around calls, inside of results that are text and of blocks, and between all these."""
     role = message.get("role")
     users = role == "user" and not is_system(message)
     for part, text in texts_of(message):
@@ -185,10 +185,10 @@ def _piece(part: int | None, start: int, end: int, kind: _Kind) -> Iterator[_Pie
 
 def water_level(sizes: Sequence[float], room: float) -> float:
     """The size to which the larger of these have to come down, so that together they take no more than `room`."""
-    left = room
+    spare = room
     for at, size in enumerate(ordered := sorted(sizes)):
-        level = left / (len(ordered) - at)
+        level = spare / (len(ordered) - at)
         if size > level:
             return max(0.0, level)
-        left -= size
+        spare -= size
     return max(ordered, default=0.0)

@@ -1,4 +1,4 @@
-"""What of the beginning of a session stays, word for word, when the rest of it is summarised.
+"""Beginning of a session that stays, word for word, when the rest of it is summarised.
 
 The first user message is the task with half of the programs only: others begin with a worked example and take it back,
 with the files they are about, with tools or rules that hold throughout, with where they run. Each of these is told by what
@@ -33,13 +33,13 @@ _LONG = 4_000
 """Characters from which what nobody took note of, and nothing refers to, is more likely an example."""
 _REPEATED = 40
 _READ, _NAMES = 20_000, 2_000
-_LOOKED_AT = 256
+_SEARCHED = 256
 """Messages in which what was said at the beginning is looked for."""
 _SHARE = 1 / 2
 """Share of the room that the task may take, and all that sets something up."""
 _WORTH_CUTTING = 1 / 8
 """Share of a message that has to be left of it, if it is to be cut."""
-_TAKEN_BACK = re.compile(
+_RETRACTS = re.compile(
     r"\b(?:ignore|disregard|forget|(?:do not|don['\u2019]t|no longer|stop) (?:consider|use|apply|edit)\w*"
     r"|switched to|(?:just|only|merely) an? (?:example|demonstration|sample)|no longer (?:relevant|valid|appl\w+)"
     r"|ignorier\w*|vergiss|verg\w+ sie|oubli\w+|ignor(?:a|e|ez|en)|olvid\w+)\b|忽略|忘记|不再|无视|無視|무시|забудь|игнорир",
@@ -56,7 +56,7 @@ _TAGGED_FILE = re.compile(r"<(?:file|document|source)\b[^<>]{0,300}>", re.IGNORE
 
 
 class _Rank(IntEnum):
-    """What stays first."""
+    """Order in which parts of the beginning get room."""
 
     TASK = 0
     FILES = 1
@@ -86,8 +86,8 @@ def opening(
     Long ones are cut in their middle. The one at `forced` is kept whatever it takes. With `others`, also long ones that
     are neither task nor files nor set up anything, unless that takes an answer away from its question.
     """
-    kept = {} if forced is None else {forced: reduction.messages[forced]}
-    left, share = room, room * (1.0 if others else _SHARE)
+    chosen = {} if forced is None else {forced: reduction.messages[forced]}
+    spare, share = room, room * (1.0 if others else _SHARE)
     parts = sorted(_parts(reduction.messages, end), key=lambda part: part.order)
     if parts and parts[0].rank >= _Rank.OTHER:
         first = min(parts, key=lambda part: part.index)
@@ -100,33 +100,33 @@ def opening(
             continue
         message, cost = reduction.messages[part.index], reduction.costs[part.index]
         set_up = part.rank >= _Rank.SET_UP
-        most = left if alone or part.rank is _Rank.FILES else min(left, share if set_up else room * _SHARE)
+        most = spare if alone or part.rank is _Rank.FILES else min(spare, share if set_up else room * _SHARE)
         if cost > most:
             message, cost = cut_middle(message, cost, cost - most, reduction.cost)
         if cost <= most and cost >= reduction.costs[part.index] * _WORTH_CUTTING:
-            kept[part.index] = message
-            left -= cost
+            chosen[part.index] = message
+            spare -= cost
             share -= cost if set_up else 0.0
-    return list(_with_answers(reduction, kept))
+    return list(_with_answers(reduction, chosen))
 
 
-def _with_answers(reduction: Reduction, kept: dict[int, Message]) -> Iterator[Message]:
-    """What is kept, with the short answers between, or a word in their place where somebody has to speak."""
+def _with_answers(reduction: Reduction, chosen: dict[int, Message]) -> Iterator[Message]:
+    """Messages that stay, with the short answers between, or a word in their place where somebody has to speak."""
     before: Message | None = None
-    first = min(kept, default=0)
+    first = min(chosen, default=0)
     if all(_is_short(message) for message in reduction.messages[:first]):
         yield from reduction.messages[:first]  # a greeting
-    for index in sorted(kept):
-        if before is not None and index - 1 not in kept and bridge_needed(before, [kept[index]]):
-            said = reduction.messages[index - 1]
-            yield said if _is_short(said) else {"role": "assistant", "content": NOTED}
-        before = kept[index] if kept[index].get("role") not in SYSTEM_ROLES else before
-        yield kept[index]
+    for index in sorted(chosen):
+        if before is not None and index - 1 not in chosen and bridge_needed(before, [chosen[index]]):
+            answer = reduction.messages[index - 1]
+            yield answer if _is_short(answer) else {"role": "assistant", "content": NOTED}
+        before = chosen[index] if chosen[index].get("role") not in SYSTEM_ROLES else before
+        yield chosen[index]
 
 
 def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
     """The messages of the beginning that may stay, each with what it is."""
-    end, messages = min(end, beginning(messages)), messages[:_LOOKED_AT]
+    end, messages = min(end, beginning(messages)), messages[:_SEARCHED]
     candidates = [i for i in range(end) if is_user(messages[i]) or is_system(messages[i])]
     after = max((i for i in candidates if _takes_back(messages[i])), default=-1)
     candidates = [i for i in candidates if i > after and not is_summary(messages[i])]
@@ -149,7 +149,7 @@ def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
 
 
 def beginning(messages: Sequence[Message]) -> int:
-    """Where the work begins: before the first call, and not far from the first message."""
+    """Index at which the work begins: before the first call, and not far from the first message."""
     work = (
         i for i, m in enumerate(messages[:_MOST]) if calls_of(m) or m.get("function_call") or is_result(m)
     )
@@ -181,7 +181,7 @@ def _after(messages: Sequence[Message], index: int) -> Message:
 
 
 def _is_short(message: Message) -> bool:
-    """Whether an assistant did no more than take note, or greet."""
+    """Return whether an assistant did no more than take note, or greet."""
     return message.get("role") == "assistant" and not calls_of(message) and len(text_of(message)) <= _ANSWER
 
 
@@ -190,7 +190,7 @@ def _is_work(message: Message) -> bool:
 
 
 def _stands_alone(messages: Sequence[Message], index: int) -> bool:
-    """Whether much was said there, and not as a question whose answer would be missing."""
+    """Return whether much was said there, and not as a question whose answer would be missing."""
     if len(text_of(messages[index])) < _SET_UP:
         return False
     following = _after(messages, index)
@@ -199,22 +199,22 @@ def _stands_alone(messages: Sequence[Message], index: int) -> bool:
 
 def _takes_back(message: Message) -> bool:
     text = text_of(message)
-    found = is_user(message) and len(text) <= _REMARK and _TAKEN_BACK.search(text)
+    found = is_user(message) and len(text) <= _REMARK and _RETRACTS.search(text)
     return bool(found and _EARLIER.search(text))
 
 
 def _repeated(text: str, later: Sequence[str]) -> bool:
-    """Whether it stands again further on, or shows files of which all are shown again."""
-    own = text.strip()
-    if len(own) >= _REPEATED and any(own in each for each in later):
+    """Return whether it stands again further on, or shows files of which all are shown again."""
+    stripped = text.strip()
+    if len(stripped) >= _REPEATED and any(stripped in each for each in later):
         return True
     files = set(_FILE.findall(text[:_READ]))
     return bool(files) and files <= {name for each in later for name in _FILE.findall(each[:_READ])}
 
 
-def _references(said: Sequence[str], later: Sequence[str]) -> tuple[bool, bool]:
-    """Whether something that is named there is named again further on; and whether there are names, and none is."""
-    names = identifiers((text[:_READ] for text in said), limit=_NAMES)
+def _references(texts: Sequence[str], later: Sequence[str]) -> tuple[bool, bool]:
+    """Return whether something that is named there is named again further on; and whether there are names, and none is."""
+    names = identifiers((text[:_READ] for text in texts), limit=_NAMES)
     referred = any(name in text for text in later for name in names)
     return referred, bool(names) and not referred
 

@@ -1,4 +1,4 @@
-"""What a summary replaces, as far as it can be checked by code: what the user said in it, and the facts in that."""
+"""Source of a summary, as far as code can check it: what the user said in it, and the facts in that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_A_SENTENCE = 4
 _USERS, _DATA = 2.0, 0.25
 _COMMON = 3
 """Messages from which on a word is no rare one."""
-_LAST_SAID = 3
+_ANSWERS = 3
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
 _LATIN, _CYRILLIC = "latin", "cyrillic"
 _SCRIPTS = {
@@ -71,7 +71,7 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is to be summarised."""
+    """Statements and facts of what is to be summarised."""
 
     statements: tuple[Statement, ...] = ()
     """What the user said, in order; what was corrected later is left out."""
@@ -81,7 +81,7 @@ class Source:
     """The facts of everybody, the user's included, the weightiest first."""
     languages: tuple[tuple[str, str], ...] = ()
     """Script and language of what the user said, and of all; those that can be told."""
-    said: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
     """The assistant's newest answers, the last one first."""
     size: int = 0
     """Characters of everything."""
@@ -89,16 +89,16 @@ class Source:
     @property
     def form(self) -> Source:
         """The same without facts: only the form of a summary is checked."""
-        return Source(languages=self.languages, said=self.said, size=self.size)
+        return Source(languages=self.languages, answers=self.answers, size=self.size)
 
     @property
-    def most_told(self) -> list[Weighed]:
-        """Those of the user's facts that weigh most, and can be told on their own: no data where there are statements."""
+    def weightiest(self) -> list[Weighed]:
+        """Heaviest of the user's facts that mean something on their own: no data where there are statements."""
         return _weightiest(self.users)
 
     @property
     def most_of_all(self) -> list[Weighed]:
-        """The same of everybody's."""
+        """Heaviest facts of everybody."""
         return _weightiest(self.all)
 
     @property
@@ -111,16 +111,16 @@ NOTHING = Source()
 
 
 def source_of(messages: Sequence[Message]) -> Source:
-    """What there is to summarise in these messages; earlier summaries of Spillway's count for what they tell."""
+    """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too."""
     spoken = _spoken(messages)
     texts = _texts(messages)
     facts_of = cache(_facts_of)  # what tools print says the same again and again
     statements = list(_statements(spoken, facts_of))
-    own: dict[str, Weighed] = {}
+    by_key: dict[str, Weighed] = {}
     for statement in statements:
-        _add(own, statement.facts, _USERS * (1 if is_prose(statement.text) else _DATA))
+        _add(by_key, statement.facts, _USERS * (1 if is_prose(statement.text) else _DATA))
     known: dict[str, int] = {}
-    everybody = dict(own)
+    everybody = dict(by_key)
     for message, text in zip(messages, texts, strict=True):
         if not is_user(message):
             found = {f.key: f for s in _of(text) for f in facts_of(s)[:_OF_A_SENTENCE] if f.hard}
@@ -130,7 +130,7 @@ def source_of(messages: Sequence[Message]) -> Source:
     return replace(
         _form(messages, spoken, texts),
         statements=tuple(statements),
-        users=_sorted(own.values()),
+        users=_sorted(by_key.values()),
         all=_sorted(
             replace(each, weight=each.weight * (1 + log(known.get(key, 1))))
             for key, each in everybody.items()
@@ -149,7 +149,7 @@ def _form(messages: Sequence[Message], spoken: Iterable[_Spoken], texts: Iterabl
     languages = (script_and_language(users), script_and_language(" ".join((users, *answers))))
     return Source(
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
-        said=tuple(answers[-_LAST_SAID:][::-1]),
+        answers=tuple(answers[-_ANSWERS:][::-1]),
         size=sum(map(len, texts)),
     )
 
@@ -190,8 +190,8 @@ def _statements(
     found = [(index, text, facts_of(text)) for index, text in spoken]
     often = _often(found)
     for _, text, facts in found:
-        kept = [fact for fact in facts if fact.hard or often.get(fact.key, 0) <= _COMMON]
-        yield Statement(text, tuple(dict.fromkeys(kept)))
+        chosen = [fact for fact in facts if fact.hard or often.get(fact.key, 0) <= _COMMON]
+        yield Statement(text, tuple(dict.fromkeys(chosen)))
 
 
 def _often(found: Iterable[tuple[int, str, tuple[TextFact, ...]]]) -> dict[str, int]:
@@ -241,7 +241,7 @@ def script_and_language(text: str) -> tuple[str, str]:
 
 
 def differ(expected: tuple[str, str], found: tuple[str, str]) -> bool:
-    """Whether two texts are surely not in the same language."""
+    """Return whether two texts are surely not in the same language."""
     return any(one and other and one != other for one, other in zip(expected, found, strict=True))
 
 

@@ -14,7 +14,7 @@ from proxy.shortening.ladder import RUNGS, Reduction
 from proxy.shortening.ladder.cap import cap_unread
 from proxy.shortening.ladder.mask import Mask
 from proxy.shortening.ladder.trim import cut_middles, cut_oversize, drop_oldest
-from proxy.shortening.middles import LEAST_LEFT
+from proxy.shortening.middles import LEAST_SHARE
 
 Kind = Literal["pruned", "compacted", "trimmed"]
 Shortening: TypeAlias = Generator[SummaryAsk, str, tuple[Reduction, tuple[str, ...], Kind]]
@@ -46,8 +46,8 @@ def _auto(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:
 def _summarize(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:  # noqa: FBT001 - as above
     """A summary of what lies between head and tail, though masking its results might do; the tail stays as it is."""
     del summarised
-    whole = least_tail(reduction) + by.tokens <= reduction.budget
-    tail = reduction if whole else prune(reduction)[0]
+    roomy = least_tail(reduction) + by.tokens <= reduction.budget
+    tail = reduction if roomy else prune(reduction)[0]
     shorter, rungs = yield from summarise(reduction, tail, by, always=True)
     if shorter is None:
         return (yield from bounded(_auto(reduction, by, summarised=False), most=0))
@@ -122,7 +122,7 @@ def _mask_all(reduction: Reduction) -> Reduction:
 
 
 def give_up(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:
-    """What is shortened when all else was not enough: programs' blocks, what the model has not read yet, the user's words."""
+    """Shorten what is given up last: programs' blocks, what the model has not read yet, the user's words."""
     used: list[str] = []
     steps = (
         ("oversize", partial(_cut_deep, words=False)),
@@ -141,7 +141,7 @@ def at_any_price(reduction: Reduction, limit: float) -> Reduction:
     limits = replace(reduction.limits, minimum_gain=0)
     all_of_it = replace(reduction, budget=limit, enough=limit, limits=limits, tail=len(reduction.messages))
     shorter = all_of_it if all_of_it.fits else _mask_all(all_of_it)
-    shorter = shorter if shorter.fits else cap_unread(replace(shorter, limits=limits, whole=0.0))
+    shorter = shorter if shorter.fits else cap_unread(replace(shorter, limits=limits, unread=0.0))
     return replace(shorter, budget=reduction.budget, enough=reduction.enough, limits=reduction.limits)
 
 
@@ -168,4 +168,4 @@ def trim(reduction: Reduction, limit: float) -> Reduction:
     if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
         return cut
     deeper = cut_middles(replace(shorter, budget=min(limit, reduction.recallable)))
-    return deeper if deeper.costs[user] >= LEAST_LEFT * shorter.costs[user] else cut
+    return deeper if deeper.costs[user] >= LEAST_SHARE * shorter.costs[user] else cut

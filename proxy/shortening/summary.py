@@ -22,7 +22,7 @@ from proxy.history.marks import (
 )
 from proxy.history.tooltext import calls_in, without
 from proxy.neutral.request import Message
-from proxy.shortening.extract import facts_left_out, told_by_code
+from proxy.shortening.extract import extract_of, missing_facts
 from proxy.shortening.source import Source, source_of
 from proxy.shortening.transcript import all_text, unlabelled
 
@@ -38,7 +38,7 @@ INSTRUCTION = (
     "Sections: {sections}. Keep names, numbers, paths and exact values. Where something was corrected, keep only "
     "the correction. Leave out what the system prompt says. Write plain text of at most {words} words, nothing before or after it, and call no tools."
 )
-_WISHED = (
+_CUSTOM = (
     "This is about the conversation {what}. Write plain text of at most {words} words, nothing before or after it, and "
     "call no tools."
 )
@@ -51,16 +51,16 @@ _FENCES = re.compile(
 )
 
 
-def instruction(*, tokens: int, what: str = "so far", wish: str = "", language: str = "") -> str:
+def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language: str = "") -> str:
     """The request for a summary of at most so many tokens (three quarters of a word each).
 
-    In a client's own words if it has a `wish`, and in a language if that is known.
+    In a client's own words if it sent a `prompt`, and in a language if that is known.
     """
     words = max(40, tokens * 3 // 5)
-    if wish:
-        return f"{wish}\n\n{_WISHED.format(what=what, words=words)}"
-    asked = INSTRUCTION.format(what=what, sections=_SECTIONS, words=words)
-    return f"{asked} Write it in {language.capitalize()}." if language not in ("", "english") else asked
+    if prompt:
+        return f"{prompt}\n\n{_CUSTOM.format(what=what, words=words)}"
+    text = INSTRUCTION.format(what=what, sections=_SECTIONS, words=words)
+    return f"{text} Write it in {language.capitalize()}." if language not in ("", "english") else text
 
 
 def block(text: str, covered: Sequence[Message], *, limit: int, source: Source | None = None) -> str:
@@ -72,26 +72,26 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     text, rules = plain(text), told_rules(constraints(covered, limit=limit))
     names = [n for n in identifiers(map(all_text, covered), limit=limit // 2) if n not in text]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
-    left = limit - sum(len(name) + 2 for name in names)
-    said = facts_left_out(
-        source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=left
+    room = limit - sum(len(name) + 2 for name in names)
+    excerpts = missing_facts(
+        source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=room
     )
-    more = f"\n{MORE_SAID}{defanged(BETWEEN.join(said))}" if said else ""
+    more = f"\n{MORE_SAID}{defanged(BETWEEN.join(excerpts))}" if excerpts else ""
     return f"{OPEN}\n{text}{more}{listed}{rules}\n{CLOSE}"
 
 
 def last_extract(content: str) -> tuple[str, str]:
-    """What a block holds in front of the extracts at its end, and these; each empty if there is none."""
+    """Split a block into what stands in front of the extracts at its end, and these; each empty if there is none."""
     pieces = content.split(f"{OPEN}\n")[1:]
     written = next((n for n in range(len(pieces), 0, -1) if not pieces[n - 1].startswith(f"{EXTRACT}\n")), 0)
-    kept, told = (
+    written_part, extracts = (
         "".join(f"{OPEN}\n{piece}" for piece in part) for part in (pieces[:written], pieces[written:])
     )
-    return kept.rstrip("\n"), told
+    return written_part.rstrip("\n"), extracts
 
 
 def plain(text: str) -> str:
-    """What a model wrote, without calls and marks: it closes no block that it is put into, and opens none."""
+    """Strip calls and marks from what a model wrote: it closes no block that it is put into, and opens none."""
     return defanged(_without_calls(text)).strip()
 
 
@@ -101,11 +101,11 @@ def _without_calls(text: str) -> str:
 
 
 def is_bridge(messages: Sequence[Message], at: int) -> bool:
-    """Whether the message there is the user turn that Spillway puts behind a summary."""
+    """Return whether the message there is the user turn that Spillway puts behind a summary."""
     return 0 < at < len(messages) and messages[at].get("content") == BRIDGE and is_summary(messages[at - 1])
 
 
-def fenced(text: str, *, tokens: int, before: str = "", wish: str = "", language: str = "") -> Message:
+def fenced(text: str, *, tokens: int, before: str = "", prompt: str = "", language: str = "") -> Message:
     """A user message that asks for a summary of a text, going on from an earlier summary if there is one.
 
     The fence cannot be closed from inside.
@@ -113,7 +113,7 @@ def fenced(text: str, *, tokens: int, before: str = "", wish: str = "", language
     text, before = _unfenced(text), unlabelled(_unfenced(before))
     known = f"Summary of what came before:\n{before}\n\n" if before else ""
     what = "between the marks, together with the summary before it," if before else "between the marks"
-    ask = instruction(tokens=tokens, what=what, wish=wish, language=language)
+    ask = instruction(tokens=tokens, what=what, prompt=prompt, language=language)
     return {"role": "user", "content": f"{known}{FENCE}\n{text}\n{FENCE_END}\n\n{ask}"}
 
 
@@ -123,11 +123,11 @@ def _unfenced(text: str) -> str:
 
 
 def in_words(history: Sequence[Message]) -> str:
-    """What a history says: its summary, and what came after that, by code."""
+    """Put a history in words: its summary, and an extract of what came after that."""
     blocks = [
         message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)
     ]
-    rest = told_by_code([message for message in history if not is_summary(message)], limit=_SHORT)
+    rest = extract_of([message for message in history if not is_summary(message)], limit=_SHORT)
     return "\n\n".join(filter(None, (*(each.strip() for each in blocks), rest))) or "Nothing was said yet."
 
 

@@ -24,16 +24,16 @@ def transcripts(messages: Sequence[Message]) -> Iterator[str]:
     Tool calls and results look the same in either form. What the user says itself, and earlier summaries, are kept as in
     the first one.
     """
-    told = [(_speaker(m), all_text(m), _most(m)) for m in messages]
+    entries = [(_speaker(m), all_text(m), _most(m)) for m in messages]
     length = 0
     for entry in _ENTRIES:
         text = "\n\n".join(
-            f"{speaker}: {unlabelled(_entry(said, most, entry))}" for speaker, said, most in told
+            f"{speaker}: {unlabelled(_entry(words, most, entry))}" for speaker, words, most in entries
         )
         if not length or len(text) < 0.9 * length:
             length = len(text)
             yield text
-        if all(most or len(said) <= _ENTRIES[-1] for _, said, most in told):
+        if all(most or len(words) <= _ENTRIES[-1] for _, words, most in entries):
             return
 
 
@@ -42,7 +42,7 @@ def unlabelled(text: str) -> str:
     return _LABEL.sub("> ", text)
 
 
-def calls_made(message: Message) -> list[str]:
+def call_lines(message: Message) -> list[str]:
     """The calls of a message, a line each."""
     functions = [call.get("function") for call in calls_of(message)]
     called = [(f.get("name"), f.get("arguments")) for f in functions if isinstance(f, dict)]
@@ -65,11 +65,11 @@ def _entry(text: str, users: int | None, most: int) -> str:
 
 
 def all_text(message: Message) -> str:
-    """What a message says, and the calls that it makes."""
-    return "\n".join(part for part in (said_in(message), *calls_made(message)) if part)
+    """Text of a message, and the calls that it makes."""
+    return "\n".join(part for part in (text_without_calls(message), *call_lines(message)) if part)
 
 
-def said_in(message: Message) -> str:
+def text_without_calls(message: Message) -> str:
     """The text without what stands for calls, and of messages that are nothing but results without their marks."""
     if message.get("role") == "assistant":
         return spoken(message).strip("\n")

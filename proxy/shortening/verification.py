@@ -1,4 +1,4 @@
-"""Whether what a model wrote is a summary of what it was shown; made of it what can be mended.
+"""Check that what a model wrote is a summary of what it was shown, and mend what can be mended.
 
 All of it is told by code, without a model: the same text always gets the same verdict.
 """
@@ -15,7 +15,7 @@ from proxy.history.marks import MORE_SAID, SAID
 from proxy.history.sentences import last_end
 from proxy.history.tooltext import calls_in, without
 from proxy.recall.words import folded
-from proxy.shortening.facts import is_told, words_of
+from proxy.shortening.facts import is_mentioned, words_of
 from proxy.shortening.loops import loops
 from proxy.shortening.source import Source, Weighed, differ, script_and_language
 from proxy.shortening.summary import INSTRUCTION
@@ -64,7 +64,7 @@ _HEADINGS = re.compile(
 )
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
 _SHORTEST, _SHORT = 24, 300
-_WHOLE = 0.5
+_LEAST_COMPLETE = 0.5
 """Share of a text that was cut off that must be left when its last sentence is taken away."""
 _UNITS = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+"
@@ -83,7 +83,7 @@ _ENOUGH, _ENOUGH_OF_ALL = 4, 12
 
 @dataclass(frozen=True, slots=True)
 class SummaryReply:
-    """What came of asking a model for a summary. `cut`: it was ended by the bound on its length; `looped`: it was left because it looped."""
+    """Reply of a model that was asked for a summary. `cut`: the bound on its length ended it; `looped`: it was ended because it looped."""
 
     text: str = ""
     cut: bool = False
@@ -111,10 +111,10 @@ def checked(written: SummaryReply, source: Source, *, tokens: int) -> Checked:
     text = _bare(written.text)
     mended = text != written.text.strip()
     if written.cut:
-        whole = text[: last_end(text)].rstrip()
-        if len(whole) < _WHOLE * len(text) or not _long_enough(whole):
+        complete = text[: last_end(text)].rstrip()
+        if len(complete) < _LEAST_COMPLETE * len(text) or not _long_enough(complete):
             return Checked("cut" if _long_enough(text) else "empty")
-        text, mended = whole, True
+        text, mended = complete, True
     fault = _fault(text, source, tokens, mended=mended)
     return Checked(fault) if fault is not None else Checked("mended" if mended else "kept", text)
 
@@ -149,19 +149,19 @@ def _bare(text: str) -> str:
 
 
 def _long_enough(text: str) -> bool:
-    """Whether it says anything; a character of a script without spaces says as much as three others."""
+    """Return whether it says anything; a character of a script without spaces says as much as three others."""
     return len(text) + 2 * len(_WIDE.findall(text)) >= _SHORTEST
 
 
 def _is_copy(text: str, source: Source) -> bool:
-    """Whether it carries on the conversation instead of summing it up: repeats an answer, or what was asked."""
-    said = _shingles(text)
-    asked = _shingles(INSTRUCTION)
-    if len(said & asked) > _COPIED * min(len(asked), max(1, len(said))):
+    """Return whether it carries on the conversation instead of summing it up: repeats an answer, or what was asked."""
+    shingles = _shingles(text)
+    instruction = _shingles(INSTRUCTION)
+    if len(shingles & instruction) > _COPIED * min(len(instruction), max(1, len(shingles))):
         return True
-    return bool(said) and any(
-        len(said & _shingles(answer)) > _COPIED * len(said)
-        for answer in source.said
+    return bool(shingles) and any(
+        len(shingles & _shingles(answer)) > _COPIED * len(shingles)
+        for answer in source.answers
         if len(answer) < _MOST_OF_ALL * source.size
     )
 
@@ -178,7 +178,7 @@ def _has_gaps(text: str, source: Source, tokens: int) -> bool:
 
     def lacks(weighed: Sequence[Weighed], share: float, enough: int) -> bool:
         facts = [each.fact for each in weighed[:most]]
-        told = sum(is_told(fact.key, known, words) for fact in facts)
-        return len(facts) >= enough and told < share * len(facts)
+        found = sum(is_mentioned(fact.key, known, words) for fact in facts)
+        return len(facts) >= enough and found < share * len(facts)
 
-    return lacks(source.most_told, _USERS, _ENOUGH) or lacks(source.most_of_all, _ALL, _ENOUGH_OF_ALL)
+    return lacks(source.weightiest, _USERS, _ENOUGH) or lacks(source.most_of_all, _ALL, _ENOUGH_OF_ALL)

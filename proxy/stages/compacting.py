@@ -254,14 +254,14 @@ class Compactor:
             overhead=overhead,
             same_model=same and self._experience.appended_serves(route),
             trust=max(_COLD, surely_below(window, job) / window) if same else _COLD,
-            wish=job.wish,
+            prompt=job.wish,
         )
 
     async def described(self, job: Job) -> str:
         """A summary of a history as it is, which stays so; empty if the model writes none."""
         budget = job.budget
         tokens = 1024 if budget is None else max(96, min(2048, budget.window // 8))
-        ask: Message = {"role": "user", "content": instruction(tokens=tokens, wish=job.wish)}
+        ask: Message = {"role": "user", "content": instruction(tokens=tokens, prompt=job.wish)}
         asked = SummaryAsk(at_its_end(list(job.prompt.history), ask), append=True, max_tokens=tokens)
         return await self.summaries(job)(asked)
 

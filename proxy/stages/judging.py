@@ -49,7 +49,9 @@ def leaks_of(job: Job, offer: Offer | None, *, said: str) -> LeakedCalls | None:
     """A reader of calls that leak into the text of the next attempt at an answer that `said` this; None where none is wanted."""
     alone = job.prompt.request.choices == 1
     return (
-        LeakedCalls(offer, make_id, said=said) if offer is not None and alone and _reads_leaks(job) else None
+        LeakedCalls(offer, make_id, text_before=said)
+        if offer is not None and alone and _reads_leaks(job)
+        else None
     )
 
 

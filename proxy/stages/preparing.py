@@ -21,7 +21,7 @@ from proxy.shaping.clean import tidied
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
 from proxy.shortening.budget import budget_for
-from proxy.shortening.continuation import asked_to_go_on
+from proxy.shortening.continuation import with_resume_flags
 from proxy.stages.addon import AddOn
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
@@ -144,7 +144,7 @@ class Preparer:
         short = _is_short(job.asked)
         request, offer, messages, search, made = await self._in_form(job, emulate=emulate, short=short)
         if request.continues:
-            request = asked_to_go_on(request, job.ways[0])
+            request = with_resume_flags(request, job.ways[0])
         lead = leading_system(messages)
         system: Sequence[Message] = messages[:lead]
         sent: Sequence[Message] = messages[lead:]

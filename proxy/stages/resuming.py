@@ -13,7 +13,13 @@ from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
 from proxy.errors import ContextOverflow, UpstreamRefused
 from proxy.neutral.request import Message
-from proxy.shortening.continuation import ContinuationRequest, Partial, SaidBefore, continuation, shorten_said
+from proxy.shortening.continuation import (
+    ContinuationRequest,
+    Partial,
+    SummarisedStart,
+    continuation,
+    shorten_partial,
+)
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
@@ -30,8 +36,8 @@ SAID_SHARE = 0.15
 class ResumeState:
     """What is kept of one answer between its resumes."""
 
-    said: SaidBefore = field(default_factory=SaidBefore)
-    thought: SaidBefore = field(default_factory=SaidBefore)
+    said: SummarisedStart = field(default_factory=SummarisedStart)
+    thought: SummarisedStart = field(default_factory=SummarisedStart)
     hidden: bool = False
     """Nobody has seen the answer yet, so its last word can be taken back."""
     gap: str = ""
@@ -177,7 +183,7 @@ class Resumer:
         thought = answer.reasoning if not text and answer.thinking else ""
         by = await self._compactor.summariser(job, budget, 0.0)
         so_far = state.thought if thought else state.said
-        flow = shorten_said(text or thought, so_far, room=room, by=by, cost=self._cost(job))
+        flow = shorten_partial(text or thought, so_far, room=room, by=by, cost=self._cost(job))
         short = await drive(flow, self._compactor.summaries(job))
         return Partial(thought=short) if thought else Partial(text=short)
 

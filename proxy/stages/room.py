@@ -14,7 +14,7 @@ from proxy.neutral.weight import is_heavy
 from proxy.shortening.budget import ContextBudget
 from proxy.shortening.condensing import head_end
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.middles import LEAST_LEFT, newest_cut, own_part
+from proxy.shortening.middles import LEAST_SHARE, newest_cut, user_words
 from proxy.shortening.policy import prune_limits
 from proxy.stages.job import Job, Prompt
 from proxy.tokens.meter import Meter
@@ -65,9 +65,9 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
         return None
     heavy = is_heavy(both)
     whole, left = await apart(heavy, meter.costs, job.key, both)
-    own = await apart(heavy, lambda: [own_part(message) for message in both])
+    own = await apart(heavy, lambda: [user_words(message) for message in both])
     words, rest = await apart(heavy, meter.costs, job.key, own) if own[0]["content"] else (whole, left)
-    if rest >= LEAST_LEFT * words:
+    if rest >= LEAST_SHARE * words:
         return max(1, round(whole - left)), round(whole)
     window = 0 if job.budget is None else job.budget.window
     raise ContextOverflow(
@@ -135,7 +135,7 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
         tail=newest_user(history) or 0,
         budget=room,
         enough=max(1.0, goal + budget.enough - budget.goal - overhead),
-        whole=budget.zone * UNREAD,
+        unread=budget.zone * UNREAD,
         roomy=max(1.0, budget.pause_point - overhead),
         recallable=room if job.settings.recall != "off" and not job.undisturbed else math.inf,
         limits=limits,

@@ -42,7 +42,7 @@ async def tell_shaped(
         return sum(await apart(is_heavy(messages), counting.meter.costs, job.key, messages))
 
     saved: dict[str, int] = {
-        step.kind: round(await tokens(step.left_out) - await tokens(step.put_in)) for step in made
+        step.kind: round(await tokens(step.removed) - await tokens(step.added)) for step in made
     }
     begins = len(shown) if shown is wished else 0 if checkpoint is None else checkpoint.covered
     if changed := [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]:

@@ -36,7 +36,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.net.inflate import Undecoded
 from proxy.net.transport import InvalidResponse
 from proxy.neutral.piece import Piece
-from proxy.shortening.continuation import SaidBefore
+from proxy.shortening.continuation import SummarisedStart
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
@@ -111,7 +111,7 @@ class StreamDriver:
             if offer is None:
                 reader = leaks_of(job, native_offer(job), said=said)
             else:
-                reader = EmulatedStream(offer, make_id, answer.count, calls_before=made, said=said)
+                reader = EmulatedStream(offer, make_id, answer.count, calls_before=made, text_before=said)
             readers.extend(() if reader is None else (reader,))
             return reader
 
@@ -282,7 +282,7 @@ class StreamDriver:
 
     async def _searched(self, run: Run, search: Search) -> Attempted | None:
         """Tell the model what it searched for. What it says from then on is no part of what was said before."""
-        run.state.said, run.state.thought = SaidBefore(), SaidBefore()
+        run.state.said, run.state.thought = SummarisedStart(), SummarisedStart()
         with suppress(UpstreamUnavailable):
             return await self._searcher.go_on(run.job, run.session.answer, search)
         return None

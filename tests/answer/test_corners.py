@@ -12,7 +12,7 @@ from proxy.answer.seam import seam_for
 from proxy.answer.session import State, Watch
 from proxy.backends.profile import Continuation
 from proxy.shortening.asking import Summariser
-from proxy.shortening.continuation import Partial, SaidBefore, continuation, shorten_said
+from proxy.shortening.continuation import Partial, SummarisedStart, continuation, shorten_partial
 from tests.answer.support import (
     DONE,
     FAR,
@@ -114,9 +114,9 @@ def test_a_thought_continued_by_prefill_is_not_closed() -> None:
 
 def test_a_shortened_thought_between_tags_is_still_a_thought() -> None:
     thought = "<think>" + " ".join(f"idea{n}" for n in range(2000))
-    flow = shorten_said(
+    flow = shorten_partial(
         thought,
-        SaidBefore(),
+        SummarisedStart(),
         room=300,
         by=Summariser(window=4096, tokens=200, overhead=0.0, same_model=True),
         cost=lambda messages: [len(m["content"]) / 4 for m in messages],

@@ -27,7 +27,7 @@ def session(watch: Watch = FAR, prompt: int = 100) -> StreamSession:
     ids, of = count(), Answer(prompt, lambda text: len(text) // 4 + 1)
 
     def calls() -> LeakedCalls:
-        return LeakedCalls(OFFER, lambda: f"call_{next(ids)}", said=of.text)
+        return LeakedCalls(OFFER, lambda: f"call_{next(ids)}", text_before=of.text)
 
     return StreamSession(watch, of, ChatReader(), ChatWriter(), calls)
 

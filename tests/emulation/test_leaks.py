@@ -140,7 +140,7 @@ def outcome(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]], list[str]]
 
 def reader_of(of: Offer = OFFER, said: str = "") -> LeakedCalls:
     ids = iter(range(99))
-    return LeakedCalls(of, lambda: f"id{next(ids)}", said=said)
+    return LeakedCalls(of, lambda: f"id{next(ids)}", text_before=said)
 
 
 @pytest.mark.parametrize("name", LEAKED)

@@ -50,7 +50,9 @@ class Stream(EmulatedStream):
 
     def __init__(self, of: Offer, said: str, calls_before: int) -> None:
         numbers = count(1)
-        super().__init__(of, lambda: f"call_{next(numbers)}", len, calls_before=calls_before, said=said)
+        super().__init__(
+            of, lambda: f"call_{next(numbers)}", len, calls_before=calls_before, text_before=said
+        )
         self._splitter = sse.FrameSplitter()
 
     def take(self, data: bytes) -> bytes:

@@ -17,7 +17,7 @@ from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.compaction import Compaction, compact
 from proxy.shortening.condensing import head_end
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.ladder.trim import LEFT_OUT
+from proxy.shortening.ladder.trim import OMITTED
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
 
 GOOD = "The user builds a house of words and wants it blue. The roof is still missing."
@@ -581,5 +581,5 @@ def test_dropped_turns_are_said_in_place() -> None:
     done, asked = run(reduction_of(messages, 50, gain=10**9), limit=250)
     assert done.kind == "trimmed"
     assert asked == []
-    assert done.messages[1] == assistant(LEFT_OUT)
+    assert done.messages[1] == assistant(OMITTED)
     assert flaws(done.messages) == []

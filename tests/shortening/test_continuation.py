@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proxy.backends.profile import Continuation
 from proxy.history import marks
 from proxy.shortening.asking import Summariser, SummaryAsk
-from proxy.shortening.continuation import Partial, SaidBefore, continuation, shorten_said
+from proxy.shortening.continuation import Partial, SummarisedStart, continuation, shorten_partial
 from tests.histories import assistant, cost, user
 
 HISTORY = [user("Tell me a long story")]
@@ -19,11 +19,11 @@ SAYS = "A fox ran through the wood, and it ran on and on."
 
 
 def run(
-    text: str, said: SaidBefore, room: float, replies: Iterable[str] = (), by: Summariser = BY
+    text: str, said: SummarisedStart, room: float, replies: Iterable[str] = (), by: Summariser = BY
 ) -> tuple[str, list[SummaryAsk]]:
     answers = iter(replies)
     asked: list[SummaryAsk] = []
-    flow = shorten_said(text, said, room=room, by=by, cost=cost)
+    flow = shorten_partial(text, said, room=room, by=by, cost=cost)
     try:
         ask = next(flow)
         while True:
@@ -114,11 +114,11 @@ def test_a_thought_of_white_space_is_asked_for_in_a_moment() -> None:
 
 
 def test_a_short_answer_stays_whole() -> None:
-    assert run(TEXT, SaidBefore(), 10_000) == (TEXT, [])
+    assert run(TEXT, SummarisedStart(), 10_000) == (TEXT, [])
 
 
 def test_a_long_one_keeps_its_end_and_tells_its_beginning() -> None:
-    said = SaidBefore()
+    said = SummarisedStart()
     short, asked = run(TEXT, said, 200)
     assert short.startswith(f"[The beginning of this answer, shortened:]\n{SAYS}\n")
     tail = short.split("[It goes on:]\n\n")[1]
@@ -130,7 +130,7 @@ def test_a_long_one_keeps_its_end_and_tells_its_beginning() -> None:
 
 
 def test_only_what_is_new_is_read_again() -> None:
-    said = SaidBefore()
+    said = SummarisedStart()
     run(TEXT, said, 200)
     upto = said.upto
     longer = TEXT + "Then a hound came along the way.\n" * 30
@@ -142,7 +142,7 @@ def test_only_what_is_new_is_read_again() -> None:
 
 
 def test_a_failed_summary_is_told_by_its_beginning_and_never_forgets() -> None:
-    said = SaidBefore()
+    said = SummarisedStart()
     short, _ = run(TEXT, said, 200, ["no"])
     assert TEXT[:100] in short
     run(TEXT * 2, said, 200, [SAYS])
@@ -155,14 +155,14 @@ def test_a_failed_summary_is_told_by_its_beginning_and_never_forgets() -> None:
 
 def test_a_beginning_larger_than_the_summarisers_window_loses_its_middle() -> None:
     small = Summariser(window=600, tokens=100, overhead=0.0, same_model=True)
-    _, asked = run(TEXT * 10, SaidBefore(), 300, by=small)
+    _, asked = run(TEXT * 10, SummarisedStart(), 300, by=small)
     assert sum(cost(asked[0].messages)) < 600
     assert "[…]" in asked[0].messages[0]["content"]
 
 
 @given(st.text(max_size=600), st.integers(1, 400), st.sampled_from(["", SAYS]))
 def test_the_end_is_always_the_texts_own(text: str, room: int, reply: str) -> None:
-    said = SaidBefore()
+    said = SummarisedStart()
     short, asked = run(text, said, room, [reply])
     assert len(asked) <= 1
     tail = short.split("[It goes on:]\n\n", 1)[-1] if asked else short
@@ -172,5 +172,5 @@ def test_the_end_is_always_the_texts_own(text: str, room: int, reply: str) -> No
 
 @pytest.mark.parametrize("text", ["漢字" * 60, "x" * 110, " " * 400])
 def test_a_text_without_words_is_cut_where_it_must_be(text: str) -> None:
-    short, _ = run(text, SaidBefore(), 20)
+    short, _ = run(text, SummarisedStart(), 20)
     assert text.endswith(short.split("[It goes on:]\n\n", 1)[-1])

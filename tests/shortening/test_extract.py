@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.history import marks
 from proxy.neutral.request import Message
-from proxy.shortening.extract import extract, facts_left_out
+from proxy.shortening.extract import extract, missing_facts
 from proxy.shortening.facts import facts_in
 from proxy.shortening.source import source_of
 from proxy.shortening.summary import block
@@ -133,7 +133,7 @@ def test_facts_that_a_summary_left_out_are_appended() -> None:
 
 def test_with_the_words_around_them_as_long_as_there_is_room() -> None:
     source = source_of(talk())
-    wide, narrow = facts_left_out(source, "", limit=900), facts_left_out(source, "", limit=110)
+    wide, narrow = missing_facts(source, "", limit=900), missing_facts(source, "", limit=110)
     assert any("number is 555-0142" in piece for piece in wide)
     assert "555-0142" in narrow
 

@@ -20,7 +20,7 @@ from proxy.shaping.clean import clean_history
 from proxy.shaping.repair import RepairRules, repair
 from proxy.shortening.asking import Summariser
 from proxy.shortening.compaction import Compaction, compact
-from proxy.shortening.continuation import Partial, SaidBefore, continuation, shorten_said
+from proxy.shortening.continuation import Partial, SummarisedStart, continuation, shorten_partial
 from proxy.shortening.extract import extract
 from proxy.shortening.source import source_of
 from proxy.shortening.summary import block, fenced
@@ -168,9 +168,9 @@ def test_no_text_closes_a_block(text: str, said: str) -> None:
 
 @given(pieces)
 def test_no_text_closes_the_beginning_of_an_answer(text: str) -> None:
-    flow = shorten_said(
+    flow = shorten_partial(
         "word " * 400,
-        SaidBefore(),
+        SummarisedStart(),
         room=100,
         by=Summariser(window=4000, tokens=60, overhead=0, same_model=True),
         cost=cost,
@@ -250,5 +250,5 @@ def test_nobody_else_speaks_in_an_answer(evil: str) -> None:
 def asked_of_an_answer(text: str) -> str:
     """What a model is shown of an answer whose beginning it has to summarise."""
     by = Summariser(window=4000, tokens=60, overhead=0, same_model=True)
-    ask = next(shorten_said(text + " word" * 800, SaidBefore(), room=100, by=by, cost=cost))
+    ask = next(shorten_partial(text + " word" * 800, SummarisedStart(), room=100, by=by, cost=cost))
     return str(ask.messages[-1]["content"])

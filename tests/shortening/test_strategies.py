@@ -15,7 +15,7 @@ from proxy.neutral.request import Message
 from proxy.shortening.asking import Summariser, SummaryAsk
 from proxy.shortening.compaction import Compaction, compact
 from proxy.shortening.ladder.results import cleaned
-from proxy.shortening.ladder.trim import LEFT_OUT
+from proxy.shortening.ladder.trim import OMITTED
 from proxy.shortening.strategies import STRATEGIES
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
 
@@ -86,7 +86,7 @@ def test_without_a_model_a_history_comes_down_as_far(name: str, messages: list[M
 def test_truncating_leaves_whole_turns_out_and_nothing_else() -> None:
     messages = chat(12)
     done, _ = shortened("truncate", messages, 0.5)
-    kept = [message for message in done.messages if message.get("content") != LEFT_OUT]
+    kept = [message for message in done.messages if message.get("content") != OMITTED]
     assert kept == [messages[0], *messages[len(messages) - len(kept) + 1 :]]
     assert (done.kind, done.rungs, done.summary) == ("trimmed", ("trim",), "")
 

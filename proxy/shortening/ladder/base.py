@@ -1,4 +1,4 @@
-"""What every rung of the ladder works on."""
+"""Reduction that every rung of the ladder works on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reduction:
 
     `floor` is the index of the first message that may change (what is before it is pinned or frozen),
     `tail` the index at which the protected newest messages begin, `budget` the tokens that all `messages`
-    together may have, `costs` their predicted tokens. At `enough` tokens, `budget` or more, no model is asked; `whole`
+    together may have, `costs` their predicted tokens. At `enough` tokens, `budget` or more, no model is asked; `unread`
     are the tokens up to which what the model has not read yet is never shortened for less; at `roomy` tokens an answer
     still has room. To `recallable` tokens the newest user message is brought, where it has to be cut, so that there is
     room for recalling pieces of it.
@@ -34,7 +34,7 @@ class Reduction:
     limits: PruneLimits
     cost: Cost
     enough: float = 0.0
-    whole: float = math.inf
+    unread: float = math.inf
     roomy: float = math.inf
     recallable: float = math.inf
     leans: Mapping[int, int] = field(default_factory=dict)
@@ -47,12 +47,12 @@ class Reduction:
 
     @property
     def fits(self) -> bool:
-        """Whether the budget is kept."""
+        """Return whether the budget is kept."""
         return self.total <= self.budget
 
     @property
     def suffices(self) -> bool:
-        """Whether no model has to be asked."""
+        """Return whether no model has to be asked."""
         return self.total <= max(self.budget, self.enough)
 
     def with_messages(self, messages: Sequence[Message]) -> Reduction:

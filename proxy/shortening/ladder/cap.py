@@ -64,15 +64,15 @@ class Cap:
 
 
 def cap_unread(reduction: Reduction) -> Reduction:
-    """Shorten what the model has not read yet, its largest results first, until `enough` is kept; `whole` tokens stay.
+    """Shorten what the model has not read yet, its largest results first, until `enough` is kept; `unread` tokens stay.
 
     The last thing to give up: the model has just asked for it.
     """
     messages = list(reduction.messages)
     start = unread_from(messages)
-    unread = {i: own for i, own in by_message(results_of(messages)).items() if i >= start}
+    unread = {i: group for i, group in by_message(results_of(messages)).items() if i >= start}
     sizes = [reduction.costs[index] for index in unread]
-    wanted = max(reduction.whole, max(reduction.budget, reduction.enough) - (reduction.total - sum(sizes)))
+    wanted = max(reduction.unread, max(reduction.budget, reduction.enough) - (reduction.total - sum(sizes)))
     if sum(sizes) <= wanted:
         return reduction
     level = water_level(sizes, wanted)
@@ -140,7 +140,7 @@ def _capped(result: Result, reduction: Reduction, limits: ResultLimits, room: fl
 
 
 def _filled(result: Result, reduction: Reduction, room: float) -> str:
-    """As much of the text as so many tokens hold, whatever its lines are like."""
+    """Cut the text to so many tokens, whatever its lines are like."""
     text = result.text
     bounds = _Bounds(
         max(_LEAST_LINES, text.count("\n") + 1), max(_LEAST_LINE, len(text)), max(_LEAST, len(text))
@@ -208,7 +208,7 @@ def _length(lines: Iterable[str]) -> int:
 
 
 class _Selection:
-    """Which lines stay: two fifths of the room for the beginning, as much for the end, the rest for errors."""
+    """Selection of lines: two fifths of the room for the beginning, as much for the end, the rest for errors."""
 
     def __init__(self, lines: Sequence[str], bounds: _Bounds) -> None:
         self._lines = lines
@@ -225,7 +225,7 @@ class _Selection:
 
     def _take(self, indexes: Iterable[int], lines: int, characters: int) -> int:
         """Keep lines in that order until one does not fit; how many were passed."""
-        taken = 0
+        passed = 0
         for index in indexes:
             if index not in self._kept:
                 size = len(self._lines[index]) + 1
@@ -233,8 +233,8 @@ class _Selection:
                     break
                 lines, characters = lines - 1, characters - size
                 self._keep(index)
-            taken += 1
-        return taken
+            passed += 1
+        return passed
 
     def _keep(self, index: int) -> None:
         self._kept.add(index)
@@ -264,7 +264,7 @@ class _Selection:
         after = 0
         for index in (*sorted(self._kept), len(self._lines)):
             if gap := self._lines[after:index]:
-                lines, characters = _left_out(gap)
+                lines, characters = _omitted(gap)
                 shown.append(_LINES_OUT.format(lines, "s" * (lines > 1), characters))
             if index < len(self._lines):
                 shown.append(self._lines[index])
@@ -272,7 +272,7 @@ class _Selection:
         return shown
 
 
-def _left_out(gap: Sequence[str]) -> tuple[int, int]:
+def _omitted(gap: Sequence[str]) -> tuple[int, int]:
     """Lines and characters that are missing where these are left out: what earlier marks among them stand for, too."""
     marks = [found for line in gap if (found := _LINES_MARKED.fullmatch(line))]
     lines = len(gap) + sum(int(mark[1]) - 1 for mark in marks)

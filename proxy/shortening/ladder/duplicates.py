@@ -12,7 +12,7 @@ from proxy.neutral.request import Message
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.ladder.results import NOTE, Result, by_message, results_of, unread_from, with_texts
 
-IMAGES_KEPT = 3
+NEWEST_IMAGES = 3
 """The newest images, which stay."""
 _SAME = NOTE + ": a later call of {} returned the same, see there.]"
 _SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
@@ -30,8 +30,8 @@ class Duplicates:
         results = results_of(messages)
         pointers = _pointers(results, unread_from(messages))
         stale, leans = _stale_images(messages), dict(reduction.leans)
-        for index, own in by_message(results).items():
-            changes = {r: pointers[r][0] for r in own if r in pointers}
+        for index, group in by_message(results).items():
+            changes = {r: pointers[r][0] for r in group if r in pointers}
             if reduction.floor <= index < reduction.tail and index != user and changes:
                 shorter = _cheaper(reduction, messages[index], with_texts(messages[index], changes))
                 if shorter is not messages[index]:
@@ -80,7 +80,7 @@ def _stale_images(messages: list[Message]) -> dict[int, list[int]]:
         ):
             found += ((index, at) for at, part in enumerate(content) if _images(part))
     stale: dict[int, list[int]] = {}
-    for index, at in found[:-IMAGES_KEPT]:
+    for index, at in found[:-NEWEST_IMAGES]:
         stale.setdefault(index, []).append(at)
     return stale
 

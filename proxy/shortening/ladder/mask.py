@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.history.turns import is_result, newest_user
 from proxy.shortening.ladder.base import Reduction
 from proxy.shortening.ladder.results import (
-    LEFT_OUT,
+    NOTE_START,
     Result,
     by_message,
     note_for,
@@ -62,5 +62,5 @@ def _size(reduction: Reduction, index: int, results: list[Result]) -> float:
 
 
 def _is_long(result: Result) -> bool:
-    """Whether a note could be shorter."""
-    return len(result.text) > len(LEFT_OUT) and not result.is_note
+    """Return whether a note could be shorter."""
+    return len(result.text) > len(NOTE_START) and not result.is_note

@@ -22,7 +22,7 @@ from proxy.wire.jsontext import dumps
 
 NOTE = "[Tool result left out"
 """How every note begins that stands in place of a result."""
-LEFT_OUT = f"{NOTE} to save room: "
+NOTE_START = f"{NOTE} to save room: "
 _LONGEST_NOTE = 600
 _SHOWN = 120
 _LONGEST_NAME = 64
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def is_note(self) -> bool:
-        """Whether a note stands in its place already."""
+        """Return whether a note stands in its place already."""
         return self.text.startswith(NOTE) and self.text.endswith("]") and len(self.text) <= _LONGEST_NOTE
 
 
@@ -64,8 +64,8 @@ class _Calls:
         self.written = Pending()
         for call in (call for _, text in texts_of(message) for call in calls_in(text)):
             self.written.add(call.name, (call.name, call.arguments))
-        for made in calls_of(message):
-            self._add(f"id {made.get('id')}", made.get("function"))
+        for tool_call in calls_of(message):
+            self._add(f"id {tool_call.get('id')}", tool_call.get("function"))
         function = message.get("function_call")
         if isinstance(function, dict):
             self._add(f"name {function.get('name')}", function)
@@ -89,9 +89,9 @@ class _Calls:
 
 
 def cleaned(before: Sequence[Message], after: Sequence[Message]) -> int:
-    """How many results of a history are not in another as they were; those that were notes already do not count."""
-    left = Counter(result.text for result in results_of(after))
-    return (Counter(result.text for result in results_of(before) if not result.is_note) - left).total()
+    """Count the results of a history that are not in another as they were, without those that were notes already."""
+    remaining = Counter(result.text for result in results_of(after))
+    return (Counter(result.text for result in results_of(before) if not result.is_note) - remaining).total()
 
 
 def results_of(messages: Sequence[Message]) -> list[Result]:
@@ -118,9 +118,9 @@ def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
 
 
 def note_for(result: Result) -> str:
-    """What stands in place of a result that is left out: name, size and first characters, without the tags that those open."""
+    """Note in place of a result that is left out: name, size and first characters, without the tags that those open."""
     began = " ".join(_TAG.sub(" ", result.text[: _SHOWN * 4]).split())[:_SHOWN].rstrip()
-    return f"{LEFT_OUT}{result.name}, {len(result.text)} characters. It began: {began} … Call the tool again if you need it.]"
+    return f"{NOTE_START}{result.name}, {len(result.text)} characters. It began: {began} … Call the tool again if you need it.]"
 
 
 def unread_from(messages: Sequence[Message]) -> int:
@@ -139,8 +139,8 @@ def with_texts(message: Message, changes: Mapping[Result, str]) -> Message:
     if isinstance(content, str):
         return {**message, "content": _spliced(content, changes)}
     parts = list(content or ())
-    for at, own in groupby(sorted(changes, key=lambda r: r.part or 0), key=lambda r: r.part or 0):
-        parts[at] = {**parts[at], "text": _spliced(parts[at]["text"], {r: changes[r] for r in own})}
+    for at, group in groupby(sorted(changes, key=lambda r: r.part or 0), key=lambda r: r.part or 0):
+        parts[at] = {**parts[at], "text": _spliced(parts[at]["text"], {r: changes[r] for r in group})}
     return {**message, "content": parts}
 
 

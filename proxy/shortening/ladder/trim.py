@@ -14,7 +14,7 @@ from proxy.shortening.middles import cut_middle
 
 _STALE = 1 / 4
 """What is left of a system message behind which another stands, as a share of what is left of others."""
-LEFT_OUT = "[Earlier messages were left out here to fit the context window.]"
+OMITTED = "[Earlier messages were left out here to fit the context window.]"
 
 
 def drop_oldest(reduction: Reduction) -> Reduction:
@@ -25,7 +25,7 @@ def drop_oldest(reduction: Reduction) -> Reduction:
     """
     # Tokens of everything before an index.
     upto = [0.0, *accumulate(reduction.costs)]
-    mark_cost = sum(reduction.cost([{"role": "assistant", "content": LEFT_OUT}]))
+    mark_cost = sum(reduction.cost([{"role": "assistant", "content": OMITTED}]))
     speakers = _next_speakers(reduction.messages)
     before = reduction.messages[reduction.floor - 1] if reduction.floor else None
     least, chosen = upto[-1], None
@@ -53,7 +53,7 @@ def _next_speakers(messages: Sequence[Message]) -> list[Message | None]:
 
 def _marks(before: Message | None, after: Message | None) -> list[Message]:
     role = bridge_needed(before, [after] if after is not None else [])
-    return [{"role": role, "content": LEFT_OUT}] if role else []
+    return [{"role": role, "content": OMITTED}] if role else []
 
 
 def _without(reduction: Reduction, end: int, marks: list[Message]) -> Reduction:

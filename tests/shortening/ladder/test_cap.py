@@ -124,7 +124,7 @@ def test_directories_show_so_many_entries(name: str, arguments: str, listing: bo
 def test_a_result_larger_than_the_window_fills_what_is_left_of_it() -> None:
     text = "\n".join("some words in a row, " * 20 for _ in range(1500))
     messages = [user("a"), assistant(None, tool_calls=[call(1)]), tool(1, text)]
-    before = replace(reduction_of(messages, 4096), enough=5000, whole=8192 * 0.4)
+    before = replace(reduction_of(messages, 4096), enough=5000, unread=8192 * 0.4)
     done = cap_unread(before)
     assert before.total > 8192 * 10
     assert 5000 * 0.85 < done.total <= 5000
@@ -133,7 +133,7 @@ def test_a_result_larger_than_the_window_fills_what_is_left_of_it() -> None:
 def test_a_result_of_one_line_fills_its_room_too() -> None:
     messages = [user("a"), assistant(None, tool_calls=[call(1)]), tool(1, "flags:\n" + "0110 " * 1000)]
     size = sum(cost(messages))
-    done = cap_unread(replace(reduction_of(messages, 0), enough=size * 0.8, whole=0.0))
+    done = cap_unread(replace(reduction_of(messages, 0), enough=size * 0.8, unread=0.0))
     assert 0.7 * size < done.total <= 0.8 * size
 
 
@@ -163,15 +163,15 @@ def test_what_the_model_has_not_read_is_shortened_last_and_no_more_than_it_must_
         assert same == [True, True, False, True, True, True]
     plain = reduction(messages, budget=total * 0.1)
     assert cap_unread(plain) is plain, "as long as nothing else is allowed"
-    ample = replace(plain, whole=size * 2)
+    ample = replace(plain, unread=size * 2)
     assert cap_unread(ample) is ample, "as much of it as this is never cut"
-    half = cap_unread(replace(plain, whole=size * 0.6))
+    half = cap_unread(replace(plain, unread=size * 0.6))
     assert half.messages[5] is messages[5], "the largest first"
     assert 0.4 * size < half.costs[4] + half.costs[5] <= 0.6 * size
     assert half.messages[4]["content"].startswith("line 0 of the file\n")
     assert half.messages[4]["content"].endswith("\nline 399 of the file")
     assert cap_unread(half) is half
-    roomy = cap_unread(replace(plain, whole=size * 0.2, enough=total - size * 0.3))
+    roomy = cap_unread(replace(plain, unread=size * 0.2, enough=total - size * 0.3))
     assert 0.9 * (total - size * 0.3) < roomy.total <= total - size * 0.3
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.neutral.request import Message
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.ladder.trim import LEFT_OUT, cut_middles, drop_oldest
+from proxy.shortening.ladder.trim import OMITTED, cut_middles, drop_oldest
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
 
 
@@ -28,7 +28,7 @@ def test_whole_turns_are_dropped_between_head_and_tail(messages: list[Message], 
     assert done.costs == cost(done.messages)
     assert done.total <= reduction.total
     assert list(done.messages[: reduction.floor]) == messages[: reduction.floor]
-    kept = [m for m in done.messages if m.get("content") != LEFT_OUT]
+    kept = [m for m in done.messages if m.get("content") != OMITTED]
     assert all(any(m is original for original in messages) for m in kept)
     assert list(done.messages[done.tail :]) == messages[reduction.tail :] or reduction.tail < reduction.floor
     assert done is reduction or done.total < reduction.total
@@ -40,14 +40,14 @@ def test_no_more_is_dropped_than_it_takes() -> None:
     done = drop_oldest(replace(reduction, budget=reduction.total - 1))
     assert [m["content"][:10] for m in done.messages[:3]] == [
         "Question 0",
-        LEFT_OUT[:10],
+        OMITTED[:10],
         "Question 1",
     ]
 
 
 def test_where_two_users_would_meet_a_message_says_what_happened() -> None:
     done = dropping([*chat(6), user("And now?")], 10)
-    assert list(done.messages[1:]) == [assistant(LEFT_OUT), user("And now?")]
+    assert list(done.messages[1:]) == [assistant(OMITTED), user("And now?")]
 
 
 def test_a_batch_is_dropped_or_kept_whole() -> None:
