@@ -83,18 +83,18 @@ def _complete(shell: str) -> int:
 def _look(args: argparse.Namespace, settings: Settings) -> int:
     """Look at the Spillway that runs; 1 if that tells nothing."""
     from proxy.commands.launch.serving import url_of
-    from proxy.commands.terminal import NotTold, Running, explain, show, tail, top
+    from proxy.commands.live import LiveClient, LiveError, explain, show, tail, top
 
-    running, as_json = Running(args.url or url_of(settings), settings), args.json
+    client, as_json = LiveClient(args.url or url_of(settings), settings), args.json
     looks: dict[str, Callable[[], None]] = {
-        "top": lambda: top(running, as_json=as_json),
-        "tail": lambda: tail(running, last=args.last, follow=not args.no_follow, as_json=as_json),
-        "show": lambda: show(running, args.id, as_json=as_json),
-        "explain": lambda: explain(running, args.file, as_json=as_json),
+        "top": lambda: top(client, as_json=as_json),
+        "tail": lambda: tail(client, last=args.last, follow=not args.no_follow, as_json=as_json),
+        "show": lambda: show(client, args.id, as_json=as_json),
+        "explain": lambda: explain(client, args.file, as_json=as_json),
     }
     try:
         looks[args.command]()
-    except NotTold as error:
+    except LiveError as error:
         print(f"spillway: {error}", file=sys.stderr)  # noqa: T201 - as above
         return 1
     except KeyboardInterrupt:  # what follows has no other end

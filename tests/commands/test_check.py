@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.check.judging import judged
-from proxy.commands.check.seen import Around, SeenBackend
+from proxy.commands.check.judging import Around, SeenBackend, judged
 from proxy.config import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel
 from tests.fakes.server import BackgroundServer

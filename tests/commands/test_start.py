@@ -21,7 +21,7 @@ LATER = {
     "opentelemetry",
     "proxy.api.own",
     "proxy.commands.check",
-    "proxy.commands.terminal",
+    "proxy.commands.live",
     "proxy.demo",
     "proxy.store.sqlite",
     "pygments",

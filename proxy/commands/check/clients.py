@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from proxy.commands.check.seen import Belief
+from proxy.commands.check.judging import Belief
 
 _ATTRIBUTE = "model_context_window"
 

@@ -16,8 +16,7 @@ import httpx
 from proxy.app import open_wire, upstreams
 from proxy.backends.profile import Fact, ModelProfile
 from proxy.commands.check.clients import beliefs
-from proxy.commands.check.judging import judged
-from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
+from proxy.commands.check.judging import Around, Finding, SeenBackend, SeenModel, judged
 from proxy.commands.launch.serving import listens, url_of
 from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import HttpTransport
@@ -155,7 +154,7 @@ def _around(settings: Settings) -> Around:
         in_container=any(mark.exists() for mark in CONTAINERS),
         installed=dict(_installed()),
         beliefs=beliefs(Path.home(), url),
-        taken=listens(url) is False,
+        port_taken=listens(url) is False,
     )
 
 

@@ -1,11 +1,12 @@
-"""What is wrong with what was seen. Pure: a test says what there is."""
+"""Findings about backends, models and clients, from plain values: nothing here looks at the machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from proxy.commands.check.seen import Around, Finding, SeenBackend, SeenModel
+from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
 from proxy.neutral.offered import VIRTUAL_WINDOW
 from proxy.settings import Settings
@@ -40,15 +41,81 @@ _LOADS = {
 _DOCKERS = ("host.docker.internal", "host.containers.internal")
 
 
+@dataclass(frozen=True, slots=True)
+class SeenModel:
+    """A model that a backend lists."""
+
+    id: str
+    profile: ModelProfile
+    reported: int | None
+    """Tokens of the window that the backend itself tells; None: it tells none."""
+    for_chats: bool | None
+    """Whether it has a chat template; None: nobody tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBackend:
+    """A backend that was looked for by its name."""
+
+    name: str
+    url: str
+    expected: str
+    """The kind that is configured, or usual at its port; empty: any."""
+    kind: str = ""
+    """Empty: it does not answer."""
+    wider: str = ""
+    """How its windows are made larger."""
+    status: int = 200
+    """Of its list of models."""
+    models: tuple[SeenModel, ...] = ()
+    listed: int = 0
+    """How many models it lists; `models` are the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """A client's own idea of a window: which client, in which file and by which name, how many tokens."""
+
+    client: str
+    file: str
+    name: str
+    tokens: int
+    model: str = ""
+    """Empty: of every model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """Facts about the machine."""
+
+    in_container: bool = False
+    installed: Mapping[str, str] | None = None
+    """By kinds of backends, where their programs are on this machine."""
+    beliefs: tuple[Belief, ...] = ()
+    port_taken: bool = False
+    """Whether another program has the port that Spillway is to listen on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A problem, and its cure. `code` is for programs."""
+
+    code: str
+    text: str
+    cure: str
+    backend: str = ""
+    models: tuple[str, ...] = ()
+
+
 def judged(settings: Settings, seen: Sequence[SeenBackend], around: Around) -> list[Finding]:
-    """All that is wrong, what keeps it from working first."""
+    """Return all that is wrong, what keeps it from working first."""
     answering = [backend for backend in seen if backend.kind]
     return [
         *(_silent(backend, around) for backend in seen if not backend.kind),
         *([] if answering or seen else _not_found(settings, around)),
         *(found for backend in answering for found in _of_backend(backend)),
         *_of_clients(answering, around),
-        *(_taken(settings) if around.taken else ()),
+        *(_port_taken(settings) if around.port_taken else ()),
     ]
 
 
@@ -176,7 +243,7 @@ def _is_small(model: SeenModel) -> bool:
 
 
 def _of_clients(seen: Sequence[SeenBackend], around: Around) -> Iterator[Finding]:
-    """Who believes another window than the one that it should, and shortens by itself."""
+    """Find clients that believe in a window below the true one, and shorten by themselves."""
     windows = {
         model.id: model.profile.window.value
         for backend in seen
@@ -197,7 +264,7 @@ def _of_clients(seen: Sequence[SeenBackend], around: Around) -> Iterator[Finding
             )
 
 
-def _taken(settings: Settings) -> list[Finding]:
+def _port_taken(settings: Settings) -> list[Finding]:
     where = f"{settings.host}:{settings.port}"
     return [
         Finding(
