@@ -10,8 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from proxy.api.models import model_list, offered, one_model, with_native
-from proxy.dialects.messages.models import model, models_page
-from proxy.dialects.responses.catalog import VERSION, catalog
+from proxy.dialects.listing import CODEX_QUERY, anthropic_model, anthropic_page, codex_catalog
 from proxy.errors import ModelNotFound
 from proxy.settings import Settings
 from proxy.stages.routing import Router
@@ -30,9 +29,9 @@ async def all_models(
     listed = await model_list(router, settings)
     models = [offered(each) for each in listed["data"]]
     if ANTHROPIC in headers:
-        return _json(models_page(models, virtual=_is_claude_code(headers)))
-    if VERSION in asked:
-        body = _json({**listed, **catalog(models)})
+        return _json(anthropic_page(models, virtual=_is_claude_code(headers)))
+    if CODEX_QUERY in asked:
+        body = _json({**listed, **codex_catalog(models)})
         # Codex keeps its catalog until this changes.
         body.headers["etag"] = f'"{blake2b(body.body, digest_size=12).hexdigest()}"'
         return body
@@ -51,7 +50,7 @@ async def one(
     if found is None:
         raise ModelNotFound(f"No backend lists the model {name!r}; GET /v1/models shows what there is.")
     if ANTHROPIC in headers:
-        return _json(model(offered(found), virtual=_is_claude_code(headers)))
+        return _json(anthropic_model(offered(found), virtual=_is_claude_code(headers)))
     return found
 
 

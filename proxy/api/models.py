@@ -9,8 +9,8 @@ from typing import Any
 
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile
+from proxy.dialects.listing import VIRTUAL_WINDOW, Offered
 from proxy.net.upstream import Upstream
-from proxy.neutral.offered import VIRTUAL_WINDOW, Offered
 from proxy.settings import Settings
 from proxy.settings.settings import OFF
 from proxy.shaping.diet import diet_from

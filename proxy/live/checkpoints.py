@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from proxy.errors import Conflict, NotFound, StoreUnavailable
 from proxy.history.checkpoint import Checkpoint, Store
-from proxy.live.blocks import blocks_in, described
+from proxy.history.marks import CLOSE, EXTRACT, HEADING, MORE_SAID, NAMES, OPEN, carried_rules, is_summary
 from proxy.live.book import Book
 from proxy.live.record import Note, Record, Talk
 from proxy.live.telling import note_of
+from proxy.neutral.request import Message
 from proxy.stages.addon import AddOn
 from proxy.tokens.meter import Meter
+
+_BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)
 
 
 class TalkCheckpoints:
@@ -84,9 +88,7 @@ class TalkCheckpoints:
             "checkpoint": note_of(Note.of(checkpoint)),
             "tokens_before": checkpoint.tokens_before,
             "tokens_after": checkpoint.tokens_after,
-            "blocks": described(
-                blocks_in(checkpoint.replacement), lambda text: self._meter.count_text(key, text)
-            ),
+            "blocks": list(_blocks(checkpoint.replacement, lambda text: self._meter.count_text(key, text))),
             "verdicts": [{"at": at, "verdict": verdict} for at, verdict in talk.verdicts],
             "messages": list(checkpoint.replacement),
             "earlier": sum(note.covered < checkpoint.covered for note in talk.notes.values()),
@@ -95,3 +97,30 @@ class TalkCheckpoints:
 
 def _links(record: Record) -> Sequence[bytes]:
     return record.links if record.job is None else record.job.prompt.links
+
+
+def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[dict[str, Any]]:
+    """Summary blocks, oldest first: what was written, and what code put behind it; `count` gives the tokens of a text."""
+    summaries = filter(is_summary, messages)
+    blocks = ((message, found) for message in summaries for found in _BLOCK.finditer(message["content"]))
+    for index, (message, found) in enumerate(blocks):
+        inside = found[1]
+        end = _end_of_text(inside)
+        text = inside[:end].removeprefix(f"{EXTRACT}\n")
+        yield {
+            "index": index,
+            "text": text,
+            "appended": inside[end:].strip("\n"),
+            "rules": carried_rules({**message, "content": found[0]}),
+            "by": "extract" if inside.startswith(f"{EXTRACT}\n") else "written",
+            "tokens": count(text + inside[end:]),
+        }
+
+
+def _end_of_text(inside: str) -> int:
+    """Index of what code put behind a text: more that the user said, names, the user's rules."""
+    end = len(inside)
+    for mark in (HEADING, NAMES, MORE_SAID):
+        place = inside.rfind(f"\n{mark}", 0, end)
+        end = place if place >= 0 else end
+    return end

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from proxy.live.book import Book
 from proxy.live.record import Record, Talk
-from proxy.live.viewer import Viewer
+from proxy.live.telling import Viewer
 
 T = TypeVar("T")
 

@@ -12,8 +12,7 @@ from proxy.live.book import Book
 from proxy.live.diff import DiffLine, What, lines_of, shown
 from proxy.live.parts import parsed, parts_in
 from proxy.live.record import Parts, Record, Talk
-from proxy.live.telling import outcome_of, row_of, turn_of, visible
-from proxy.live.viewer import Viewer
+from proxy.live.telling import Viewer, outcome_of, row_of, turn_of, visible
 from proxy.net.apart import apart
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Message, Request

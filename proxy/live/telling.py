@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
 
 from proxy.live.record import Note, Parts, Record, Talk
-from proxy.live.viewer import Viewer
 from proxy.neutral.piece import whole_number
 from proxy.telemetry.outcome import owner
 
+Role: TypeAlias = Literal["open", "key", "admin"]
 _COPIED = (
     *("dialect", "backend", "model", "status", "error", "action", "kind", "tools", "window"),
     *("tokens_before", "tokens_after", "attempts", "compactions", "compaction_seconds", "summaries", "unfit"),
@@ -18,6 +18,28 @@ _COPIED = (
     *("leaked_calls", "repeated_calls"),
     *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A person or program that looks. `tenant`: a digest of the key; `content`: whether messages of others are shown too."""
+
+    role: Role
+    tenant: str = ""
+    content: bool = False
+
+    @property
+    def all(self) -> bool:
+        """Return whether everybody's conversations are seen."""
+        return self.role != "key"
+
+    def sees(self, tenant: str) -> bool:
+        """Return whether figures of this tenant are seen."""
+        return self.all or tenant == self.tenant
+
+    def reads(self, tenant: str) -> bool:
+        """Return whether messages of this tenant are shown."""
+        return (self.all and self.content) or tenant == self.tenant
 
 
 def outcome_of(record: Record, now: float) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from proxy.neutral.managing import CompactionWish, Edit, Kept
-from proxy.neutral.remembering import Fetch, Unseal
 from proxy.neutral.thinking import Thinking
 
 Message: TypeAlias = dict[str, Any]
@@ -22,6 +21,21 @@ THOUGHT_FIELDS = ("reasoning_content", "reasoning")
 """In which the thoughts of a message stand as text, the one that is written first."""
 SYSTEM_ROLES = frozenset({"system", "developer"})
 _CHORE = "### Task:"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The document that the client's credential keeps under a name; the reply is it, or None."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unseal:
+    """What is under a seal of Spillway's own; the reply is it, or None for what is not to be believed."""
+
+    purpose: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from proxy.errors import BadRequest, BodyTooLarge, StoreUnavailable
 from proxy.exchange import Exchange
 from proxy.history.checkpoint import Store
 from proxy.net.apart import apart
-from proxy.neutral.remembering import Fetch, Unseal
-from proxy.neutral.request import Message, Request
+from proxy.neutral.request import Fetch, Message, Request, Unseal
 from proxy.neutral.weight import is_heavy
 from proxy.settings import Settings
 from proxy.stages.managing import Sealer

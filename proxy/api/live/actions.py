@@ -10,7 +10,7 @@ from proxy.api.live import schemas
 from proxy.api.live.shared import Looks, json_of
 from proxy.api.scope import On
 from proxy.errors import BadRequest, Conflict, Forbidden
-from proxy.live.viewer import Viewer
+from proxy.live.telling import Viewer
 
 _log = logging.getLogger("spillway.live")
 

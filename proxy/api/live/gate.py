@@ -8,7 +8,7 @@ from proxy.api.keys import Keys
 from proxy.api.origins import check_page
 from proxy.errors import Unauthorized
 from proxy.exchange import Exchange
-from proxy.live.viewer import Viewer
+from proxy.live.telling import Viewer
 
 _FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
 """Headers by which a proxy in front says that it is not this machine that asks."""

@@ -10,7 +10,7 @@ from proxy.api.live.gate import Gate
 from proxy.api.scope import On, exchange_of
 from proxy.exchange import Exchange
 from proxy.live.looker import Looker
-from proxy.live.viewer import Viewer
+from proxy.live.telling import Viewer
 from proxy.wire.jsontext import dumps
 
 

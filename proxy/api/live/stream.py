@@ -14,8 +14,7 @@ from proxy.errors import Overloaded
 from proxy.exchange import Exchange
 from proxy.live.feed import Feed, Waiting
 from proxy.live.looker import Looker
-from proxy.live.telling import outcome_of, progress_of
-from proxy.live.viewer import Viewer
+from proxy.live.telling import Viewer, outcome_of, progress_of
 from proxy.wire.jsontext import dumps
 
 TICK = 0.25

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
-from proxy.neutral.offered import VIRTUAL_WINDOW
+from proxy.dialects.listing import VIRTUAL_WINDOW
 from proxy.settings import Settings
 
 SMALL = 4096

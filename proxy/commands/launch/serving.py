@@ -13,7 +13,7 @@ import httpx
 
 import proxy
 from proxy.config import environment, state_folder
-from proxy.dialects.responses.catalog import VERSION
+from proxy.dialects.listing import CODEX_QUERY
 from proxy.settings import Settings
 
 LISTENING = "Spillway listening on "
@@ -69,7 +69,7 @@ def models_of(url: str, key: str | None) -> dict[str, Any]:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
         answer = httpx.get(
-            f"{url}/v1/models", params={VERSION: "0"}, headers=headers, timeout=_ANSWER, trust_env=False
+            f"{url}/v1/models", params={CODEX_QUERY: "0"}, headers=headers, timeout=_ANSWER, trust_env=False
         )
     except httpx.HTTPError as error:
         raise NoServer(f"the Spillway at {url} does not answer: {error}") from None

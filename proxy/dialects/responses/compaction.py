@@ -13,8 +13,7 @@ from proxy.dialects.bodies import is_count, text_in
 from proxy.dialects.responses.conversation import Item, messages_of
 from proxy.errors import BadRequest
 from proxy.neutral.managing import COMPACTION, CompactionWish, Sealed, fingerprint
-from proxy.neutral.remembering import Unseal
-from proxy.neutral.request import SYSTEM_ROLES, Message
+from proxy.neutral.request import SYSTEM_ROLES, Message, Unseal
 
 Opened: TypeAlias = dict[str, Sealed]
 """What is under the seals of compactions, as far as they are Spillway's own, for this client."""

@@ -32,8 +32,7 @@ from proxy.dialects.responses.conversation import (
 from proxy.dialects.responses.tools import choice, functions_offered, run_by_openai
 from proxy.errors import BadRequest
 from proxy.neutral.managing import CompactionWish
-from proxy.neutral.remembering import Fetch, Unseal
-from proxy.neutral.request import Request, leading_system
+from proxy.neutral.request import Fetch, Request, Unseal, leading_system
 from proxy.neutral.thinking import in_openais_word
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")

@@ -14,7 +14,7 @@ from proxy.dialects.bodies import text_in
 from proxy.dialects.responses.compaction import Opened, open_compactions
 from proxy.dialects.responses.conversation import Item, items_in
 from proxy.errors import BadRequest
-from proxy.neutral.remembering import Fetch, Unseal
+from proxy.neutral.request import Fetch, Unseal
 from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")

@@ -14,8 +14,7 @@ from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
 from proxy.neutral.dialect import NO_ANSWER
 from proxy.neutral.piece import Piece
-from proxy.neutral.remembering import Fetch
-from proxy.neutral.request import Message, Request
+from proxy.neutral.request import Fetch, Message, Request
 from proxy.neutral.thinking import Thinking
 from tests.dialects.streams import WORDS, Said, answers, piece_of
 

@@ -1,0 +1,144 @@
+"""Lists of models: Anthropic's, and the catalog in which Codex looks models up (`model_catalog_json`, or `GET /models`).
+
+Fields: PyPI `anthropic` 2.12.0, `types/model_info.py`, `types/model_capabilities.py`; what Codex 0.169 refuses to start
+without, by trial, and what `codex debug models` shows of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from proxy.dialects.messages.managing import EDITS
+
+VIRTUAL_WINDOW = 200_000
+"""Tokens of the window that Codex and Claude Code get where the true one is smaller: they refuse to run in a small one."""
+_ANSWER = 32_000
+"""Tokens of the longest answer that clients are told to ask for: as many as Claude Code (2.1) asks for of a model it does not know."""
+_ANSWER_SHARE = 1 / 4
+"""Of the window that is told: clients take what answers may need off what they put into a prompt."""
+CODEX_QUERY = "client_version"
+"""The query by which Codex asks for its catalog, and nobody for anything else."""
+_CODEX_WINDOW = 272_000
+"""Tokens that Codex takes any model's window for that it does not know."""
+_TOOL_OUTPUT = (1_000, 10_000)
+"""Tokens of a tool's output that it passes on: the least, and the most, which is what it does by itself."""
+_TOOL_OUTPUT_SHARE = 1 / 8
+"""Of the true window."""
+_INSTRUCTIONS = """\
+You are Codex, a coding agent that works in the user's terminal and workspace.
+
+- Do the task with the tools you are offered, and go on until it is done; ask only where you cannot find out yourself.
+- Before you change a file, read what it says now. Make the smallest change that is right, in the style of what is there, \
+and leave what does not belong to the task alone.
+- Prefer `rg` to find things, and read parts of large files, not all of them.
+- Check your work: run the tests, or what comes nearest to them, and mend what fails.
+- Never undo changes that are not yours. Do not commit unless you are told to.
+- Obey `AGENTS.md` files: each holds for the folder it is in and all below.
+- End with a short account of what you did, what you checked, and what is left. Name files by their paths."""
+"""Codex's own are 4,000 tokens: a quarter of a small window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A model as clients are told of it, in whichever form they ask."""
+
+    id: str
+    window: int | None
+    """Tokens of its true window; None: nobody tells."""
+    virtual_window: int | None
+    """Tokens of the window in which Codex and Claude Code run; None: not known."""
+    created: int = 0
+    """Seconds since the epoch; 0: nobody tells."""
+    vision: bool = False
+    """Whether it is known to take pictures."""
+
+
+def anthropic_model(offered: Offered, *, virtual: bool) -> dict[str, Any]:
+    """One model's object, with its `virtual` window or the true one."""
+    window = offered.virtual_window if virtual else offered.window
+    return {
+        "type": "model",
+        "id": offered.id,
+        "display_name": offered.id,
+        "created_at": datetime.fromtimestamp(offered.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": window,
+        "max_tokens": None if window is None else min(_ANSWER, int(window * _ANSWER_SHARE)),
+        "capabilities": _capabilities(offered),
+        "lifecycle": "active",
+        "deprecated_at": None,
+        "retires_at": None,
+        "line": None,
+    }
+
+
+def anthropic_page(offered: Sequence[Offered], *, virtual: bool) -> dict[str, Any]:
+    """All models as the only page there is, whatever page a client asks for; `virtual` as for one."""
+    return {
+        "data": [anthropic_model(each, virtual=virtual) for each in offered],
+        "has_more": False,
+        "first_id": offered[0].id if offered else None,
+        "last_id": offered[-1].id if offered else None,
+    }
+
+
+def _capabilities(offered: Offered) -> dict[str, Any]:
+    """All keys that there are, as Anthropic has them; what is true is what Spillway does for every model.
+
+    How much is to be thought is told to every backend that has words for it; models that do not think pass it over.
+    """
+    no, yes = {"supported": False}, {"supported": True}
+    efforts = ("low", "medium", "high", "xhigh", "max")
+    return {
+        "batch": no,
+        "citations": no,
+        "code_execution": no,
+        "compaction": {**yes, "summarize": yes},
+        "context_management": {**yes, **dict.fromkeys(EDITS, yes)},
+        "effort": {**yes, **dict.fromkeys(efforts, yes)},
+        "image_input": {"supported": offered.vision},
+        "pdf_input": no,
+        "server_tools": {**no, "code_execution": no, "web_search": no},
+        "structured_outputs": yes,
+        "thinking": {
+            **yes,
+            "types": {"adaptive": yes, "between_tools": no, "disabled": yes, "enabled": yes},
+        },
+    }
+
+
+def codex_catalog(offered: Sequence[Offered]) -> dict[str, Any]:
+    """All models, the first of the list first."""
+    return {"models": [_codex_entry(each, place) for place, each in enumerate(offered)]}
+
+
+def _codex_entry(offered: Offered, place: int) -> dict[str, Any]:
+    window = offered.virtual_window or _CODEX_WINDOW
+    least, most = _TOOL_OUTPUT
+    output = (
+        most if offered.window is None else max(least, min(most, int(offered.window * _TOOL_OUTPUT_SHARE)))
+    )
+    return {
+        "slug": offered.id,
+        "display_name": offered.id,
+        "description": None,
+        "base_instructions": _INSTRUCTIONS,
+        "context_window": window,
+        "max_context_window": window,
+        "effective_context_window_percent": 95,
+        "truncation_policy": {"mode": "tokens", "limit": output},
+        "shell_type": "unified_exec",
+        "apply_patch_tool_type": None,
+        "supported_reasoning_levels": [],
+        "default_reasoning_summary": "none",
+        "supports_reasoning_summaries": False,
+        "support_verbosity": False,
+        "supports_parallel_tool_calls": True,
+        "input_modalities": ["text", "image"] if offered.vision else ["text"],
+        "experimental_supported_tools": [],
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": place,
+    }
