@@ -1,4 +1,4 @@
-"""Reading the settings: the only place that looks into the environment."""
+"""Read the settings: the only module that looks into the environment."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
 
 
 class _Environment(EnvSettingsSource):
-    """The environment, without what Kubernetes and Docker put there; a list may be words with commas between them."""
+    """Environment without the variables of Kubernetes and Docker; a list may be words with commas between them."""
 
     @override
     def _load_env_vars(self) -> dict[str, str | None]:
@@ -80,7 +80,7 @@ class _Environment(EnvSettingsSource):
 
 
 class _Sourced(Settings, BaseSettings):
-    """The settings with the places that they are read from."""
+    """Settings with their sources."""
 
     model_config = SettingsConfigDict(
         env_prefix="SPILLWAY_", env_nested_delimiter="__", env_ignore_empty=True
@@ -96,7 +96,7 @@ class _Sourced(Settings, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Command line (init) over environment over TOML file."""
+        """Prefer the command line (init) to the environment, and that to the TOML file."""
         del env_settings, dotenv_settings, file_secret_settings
         path = settings_cls.model_config.get("toml_file")
         file = (TomlConfigSettingsSource(settings_cls),) if path else ()
@@ -104,7 +104,7 @@ class _Sourced(Settings, BaseSettings):
 
 
 def _unparsed(error: SettingsError) -> str:
-    """A setting in the environment that has to be JSON and is not. It may hold keys, so it is not shown."""
+    """Describe a setting in the environment that has to be JSON and is not. It may hold keys, so it is not shown."""
     found = re.search(r'field "(\w+)"', str(error))
     name = f"SPILLWAY_{found.group(1).upper()}" if found is not None else "a setting"
     cause = str(error.__cause__ or error).replace("\n", " ")
@@ -128,18 +128,18 @@ def _one_line(error: ValidationError) -> str:
 
 
 def environment() -> dict[str, str]:
-    """All of it, for a program that is started."""
+    """Copy the environment, for a program that is started."""
     return dict(os.environ)  # noqa: TID251 - the one place
 
 
 def wants_traces() -> bool:
-    """Whether OpenTelemetry's own variables say where traces go (its specification, "Environment Variable Specification")."""
-    said = os.environ.get  # noqa: TID251 - the one place
-    off = said("OTEL_SDK_DISABLED", "").lower() == "true" or said("OTEL_TRACES_EXPORTER", "otlp") == "none"
-    return not off and any(map(said, ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")))
+    """Return whether OpenTelemetry's variables name a place for traces (its "Environment Variable Specification")."""
+    get = os.environ.get  # noqa: TID251 - the one place
+    off = get("OTEL_SDK_DISABLED", "").lower() == "true" or get("OTEL_TRACES_EXPORTER", "otlp") == "none"
+    return not off and any(map(get, ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")))
 
 
 def state_folder() -> Path:
-    """Where what lasts beyond a run is kept for this user (XDG Base Directory Specification 0.8)."""
+    """Return the folder for data of this user that outlasts a run (XDG Base Directory Specification 0.8)."""
     named = os.environ.get("XDG_STATE_HOME", "")  # noqa: TID251 - the one place
     return (Path(named) if named.startswith("/") else Path.home() / ".local/state") / "spillway"

@@ -46,20 +46,20 @@ _INJECTED = re.compile(
     r"SPILLWAY_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?|ENV_\w+)"
 )
 _INJECTED_VALUES = {"PORT": ("tcp://", "udp://", "sctp://"), "NAME": ("/",)}
-"""Last word of a name to beginnings of its value, where the name alone does not tell: `SPILLWAY_PORT` is a setting too."""
+"""Last word of a name to beginnings of its value, where the name alone is ambiguous: `SPILLWAY_PORT` is a setting too."""
 
 
 def is_injected(name: str, value: str) -> bool:
-    """Whether Kubernetes or Docker put the variable there; `name` in capitals."""
-    told = _INJECTED_VALUES.get(name.rpartition("_")[2], ())
-    return _INJECTED.fullmatch(name) is not None or value.startswith(tuple(told))
+    """Return whether Kubernetes or Docker set a variable; `name` in capitals."""
+    beginnings = _INJECTED_VALUES.get(name.rpartition("_")[2], ())
+    return _INJECTED.fullmatch(name) is not None or value.startswith(tuple(beginnings))
 
 
 def misspelt(environment: Mapping[str, str], settings: Mapping[str, Collection[str]]) -> str | None:
-    """What is wrong with the first variable of ours that is no setting, and which is nearest; None if all are.
+    """Describe the first variable of ours that is no setting, with the nearest one; None if all are settings.
 
     Args:
-        environment: all of it; a variable that is empty says nothing and is not looked at.
+        environment: all of it; empty variables are ignored.
         settings: names of settings to names of the fields one level below `NAME__KEY__`, lower case.
     """
     for name, value in sorted(environment.items()):
@@ -74,13 +74,13 @@ def misspelt(environment: Mapping[str, str], settings: Mapping[str, Collection[s
 
 
 def removed_setting(name: str) -> str | None:
-    """Say what to do about a setting that was removed, by its name in the environment; None: it is no such setting."""
+    """Describe what to do about a removed setting, by its name in the environment; None: it is no removed one."""
     cure = REMOVED.get(name.upper().removeprefix(PREFIX).rpartition("__")[2].lower())
     return f"{name}: no longer a setting; {cure}" if cure else None
 
 
 def _wrong(parts: list[str], settings: Mapping[str, Collection[str]]) -> str | None:
-    """None where the name is a setting's, else the nearest one that is, or nothing."""
+    """Return the nearest setting to a name that is none, empty if nothing is near; None if it is a setting."""
     head, *rest = parts
     fields = settings.get(head)
     if fields is None:
@@ -100,5 +100,5 @@ def _nearest(word: str, words: Collection[str]) -> str:
 
 
 def without_user(text: str) -> str:
-    """A text with URLs in it, without the users and passwords in those."""
+    """Remove users and passwords from the URLs in a text."""
     return re.sub(r"[^/\s'\"]*@", "…@", text)

@@ -1,4 +1,4 @@
-"""Where backends are: on this machine, or behind a proxy that the environment names."""
+"""Places of backends: on this machine, in its network, or behind a proxy that the environment names."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _OVERLAY = IPv4Network("100.64.0.0/10")
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a backend (`HTTPS_PROXY` and its like), None if it is reached directly.
+    """Return the proxy that the environment names for a backend (`HTTPS_PROXY` and its like); None: it is reached directly.
 
-    What runs on this machine is, whatever the environment says.
+    A backend on this machine always is.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    named = getproxies()
-    proxy = named.get(parts.scheme) or named.get("all")
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or is_here(host) or proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def is_here(host: str) -> bool:
-    """Whether a host is this machine, or the one that a container runs on by Docker's name for it."""
+    """Return whether a host is this machine, or the one that a container runs on by Docker's name for it."""
     host = host.removesuffix(".")
     if (address := _address(host)) is None:
         return host in {"localhost", "host.docker.internal"} or host.endswith(".localhost")
@@ -33,7 +33,7 @@ def is_here(host: str) -> bool:
 
 
 def is_nearby(host: str) -> bool:
-    """Whether a host is this machine or in its network: what it makes is not paid for by the token.
+    """Return whether a host is this machine or in its network, where tokens cost nothing.
 
     By its address (RFC 1918, 4193, 6598 for overlay networks, and link-local), or a name that is none of the public ones: of
     one word, as the services of a compose file have, or under a domain for local use (RFC 6762, 8375, and ICANN's `.internal`).
@@ -47,7 +47,7 @@ def is_nearby(host: str) -> bool:
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host is written as; None for a name."""
+    """Parse a host that is an address; None for a name."""
     try:
         address = ip_address(host)
     except ValueError:

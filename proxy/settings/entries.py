@@ -49,10 +49,10 @@ STATUS_FORMS: tuple[str, ...] = get_args(StatusForm)
 
 
 def listed(value: Any) -> Any:
-    """A list as people type it: JSON, or words with commas between them.
+    """Read a list as people type it: JSON, or words with commas between them.
 
     Raises:
-        ValueError: it is neither, or has nothing in it but commas: then somebody meant something.
+        ValueError: it is neither, or holds nothing but commas.
     """
     if not isinstance(value, str):
         return value
@@ -69,7 +69,7 @@ def listed(value: Any) -> Any:
 
 
 def numbered(value: Any) -> Any:
-    """A list as the environment spells it with `__0__`, `__1__` …, which arrives as a table of numbers."""
+    """Read a list as the environment spells it with `__0__`, `__1__` …, which arrives as a table of numbers."""
     if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
         return [value[key] for key in sorted(value, key=int)]
     return value
@@ -87,7 +87,7 @@ def share_or_tokens(value: float) -> float:
 
 
 def host_glob(value: str) -> str:
-    """A name by which clients call, or a glob over such names, in lower case.
+    """Normalise a host name that clients use, or a glob over such names, to lower case.
 
     Raises:
         ValueError: it is more than that, or less.
@@ -98,7 +98,7 @@ def host_glob(value: str) -> str:
 
 
 def origin_glob(value: str) -> str:
-    """The origin of web pages as browsers tell it, or a glob over such, in lower case.
+    """Normalise the origin of web pages, or a glob over origins, to lower case.
 
     Raises:
         ValueError: it is none.
@@ -161,8 +161,8 @@ class BackendSetting(BaseModel):
             if self.api_key is not None:
                 raise ValueError("has both an api_key and a user in its url; only one of them can be sent")
             user, _, password = before.partition(":")
-            told = f"{unquote(user)}:{unquote(password)}".encode()
-            self._basic = f"Basic {b64encode(told).decode()}"
+            credentials = f"{unquote(user)}:{unquote(password)}".encode()
+            self._basic = f"Basic {b64encode(credentials).decode()}"
             object.__setattr__(self, "url", parts._replace(netloc=place).geturl())
         if not self.name:
             place = f"{parts.hostname}-{parts.port}" if parts.port else f"{parts.hostname}"
@@ -171,5 +171,5 @@ class BackendSetting(BaseModel):
 
     @property
     def authorization(self) -> str | None:
-        """What the backend is told in `Authorization`: its key, or user and password; None: what the client tells."""
+        """Value of `Authorization` for the backend: its key, or user and password; None: the client's own."""
         return self._basic if self.api_key is None else f"Bearer {self.api_key}"

@@ -55,23 +55,23 @@ class ModelSettings(BaseModel):
     )
     strategy: StrategyName = Field(
         default="auto",
-        description="How histories are shortened: auto, summarize (always), or without a model: truncate, mask.",
+        description="How histories are shortened: auto (without a model as far as that goes), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
     )
     summary_model: str | None = Field(
         examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
     )
     recall: Recall = Field(
         default="auto",
-        description="Bring back what was covered where it is needed: auto, tool (a search for the model too), off.",
+        description="Bring back what was taken out of a conversation where a turn needs it: auto, tool (the model can search it too), off.",
     )
     recall_model: str | None = Field(
         examples=["nomic-embed-text"],
         default=None,
-        description="Embedding model that finds what was said in other words; default: words alone.",
+        description="Embedding model that helps to find what was put in other words; default: words alone are compared.",
     )
     ahead: AheadMode = Field(
         default="auto",
-        description="Compact after an answer what the next turn would wait for: auto, on, off.",
+        description="Compact after an answer, while nobody waits: auto (with backends on this machine or in its network), on, off.",
     )
     tool_mode: ToolMode = Field(
         default="auto",
@@ -121,7 +121,7 @@ class Settings(ModelSettings):
     backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(numbered)] = Field(
         examples=[[{"name": "ollama", "url": "http://127.0.0.1:11434"}]],
         default=(),
-        description="JSON list of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
+        description="List of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
     )
     discover: WordList = Field(
         default=("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
@@ -135,25 +135,25 @@ class Settings(ModelSettings):
         examples=[["sk-mine"]],
         default=(),
         repr=False,
-        description="Keys that clients must present; empty: open, on loopback only.",
+        description="Keys that clients must present; empty: none, on loopback only. They are never sent to a backend.",
     )
     admin_keys: WordList = Field(
         examples=[["sk-admin"]],
         default=(),
         repr=False,
-        description="Keys with which all conversations may be looked at, and no model asked.",
+        description="Keys that show all conversations and answer no request.",
     )
     allow: Permissions = Field(
         default=(),
         examples=[["metrics"]],
         description="What is allowed beyond the safe default: `open` (anybody, on an address other than loopback), `admin` "
         "(to load, change and delete models of a backend without keys), `metrics` (`/metrics` without a key, where there are "
-        "keys), `content` (holders of admin keys see what was said, not only figures).",
+        "keys), `content` (holders of admin keys see conversations, not only figures).",
     )
     allowed_hosts: HostGlobs = Field(
         examples=[["spillway", "*.example.com"]],
         default=(),
-        description="Names under which clients may call without keys, or globs; own names and IP addresses always.",
+        description="Host names, or globs, that clients without keys may use besides localhost and IP addresses.",
     )
     cors: OriginGlobs = Field(
         examples=[["https://chat.example.com", "http://localhost:*"]],
@@ -161,7 +161,8 @@ class Settings(ModelSettings):
         description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all.",
     )
     store: str = Field(
-        default="sqlite:///spillway.sqlite3", description="`sqlite:///PATH`, `memory://` or `redis://…`."
+        default="sqlite:///spillway.sqlite3",
+        description="Where checkpoints are stored: `sqlite:///PATH`, `memory://`, or `redis://HOST:PORT/DB` for several replicas.",
     )
     answer_windows: float = Field(
         default=16.0,
@@ -177,12 +178,13 @@ class Settings(ModelSettings):
         default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
     )
     status: StatusForm = Field(
-        default="auto", description="How users are told: auto, event, reasoning, content, comment, off."
+        default="auto",
+        description="How users see that Spillway is at work: auto, event, reasoning, content, comment, off.",
     )
     models: dict[str, ModelOverrides] = Field(
         examples=[{"qwen3*": {"window": 32768}}],
         default_factory=dict,
-        description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger …",
+        description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",
     )
     store_ttl: float = Field(
         default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
@@ -202,7 +204,9 @@ class Settings(ModelSettings):
     )
     max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
     graceful_timeout: float = Field(
-        default=8.0, ge=0, description="Seconds that running answers get to end when the server is stopped."
+        default=8.0,
+        ge=0,
+        description="Seconds that running answers get to end when the server stops; below the 10 after which Docker kills.",
     )
     read_timeout: float = Field(
         default=900.0, gt=0, description="Seconds of silence after which a backend is given up."
@@ -217,7 +221,7 @@ class Settings(ModelSettings):
     def _consistent(self) -> Settings:
         _check_order(dict(self), "")
         for glob, model in self.models.items():
-            _check_order({**dict(self), **_given(model)}, f"for models {glob}: ")
+            _check_order({**dict(self), **_set_fields(model)}, f"for models {glob}: ")
         names = [backend.name for backend in self.backends]
         if len(set(names)) != len(names):
             msg = f"backends must have different names, not {names}"
@@ -245,7 +249,7 @@ class Settings(ModelSettings):
 
     @property
     def manages_all(self) -> bool:
-        """Whether no model passes through unmanaged."""
+        """Return whether no model passes through unmanaged."""
         return all(model.managed is not False for model in self.models.values())
 
     @property
@@ -261,15 +265,15 @@ class Settings(ModelSettings):
 def _for_model(settings: Settings, model: str) -> Settings:
     chosen: dict[str, Any] = {}
     for each in settings.matching(model):
-        given = {name: value for name, value in _given(each).items() if name in Settings.model_fields}
-        limits = {**chosen.get("limits", settings.limits), **given.get("limits", {})}
-        chosen |= {**given, "limits": limits}
+        set_here = {name: value for name, value in _set_fields(each).items() if name in Settings.model_fields}
+        limits = {**chosen.get("limits", settings.limits), **set_here.get("limits", {})}
+        chosen |= {**set_here, "limits": limits}
     if not chosen:
         return settings
     return settings.model_copy(update=chosen)
 
 
-def _given(model: ModelOverrides) -> dict[str, Any]:
+def _set_fields(model: ModelOverrides) -> dict[str, Any]:
     return {name: getattr(model, name) for name in model.model_fields_set}
 
 

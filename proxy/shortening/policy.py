@@ -47,7 +47,7 @@ class PruneLimits:
     results: ResultLimits | None = None
     """What a tool result is capped to; None: results are not capped."""
     from_the_first: bool = False
-    """Whether each result is capped as it comes in, be there ever so much room, and not only when a compaction is due."""
+    """Cap each result as it comes in, and not only when a compaction is due."""
     guide: int | None = None
     """Tokens of the guide files that a client pastes into its prompt, together; None: as many as they have."""
     tools: int | None = None
@@ -118,7 +118,7 @@ def _limits(policy: Policy, window: int, chosen: tuple[tuple[Limit, int], ...]) 
 
 
 def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHING_SET) -> PruneLimits:
-    """The limits in force for a window of so many tokens. What the user has `chosen` holds as it is."""
+    """Return the limits for a window of so many tokens; `chosen` ones hold as they are."""
     limits = _of_policy(policy, window)
     figures = {**_figures(limits, window), **chosen}
     return replace(
@@ -142,21 +142,21 @@ def limits_for(policy: Policy, window: int, chosen: Mapping[Limit, int] = NOTHIN
 
 
 def _policy_origins(policy: Policy, window: int) -> dict[str, str]:
-    """Where each figure comes from that the user did not choose: `standard` or `local`, or the `window` that allows no more."""
+    """Name the origin of each figure of a policy: `standard` or `local`, or the `window` that allows no more."""
     limits = _of_policy(policy, window)
     named = "standard" if limits is STANDARD else "local"
     own, capped = _figures(limits, None), _figures(limits, window)
-    told = {str(name): named if own[name] == capped[name] else "window" for name in own}
+    origins = {str(name): named if own[name] == capped[name] else "window" for name in own}
     parts = {
         "guide": (limits.guide, _LAYER_SHARE),
         "tools": (limits.tools, _LAYER_SHARE),
         "answer_cap": (limits.answer_cap, _CAP_SHARE),
     }
-    told |= {
+    origins |= {
         name: named if tokens == _share(tokens, window, share) else "window"
         for name, (tokens, share) in parts.items()
     }
-    return told | {"recall": "window"}
+    return origins | {"recall": "window"}
 
 
 def _of_policy(policy: Policy, window: int) -> PruneLimits:
@@ -171,7 +171,7 @@ def _share(tokens: int | None, window: int, share: float) -> int | None:
 
 
 def _figures(limits: PruneLimits, window: int | None) -> dict[Limit, int]:
-    """The figures of a policy by their names, those in tokens capped by shares of a window; None: as they are."""
+    """Return the figures of a policy by name, those in tokens capped by shares of a window; None: not capped."""
     results = limits.results
     assert results is not None  # each policy has them
 
