@@ -122,7 +122,7 @@ class Pipeline:
         before = job.prompt.estimate.tokens
         if goal is not None or await self.compactor.expects_summary(job):
             await audience.tell(Notice(done=False))
-        async with audience.telling(lambda: job.progress.written):
+        async with audience.telling(lambda: job.state.progress.written):
             gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.compacted(job)

@@ -197,7 +197,7 @@ class AheadCompactor(AddOn):
     @override
     def after_answer(self, job: Job) -> None:
         """Plan for the turn that will follow, if that may have to wait otherwise."""
-        if job.hands_over or len(job.asked.messages) < 2 or self._closed:
+        if job.managed.hands_over or len(job.asked.messages) < 2 or self._closed:
             return  # another history follows, or a question that stands alone is no conversation yet
         upstream, budget, usage = job.route.upstream, job.budget, job.outcome.usage
         if budget is None or usage is None:
@@ -205,9 +205,9 @@ class AheadCompactor(AddOn):
         used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
         if not (may_be_due(budget, used) and self._may(upstream, job.settings) and _is_conversation(job)):
             return
-        assert job.said is not None  # or it is no conversation
+        assert job.state.said is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
-        history, rest = history_next(job.asked.messages, job.said(), parsed=job.dialect.parses_calls)
+        history, rest = history_next(job.asked.messages, job.state.said(), parsed=job.dialect.parses_calls)
         if is_heavy(history, HEAVIEST):
             return
         request = job.asked.changed(messages=history)
@@ -321,7 +321,7 @@ class AheadCompactor(AddOn):
         if not is_due_next(budget, tokens, upper, grown, recalled=plan.recalled, passing=passing):
             return None
         if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.requested - rest)):
-            return "failed" if job.unsummarised else "useless"
+            return "failed" if job.state.unsummarised else "useless"
         made = job.prompt.checkpoint
         assert made is not None
         plan.made = made.digest
@@ -364,7 +364,7 @@ def _is_conversation(job: Job) -> bool:
     """Whether a turn can be expected to follow, that goes on with this answer: not after a question that stands alone."""
     request, exchange = job.asked, job.exchange
     answered = (
-        job.said is not None and job.outcome.error is None and (exchange.ended or job.outcome.delivered)
+        job.state.said is not None and job.outcome.error is None and (exchange.ended or job.outcome.delivered)
     )
     single = (
         request.choices == 1 and not request.continues and request.compaction is None and not job.background

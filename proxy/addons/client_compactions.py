@@ -52,7 +52,7 @@ class ClientCompactions(AddOn):
     @override
     async def answer(self, job: Job) -> WholeAnswer | None:
         """Repeat a compaction that was written before, or over which another one would win nothing."""
-        if not job.hands_over or not job.prompt.links:
+        if not job.managed.hands_over or not job.prompt.links:
             return None
         entries = await self._entries(job)
         text = next((entry["text"] for entry in entries if entry["of"] == _of(job)), None)
@@ -69,9 +69,9 @@ class ClientCompactions(AddOn):
     @override
     def after_answer(self, job: Job) -> None:
         """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""
-        if not job.hands_over:
+        if not job.managed.hands_over:
             return
-        said = None if job.said is None else job.said()
+        said = None if job.state.said is None else job.state.said()
         if said is not None and said.finish == "stop" and 0 < len(said.text) <= _LONGEST and job.prompt.links:
             spawn(self._keep(job, said.text), name="own-compaction")
 

@@ -162,9 +162,9 @@ class Record:
                 self.note = None if prompt.checkpoint is None else Note.of(prompt.checkpoint)
             self.budget, self.spent = job.budget, sum(job.managed.spent)
             self.saved, self.prompt = prompt.saved, prompt.estimate.tokens
-            self.posted = job.posts
+            self.posted = job.state.posts
             if self.bodies is not None:
-                self.bodies.forward(job.posted)
+                self.bodies.forward(job.state.posted)
         if self.answer is not None:
             self.follow()
             self.asked = sum(each.prompt_tokens for each in self.answer.attempts)

@@ -127,3 +127,7 @@ class Managed:
     """Whether it is all there is to the answer."""
     spent: tuple[int, int] = (0, 0)
     """Prompt and completion tokens of the summaries for it."""
+    hands_over: bool = False
+    """Whether the client asks for a compaction of its own."""
+    restored: Sequence[dict[str, Any]] = ()
+    """Messages before those that the client sent, for which a compaction stands that it keeps."""

@@ -96,7 +96,7 @@ class Attempts:
                 addon.before_sending(job, again=why != "first")
             response = await self._send(job, why)
             if job.prompt.request.stream and is_event_stream(response):
-                job.opened = response
+                job.state.opened = response
                 return response, None
             body = await self._read(job, response)
             refusal = await self._judged(job, response, body)
@@ -158,13 +158,13 @@ class Attempts:
             except (UpstreamTimeout, UpstreamRefused):
                 raise
             except UpstreamUnavailable as error:
-                if (seconds := job.spent.retry(error.retry_after)) is None:
+                if (seconds := job.state.spent.retry(error.retry_after)) is None:
                     raise
                 await asyncio.sleep(seconds)
                 continue
             if isinstance(opened, Refusal):
                 return replace(opened, way=how)
-            job.opened = opened
+            job.state.opened = opened
             return Attempted(opened, estimate, ask, min(bound.values(), default=None))
 
     async def _opened(
@@ -194,7 +194,7 @@ class Attempts:
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
-        todo = remedy(refusal, job.spent)
+        todo = remedy(refusal, job.state.spent)
         done = True
         match todo:
             case Remedy.WAIT:
@@ -236,11 +236,11 @@ class Attempts:
         overflow = await self._overflow(job, status, body, job.prompt.estimate)
         if overflow is not None or not job.may_emulate:
             return overflow, None
-        return None, refuses_tools(status, body, SentRequest(job.posted))
+        return None, refuses_tools(status, body, SentRequest(job.state.posted))
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
         """An overflow, as far as it is credible of what was sent last, which was estimated so."""
-        sent, prober, model = SentRequest(job.posted), job.route.upstream.prober, job.route.model
+        sent, prober, model = SentRequest(job.state.posted), job.route.upstream.prober, job.route.model
         found = recognise(status, body, sent)
         believed = job.profile.window
         if found is None or found.window is None or (believed and found.window == believed.value):
@@ -284,7 +284,7 @@ class Attempts:
             if known < 8 * job.prompt.estimate.tokens
             else 1.0
         )
-        less = (_UNTOLD if excess == 1.0 else 1.0) * (0.7 if job.spent.shortened > 1 else 1.0) / excess
+        less = (_UNTOLD if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
         return await self._compactor.compact(
             job, goal=int(budget.goal * less), limit=int(budget.limit * less)
         )
@@ -306,9 +306,9 @@ class Attempts:
     def _send(self, job: Job, why: str) -> Awaitable[httpx.Response]:
         prompt = job.prompt
         request = prompt.request
-        job.usage_asked = may_ask_usage(request) and not _reports_usage(job)
+        job.state.usage_asked = may_ask_usage(request) and not _reports_usage(job)
         messages = None if prompt.untouched else prompt.messages
-        body = written(request, messages, job.changed_fields(), ask_usage=job.usage_asked)
+        body = written(request, messages, job.changed_fields(), ask_usage=job.state.usage_asked)
         encoded = body is request.raw and request.wire is not request.raw
         same = messages is None and not job.changed_fields()
         forms = ChatBody(body, request.wire if encoded else None, request.native if same else None)
@@ -317,7 +317,7 @@ class Attempts:
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> httpx.Response:
         # A stream is watched as it comes; no local backend compresses one.
         accept = uncompressed if stream else decodable
-        job.posted, job.posts = body.wire or body.content, job.posts + 1
+        job.state.posted, job.state.posts = body.wire or body.content, job.state.posts + 1
         job.outcome.record_sent(why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
         if job.loads_window and job.profile.window is not None:
@@ -361,18 +361,18 @@ class SharedPool:
 
     async def wait(self, job: Job) -> None:
         """Wait until the job may be sent again."""
-        if job.alone is None:
+        if job.state.alone is None:
             lock = self._locks[job.key]
             await lock.acquire()
-            job.alone = lock
+            job.state.alone = lock
         else:
-            await asyncio.sleep(BREATH * job.spent.waits)
+            await asyncio.sleep(BREATH * job.state.spent.waits)
 
 
 async def leave(job: Job) -> None:
     """The job is over, maybe with an answer just opened that nobody reads: nothing goes on for it, the next one may go on."""
-    if job.alone is not None:
-        job.alone.release()
-        job.alone = None
-    if job.opened is not None:
-        await job.opened.aclose()
+    if job.state.alone is not None:
+        job.state.alone.release()
+        job.state.alone = None
+    if job.state.opened is not None:
+        await job.state.opened.aclose()

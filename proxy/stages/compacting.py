@@ -164,7 +164,7 @@ class Compactor:
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
         # What was begun ahead of time, before this client's newest message came, may be enough.
         begun = next((flight for flight in self._flights.values() if job.goes_on_with(flight.job)), None)
-        if begun is not None and not job.hands_over:
+        if begun is not None and not job.managed.hands_over:
             _, made = await self._waited(begun, job)
             if made is not None and _is_longer(made, job):
                 return self._taken_over(job, made), made
@@ -180,7 +180,7 @@ class Compactor:
     async def _waited(self, flight: _Flight, job: Job) -> Made:
         """What a run comes to; it is cancelled when nobody waits for it any more."""
         flight.waiting += 1
-        job.progress = flight.job.progress
+        job.state.progress = flight.job.state.progress
         try:
             return await asyncio.shield(flight.task)
         finally:
@@ -205,13 +205,13 @@ class Compactor:
                 return _nothing(job), None
             made = self._checkpoint(job, done) if done.covered else None
             # A client's own compaction is filled to the brim, for one answer.
-            if made is not None and job.window_is_known and not job.hands_over:
+            if made is not None and job.window_is_known and not job.managed.hands_over:
                 await self._store.put(made)
             return done, made
 
     async def _longer(self, job: Job) -> Checkpoint | None:
         """A stored checkpoint that covers more than the job's own; none is for a client's own compaction."""
-        if job.hands_over:
+        if job.managed.hands_over:
             return None
         found = await self._store.find(job.scope, job.prompt.links[-2::-1])
         return found if found is not None and _is_longer(found, job) else None
@@ -220,7 +220,7 @@ class Compactor:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         reduction, overhead = await apart(heavy, reduction_of, job, budget, goal, self._counting.meter)
         by = await self.summariser(job, budget, overhead)
-        summarised = job.asked.compaction is not None or job.hands_over
+        summarised = job.asked.compaction is not None or job.managed.hands_over
         flow = compact(
             reduction,
             by,

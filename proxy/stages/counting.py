@@ -201,7 +201,7 @@ class Counting:
 
     def _was_cut(self, job: Job, estimate: Estimate, reported: int) -> None:
         job.outcome.add("cut", expected=estimate.tokens, reported=reported)
-        job.cut = True
+        job.state.cut = True
         conversation = b""
         if job.prompt.links:
             conversation = job.scope.encode() + job.prompt.links[0]

@@ -83,6 +83,38 @@ class Progress:
     """Tokens of it, thoughts included; 0: it has not begun."""
 
 
+@dataclass(slots=True)
+class JobState:
+    """Mutable state of a job's attempts and summaries."""
+
+    unique: str = field(default_factory=unique)
+    usage_asked: bool = False
+    """Whether usage was asked for in the stream."""
+    assumed: Fact[int] | None = None
+    """Tokens of a window that nobody reported: for this answer alone, which showed that so much fits."""
+    cut: bool = False
+    """Whether the backend was found to have cut this prompt in silence."""
+    spent: Spent = field(default_factory=Spent)
+    """Account of the attempts."""
+    posted: bytes = b""
+    """Body that was sent last, and how often one was."""
+    posts: int = 0
+    opened: httpx.Response | None = None
+    """Stream that was opened last: closed with the job, wherever it ends."""
+    alone: asyncio.Lock | None = None
+    """Held by the one request that may go on after its slots were cleared."""
+    said: Callable[[], Piece] | None = None
+    """Joins the whole answer, once it has ended in good order."""
+    progress: Progress = field(default_factory=Progress)
+    """Of the job's summary, or of the one that it waits for."""
+    unsummarised: int = 0
+    """Summaries in a row that were asked for and not written."""
+    budget: ContextBudget | None = None
+    """Budget for the window and the estimate beside it: it is looked up again and again."""
+    window: Fact[int] | None = None
+    estimate: Estimate | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """How the history begins of a job that no client has asked for yet: as it was when it was answered last."""
@@ -113,47 +145,32 @@ class Job:
     route: Route
     settings: Settings
     profile: ModelProfile
-    scope: str
-    """Digest of the credential, backend and model: nothing is shared across it."""
-    is_task: bool
-    """Whether the client says in a header that it is a chore of its own."""
     prompt: Prompt = field(init=False)
     """Set when the job is prepared, and once more if its tools have to become text."""
-    usage_asked: bool = field(default=False, init=False)
-    assumed: Fact[int] | None = field(default=None, init=False)
-    """Tokens of a window that nobody told: for this answer alone, which showed that so much fits."""
-    cut: bool = field(default=False, init=False)
-    """Whether the backend was found to have cut this prompt in silence."""
-    spent: Spent = field(default_factory=Spent, init=False)
-    """The account of its attempts."""
-    unsummarised: int = field(default=0, init=False)
-    """Summaries in a row that were asked for and not written."""
-    unique: str = field(default_factory=unique, init=False)
-    """Of which the ids in its answer are made."""
-    hands_over: bool = field(default=False, init=False)
-    """Whether the client asks for a compaction of its own."""
     managed: Managed = field(default_factory=Managed, init=False)
-    """What comes of the client's wishes for its history."""
-    restored: Sequence[Message] = field(default=(), init=False)
-    """What stands for the messages before those that the client sent, because it keeps a compaction of them."""
-    said: Callable[[], Piece] | None = field(default=None, init=False)
-    """Tells the whole answer, once it has ended in good order."""
-    addons: Sequence[AddOn] = ()
+    """Results of the client's wishes for its history."""
+    state: JobState = field(default_factory=JobState, init=False)
     expected: Expected | None = None
     """Set where it is done ahead of time, in the background."""
-    posted: bytes = field(default=b"", init=False)
-    """What was sent for it last, and how often something was."""
-    posts: int = field(default=0, init=False)
-    opened: httpx.Response | None = field(default=None, init=False)
-    """The stream that was opened for it last: closed with it, wherever it ends."""
-    progress: Progress = field(default_factory=Progress, init=False)
-    """Of its summary, or of the one that it waits for."""
-    alone: asyncio.Lock | None = field(default=None, init=False)
-    """Held by the one such job that may go on."""
-    _budget: ContextBudget | None = field(default=None, init=False)
-    """The budget, and the window and the estimate that it is for: it is asked for again and again."""
-    _window: Fact[int] | None = field(default=None, init=False)
-    _estimate: Estimate | None = field(default=None, init=False)
+    addons: Sequence[AddOn] = ()
+
+    @property
+    def unique(self) -> str:
+        """Part of the ids in its answer."""
+        return self.state.unique
+
+    @property
+    def scope(self) -> str:
+        """Credential's digest, backend and model: nothing is shared across it."""
+        return f"{self.exchange.tenant}|{self.route.upstream.name}|{self.route.model}"
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the client says in a header that it is a chore of its own.
+
+        Open WebUI names the chore where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
+        """
+        return bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
     def native(self) -> bool:
@@ -174,11 +191,12 @@ class Job:
     @property
     def budget(self) -> ContextBudget | None:
         """None while the window is not known: then nothing is managed."""
-        window, estimate = self.profile.window or self.assumed, self.prompt.estimate
-        if window is not self._window or estimate is not self._estimate:
-            self._window, self._estimate = window, estimate
-            self._budget = None if window is None else budget_for(self.settings, window.value, estimate.fixed)
-        return self._budget
+        state, estimate = self.state, self.prompt.estimate
+        window = self.profile.window or state.assumed
+        if window is not state.window or estimate is not state.estimate:
+            state.window, state.estimate = window, estimate
+            state.budget = None if window is None else budget_for(self.settings, window.value, estimate.fixed)
+        return state.budget
 
     @property
     def window_is_known(self) -> bool:
@@ -246,10 +264,7 @@ class Job:
 
     @property
     def background(self) -> bool:
-        """Whether it is a chore of the client's own (a title, tags), into which nothing may be written.
-
-        Open WebUI names the chore in a header where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
-        """
+        """Whether it is a chore of the client's own (a title, tags), into which nothing may be written."""
         return self.prompt.request.background or self.is_task
 
     @property
@@ -280,7 +295,7 @@ class Job:
 
     def measured(self) -> None:
         """Tell how large the prompt is now."""
-        window = self.profile.window or self.assumed
+        window = self.profile.window or self.state.assumed
         self.outcome.record_measured(
             self.prompt.estimate.tokens,
             None if window is None else window.value,
@@ -296,7 +311,7 @@ class Job:
         if outcome.recalled and not outcome.compactions and is_user(self.prompt.sent[-1]):
             notices.append(Notice(done=True, recalled=outcome.recalled))
         notices += [notice for addon in self.addons for notice in addon.notices(self)]
-        return [*notices, Notice(done=True, cut=True)] if self.cut else notices
+        return [*notices, Notice(done=True, cut=True)] if self.state.cut else notices
 
     def summed_up(self) -> str:
         """What was done, for a comment behind an answer whose headers may have gone out too early; empty if nothing was."""

@@ -25,7 +25,7 @@ from proxy.stages.routing import Route, with_backend_options
 def wished_goal(job: Job, budget: ContextBudget) -> int | None:
     """Prompt tokens to come down to because the client wishes it; None: it does not, or not yet."""
     wish, tokens = job.asked.compaction, job.prompt.estimate.tokens
-    if job.hands_over and job.is_due:
+    if job.managed.hands_over and job.is_due:
         # As much as may be is read as it is, and room is left for a long answer.
         return int(budget.zone * (budget.target + budget.trigger) / 2)
     if wish is None:

@@ -97,12 +97,10 @@ class Preparer:
             profile=await route.profile(asked.body),
             addons=self._addons,
             expected=expected,
-            is_task=bool((exchange.header(b"x-task") or "").strip()),
-            scope=f"{exchange.tenant}|{route.upstream.name}|{route.model}",
         )
         if asked.kept is not None:
-            job.restored = await self._keeper.restored(exchange.tenant, asked.kept)
-        job.hands_over = asks_to_compact(asked.messages)
+            job.managed.restored = await self._keeper.restored(exchange.tenant, asked.kept)
+        job.managed.hands_over = asks_to_compact(asked.messages)
         await self._prepare_to_read(job)
         return job
 
@@ -110,7 +108,7 @@ class Preparer:
         """Prepare a job, without its tools where the client asks for a compaction of its own that has no room for them."""
         asked = job.asked
         await self._prepare(job, emulate=False)
-        if job.hands_over and job.is_due:
+        if job.managed.hands_over and job.is_due:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
             less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & asked.body.keys())
             # What the policy makes of the rest hangs on the tools.
@@ -148,18 +146,18 @@ class Preparer:
         lead = leading_system(messages)
         system: Sequence[Message] = messages[:lead]
         sent: Sequence[Message] = messages[lead:]
-        if job.restored:
-            sent, _ = repair([*job.restored, *sent], _rules(job.route.model, request))
+        if job.managed.restored:
+            sent, _ = repair([*job.managed.restored, *sent], _rules(job.route.model, request))
         links = chain(sent) if short else await self._chain(job.asked, sent)
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         limits = limits_from_the_first(job)
         shown = wished if limits is None else await limited(wished, limits)
         checkpoint = await self._checkpoint(job, request, system, shown, links)
         history = _rewritten(shown, checkpoint)
-        short = short and history is shown and not job.restored
+        short = short and history is shown and not job.managed.restored
         fields = {} if checkpoint is None else narrowing(job, request, offer, sent, checkpoint)
         same = messages is request.messages and shown is sent
-        untouched = same and checkpoint is None and not job.restored
+        untouched = same and checkpoint is None and not job.managed.restored
         body = request.body if untouched else {**request.body, **fields, "messages": [*system, *history]}
         job.prompt = Prompt(
             request=request,
@@ -196,7 +194,7 @@ class Preparer:
 
         Then the next shorter one is applied, or none, as long as the prompt stays below the trigger.
         """
-        if job.hands_over:  # a client's own compaction is of all that it sends
+        if job.managed.hands_over:  # a client's own compaction is of all that it sends
             return None
         # The newest message is never covered, not even where the same loop has been run before.
         found = await self._find(job, links[:-1])

@@ -85,7 +85,7 @@ class Recaller:
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
         if job.budget is None or checkpoint is None or job.settings.recall == "off":
             return
-        if job.undisturbed or job.hands_over:
+        if job.undisturbed or job.managed.hands_over:
             return
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
         if newest is None or placed is None:

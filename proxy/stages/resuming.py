@@ -61,7 +61,7 @@ class Resumer:
             UpstreamUnavailable: the backend can't be reached, is not ready, or refused every way to continue.
         """
         if answer.attempt.spoke:
-            job.spent.answered()
+            job.state.spent.answered()
             await self._counting.count_said(job, answer)
         if answer.attempt.restarted and state.how is not None:
             await self._refuse(job, state.how, "began its answer anew")

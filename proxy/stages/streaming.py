@@ -173,7 +173,7 @@ class StreamDriver:
                 await to.tell(Notice(done=False))
             done = run.job.outcome
             compactions, extracts, cut = done.compactions, done.extracts, done.left_out
-            async with to.telling(lambda: run.job.progress.written):
+            async with to.telling(lambda: run.job.state.progress.written):
                 response = None if last else await self._next(run, stopped)
             notice = _outcome(run, before, response)
             left_out = done.left_out if done.left_out != cut else 0
@@ -200,7 +200,7 @@ class StreamDriver:
         if session.failed or answer.attempt.errored:
             outcome.fail(0, "upstream_failed")
         else:
-            run.job.said = answer.whole
+            run.job.state.said = answer.whole
             if session.watch.ended_short(answer) and not outcome.unfinished:
                 outcome.record_out_of_room()
         self._observe(run)
@@ -233,7 +233,7 @@ class StreamDriver:
         job.profile = await job.route.profile(job.asked.body)
         if job.profile.window is None:
             held = Filled(attempt.prompt_tokens, attempt.completion_tokens)
-            job.assumed = Fact(room_assumed(held), "assumed", Trust.FALLBACK)
+            job.state.assumed = Fact(room_assumed(held), "assumed", Trust.FALLBACK)
         job.measured()
 
     def _observe(self, run: Run) -> None:
@@ -274,7 +274,9 @@ class StreamDriver:
     async def _corrected(self, run: Run, correction: Correct) -> Attempted | None:
         """Have the model write its tool call once more."""
         job, attempted = run.job, None
-        if job.prompt.request.choices == 1 and job.spent.corrects():  # of several none can be had again alone
+        if (
+            job.prompt.request.choices == 1 and job.state.spent.corrects()
+        ):  # of several none can be had again alone
             with suppress(UpstreamUnavailable):
                 attempted = await self._resumer.correct(job, run.session.answer, correction)
         self.ledger.outcome(job, correction.forms, retried=attempted is not None)

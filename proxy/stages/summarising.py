@@ -147,19 +147,21 @@ class Summaries:
             NotWritten: the backend was lost, and it is done ahead of time.
         """
         job = self._job
-        if job.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
+        if job.state.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
             return ""
-        again, route, self._tokens = job.unsummarised > 0, await self._route(), 0
+        again, route, self._tokens = job.state.unsummarised > 0, await self._route(), 0
         if again and not self._experience.second_serves(route):
-            job.unsummarised = IN_VAIN
+            job.state.unsummarised = IN_VAIN
             return ""
         job.outcome.add("summarising")
         written = await self._in_time(route, ask)
         found = checked(written or FAILED, ask.source, tokens=ask.max_tokens)
         if found.text:
-            job.unsummarised = 0
+            job.state.unsummarised = 0
         else:
-            job.unsummarised = IN_VAIN if written is None or written.endless else job.unsummarised + 1
+            job.state.unsummarised = (
+                IN_VAIN if written is None or written.endless else job.state.unsummarised + 1
+            )
         if not self._lost:
             self._experience.learn(route, ask, again=again, served=bool(found.text))
         job.outcome.record_summary(found.verdict, self._tokens)
@@ -196,7 +198,7 @@ class Summaries:
             if response.status_code != 200:
                 _log.warning("summary by %s failed: status %d", route.model, response.status_code)
                 return self._rest(response)
-            reading = _Reading(response, ask.max_tokens, job.progress)
+            reading = _Reading(response, ask.max_tokens, job.state.progress)
             written = await reading.read()
             self._charge(ask, reading.answer)
         except httpx.TransportError as error:

@@ -20,7 +20,7 @@ def watch_of(
         window=budget.window if budget is not None else 0,
         pause_point=budget.pause_point if budget is not None else 0,
         max_tokens=request.max_tokens,
-        strip_usage=job.usage_asked and request.usage_wish is None,
+        strip_usage=job.state.usage_asked and request.usage_wish is None,
         told=told,
         remarks=remarks,
         show_usage=request.usage_wish is True,

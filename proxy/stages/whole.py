@@ -87,7 +87,7 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     calls = bool(job.prompt.search) and any(piece.calls for piece in (made or came.pieces)[:1])
     if job.prompt.offer is None and came.finish not in (None, "length") and not calls:
         # Complete as it is, as most answers are.
-        job.said = lambda: (made or came.pieces)[0]
+        job.state.said = lambda: (made or came.pieces)[0]
         _learn(job, came, None, driver)
         return _made(job, whole, came, made, None, driver)
     pieces, read = _read(job, came, came.pieces if made is None else made)
@@ -256,7 +256,7 @@ def _made(
         return whole if filled is came.body else _with_body(whole, filled)
     made = replace(whole, pieces=came.pieces if pieces is None else tuple(pieces), usage=usage)
     if made.pieces:
-        job.said = lambda: made.pieces[0]
+        job.state.said = lambda: made.pieces[0]
     if same and job.native:
         return made
     kind = b"" if job.native else _JSON

@@ -156,7 +156,7 @@ async def test_a_history_that_could_not_be_shortened_is_left_alone_for_a_while()
         scope="s",
         prompt=SimpleNamespace(links=[b"x"], history=[{}], estimate=SimpleNamespace(tokens=100, upper=110)),
         budget=SimpleNamespace(goal=50, limit=90),
-        journal=SimpleNamespace(clock=lambda: now),
+        outcome=SimpleNamespace(clock=lambda: now),
     )
     for _ in range(2):
         assert not await compactor.compact(job)

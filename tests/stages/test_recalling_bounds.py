@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from proxy.history.chain import chain
 from proxy.history.checkpoint import Checkpoint
 from proxy.history.marks import RECALLED, RECALLED_END
+from proxy.neutral.managing import Managed
 from proxy.neutral.request import text_of
 from proxy.settings import Settings
 from proxy.shortening.budget import budget_for
@@ -48,7 +49,8 @@ class Stand:
         )  # fmt: skip
         self.meter, self.key, self.scope, self.settings = meter, ("b", "m"), scope, Settings()
         self.exchange = SimpleNamespace(tenant="")
-        self.budget, self.undisturbed, self.hands_over = budget_for(self.settings, WINDOW), False, False
+        self.budget, self.undisturbed = budget_for(self.settings, WINDOW), False
+        self.managed = Managed()
         self.outcome = Telemetry(clock=lambda: 0.0).silent()
         history = [summary, *messages[covered:]]
         self.expected = None

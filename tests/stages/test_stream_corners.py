@@ -290,7 +290,7 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
 
     compactor._alone = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
-    job: Any = SimpleNamespace(scope="s", prompt=prompt, progress=None, wish="")
+    job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), wish="")
     job.goes_on_with = lambda _: False
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
