@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
+from fastapi import FastAPI
 
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.client_compactions import ClientCompactions
@@ -21,10 +22,10 @@ from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
 from proxy.addons.prefix_reuse import PrefixReuse
 from proxy.addons.stabiliser import Stabiliser
-from proxy.api.door import Door
+from proxy.api.access import AccessControl
+from proxy.api.app import Lifespan, create_api
+from proxy.api.dependencies import Services
 from proxy.api.live.gate import Gate
-from proxy.api.routes import Application, Lifespan
-from proxy.api.surface import Surface
 from proxy.backends.profile import profile_from_settings
 from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.errors import SettingError
@@ -95,7 +96,7 @@ def create_app(
     spans: TracerProvider | None = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
     times: Times = _TIMES,
-) -> Application:
+) -> FastAPI:
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
 
     Args:
@@ -133,21 +134,25 @@ def create_app(
     for addon in addons:
         addon.install(pipeline)
     relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry, clock=clock)
-    surface = _surface(settings, relay, metrics, book, kept)
-    return Application(surface, _lifespan(wire, kept, counting, addons, spans))
+    services = _services(settings, relay, metrics, book, kept)
+    return create_api(services, _lifespan(wire, kept, counting, addons, spans))
 
 
-def _surface(settings: Settings, relay: Relay, metrics: Metrics, book: Book, store: Store) -> Surface:
-    """Collect what the routes stand on."""
+def _services(settings: Settings, relay: Relay, metrics: Metrics, book: Book, store: Store) -> Services:
+    """Collect what the routes use."""
     meter, addons = relay.pipeline.counting.meter, relay.pipeline.addons
-    return Surface(
+    return Services(
         relay=relay,
         settings=settings,
         metrics=metrics,
         meter=meter,
         ledger=relay.pipeline.replies.driver.ledger,
-        door=_door(settings),
-        metrics_open="metrics" in settings.allow,
+        access=AccessControl(
+            settings.api_keys,
+            hosts=(*settings.allowed_hosts, settings.host.lower()),
+            origins=settings.cors,
+            admin="admin" in settings.allow,
+        ),
         readiness=ReadinessProbe(relay.router.upstreams),
         gate=Gate(
             settings.api_keys,
@@ -218,7 +223,7 @@ def _lifespan(
     """At the end, cancel what runs, save what was learned, and close."""
 
     @asynccontextmanager
-    async def lifespan(app: Application) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
         async with AsyncExitStack() as stack:
             if spans is not None:  # sends what waits, and waits for that itself
@@ -272,16 +277,6 @@ def _pipeline(
         attempts=attempts,
         replies=Replies(driver=driver, memory=memory, clock=clock, grace=grace),
         addons=addons,
-    )
-
-
-def _door(settings: Settings) -> Door:
-    return Door(
-        settings.api_keys,
-        hosts=settings.allowed_hosts,
-        name=settings.host,
-        origins=settings.cors,
-        admin="admin" in settings.allow,
     )
 
 

@@ -1,4 +1,4 @@
-"""One client's HTTP request and the way to answer it: ASGI without a framework on the hot path."""
+"""One client's HTTP request and the way to answer it: ASGI's three parts as one object."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from proxy.wire.headers import Headers, joined
 from proxy.wire.jsontext import dumps
 
 _ID = b"x-request-id"
-_SANE_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
-"""A request id as clients make them: nothing that could break a header, a log line or a table."""
+_VALID_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
+"""A client's request id that can't break a header, a log line or a table."""
 _PROCESS = token_hex(8)
 _NUMBERS = count(1)
 _BODILESS = (204, 304)
@@ -40,28 +40,7 @@ class Shutdown:
 
 
 class Exchange:
-    """A request being answered. Header names are lower case, as ASGI gives them. What is not known of it yet stands in the class."""
-
-    halted = False
-    """Whether somebody who looks at it had it end."""
-    _task: asyncio.Task[Any] | None = None
-    """In which it is served."""
-    tenant = ""
-    """A digest of whom it came from: histories of different ones never meet."""
-    trusted = False
-    """Whether it came from somebody who may know all: by a key, or because none is asked for."""
-    added: Headers = ()
-    """Headers that its answer has, whatever it is."""
-    status = 0
-    """What the client was answered; 0: nothing yet."""
-    started = False
-    ended = False
-    gone = False
-    """Whether the client has left."""
-    _begun: tuple[bytes, bool] | None = None
-    """A piece of the body that was looked at, and whether there are more."""
-    _uploaded: asyncio.Event | None = None
-    """Set once nobody takes the body any more; None: it is not passed on while it arrives."""
+    """A request being answered. Header names are lower case, as ASGI gives them."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -72,12 +51,29 @@ class Exchange:
             self.target += b"?" + self.query
         self.headers: list[tuple[bytes, bytes]] = [*map(tuple, scope["headers"])]  # some servers' are lists
         self._first = dict(reversed(self.headers))
-        self.id = _id_in(self._first.get(_ID))
-        """The client's own `x-request-id` if it sent a sane one, else one of ours; every answer carries it."""
+        self.id = _valid_id(self._first.get(_ID))
+        """The client's `x-request-id`, or one of ours; every answer carries it."""
         self.version: str = scope.get("http_version", "1.1")
+        self.authorized = False
+        self.tenant = ""
+        """Digest of the client's credentials: histories of different tenants never meet."""
+        self.trusted = False
+        """Whether the client has a key, or none is needed."""
+        self.status = 0
+        """Of the answer; 0: it has not begun."""
+        self.started = self.ended = False
+        self.gone = False
+        """Whether the client has disconnected."""
+        self.halted = False
+        """Whether a viewer stopped it."""
         self._receive = receive
         self._send = send
         self._shutdown: Shutdown = scope.get("state", {}).get("shutdown") or Shutdown()
+        self._task: asyncio.Task[Any] | None = None
+        self._pushed_back: tuple[bytes, bool] | None = None
+        """A piece of the body that was read too early, and whether more follows."""
+        self._uploaded: asyncio.Event | None = None
+        """Set once nobody reads the body any more; None: it is not being passed on."""
 
     @property
     def draining(self) -> bool:
@@ -85,17 +81,17 @@ class Exchange:
         return self._shutdown.draining
 
     def admit(self) -> None:
-        """Let the request in.
+        """Begin to serve it, in the current task.
 
         Raises:
-            ShuttingDown: nothing new is begun.
+            ShuttingDown: the server is being stopped.
         """
         if self._shutdown.draining:
             raise ShuttingDown("The server is being stopped; send the request to whatever takes its place.")
         self._task = asyncio.current_task()
 
     def halt(self) -> bool:
-        """Have what is done for it end now, for somebody who looks at it; False: it is over."""
+        """Cancel it on behalf of a viewer; False: it is over."""
         if self._task is None or self.ended or self.gone:
             return False
         self.halted = True
@@ -103,9 +99,9 @@ class Exchange:
         return True
 
     def stopped(self) -> ClientError | None:
-        """What to tell the client of a request that was cancelled, if it was because the server stops, or somebody halted it.
+        """The error for a client whose request was cancelled by the server or a viewer; None: the client has left.
 
-        The task is no longer cancelled then, so that it can be told.
+        The task is no longer cancelled then, so that the error can be sent.
         """
         task = asyncio.current_task()
         if self.gone or not (self._shutdown.stopping or self.halted) or task is None:
@@ -118,26 +114,19 @@ class Exchange:
             "The server is being stopped; send the request again, to whatever takes its place."
         )
 
-    def who(self) -> dict[str, Any]:
-        """Who asked, and with which headers."""
-        return {
+    def detached(self) -> Exchange:
+        """A copy for background work after this request, on which nothing can be sent."""
+        scope = {
             "method": self.method,
             "path": self.path,
             "headers": self.headers,
             "http_version": self.version,
-            "spillway.tenant": (self.tenant, self.trusted),
         }
+        copy = Exchange(scope, _nobody, _nobody)
+        copy.tenant, copy.trusted = self.tenant, self.trusted
+        return copy
 
-    def apart(self) -> Exchange:
-        """The same for what is done when this one is over; nobody can be answered on it."""
-        return Exchange.of(self.who())
-
-    @classmethod
-    def of(cls, who: Mapping[str, Any]) -> Exchange:
-        """An exchange of whoever asked once; nobody can be answered on it."""
-        apart = cls(dict(who), _nobody, _nobody)
-        apart.tenant, apart.trusted = who["spillway.tenant"]
-        return apart
+    # -- request
 
     def header(self, name: bytes) -> str | None:
         """The first header of that name."""
@@ -156,30 +145,20 @@ class Exchange:
             return None
         return self.header(b"traceparent") or "", self.header(b"tracestate") or ""
 
-    async def body(self, limit: int) -> bytes:
-        """Read the whole body, at most `limit` bytes; of one with a larger content-length, nothing.
-
-        Raises:
-            BodyTooLarge: it is larger.
-        """
-        if self.tells_more_than(limit):
-            raise body_too_large(limit)
-        parts: list[bytes] = []
-        size, more = 0, True
-        while more:
-            part, more = await self._part(size, limit)
-            parts.append(part)
-            size += len(part)
-        return b"".join(parts)
-
-    def tells_more_than(self, limit: int) -> bool:
-        """Whether the client tells a length above so many bytes."""
+    def is_longer_than(self, limit: int) -> bool:
+        """Whether content-length is above `limit` bytes."""
         length = self._first.get(b"content-length")
         return length is not None and length.isdigit() and int(length) > limit
 
-    def again(self, body: bytes) -> None:
-        """Have a body that was read be read once more."""
-        self._begun = (body, False)
+    async def body(self, limit: int) -> bytes:
+        """Read the whole body; nothing of one with a content-length above `limit` bytes.
+
+        Raises:
+            BodyTooLarge: it is larger than `limit` bytes.
+        """
+        if self.is_longer_than(limit):
+            raise body_too_large(limit)
+        return b"".join([part async for part in self._parts(limit)])
 
     async def decoded(self, body: bytes, limit: int) -> bytes:
         """Undo the body's content-encoding, in a thread.
@@ -191,103 +170,107 @@ class Exchange:
             return body
         return await apart(True, decoded, body, self.header(b"content-encoding") or "", limit)
 
-    async def body_stream(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """The body as it arrives.
-
-        Raises:
-            BodyTooLarge: more than `limit` bytes came.
-        """
-        size, more = 0, True
-        while more:
-            part, more = await self._part(size, limit)
-            size += len(part)
-            if part:
-                yield part
-
     async def peek(self, least: int, open_: Callable[[bytes], object] = lambda _: True) -> bytes:
-        """The beginning of the body, which stays part of it: `least` bytes, or more, or all there are.
+        """The first `least` bytes of the body or more, which are read again; fewer if it is shorter.
 
-        Less, if what has come is not `open_` to be what is looked for: the client may wait for an answer to it.
+        Reading stops early once `open_` is false for what has come: the client may wait for an answer to it.
         """
         part, more = b"", True
         while more and len(part) < least and open_(part):
-            piece, more = await self._part(0, None)
+            piece, more = await self._part()
             part += piece
-        self._begun = (part, more)
+        self._pushed_back = (part, more)
         return part
 
-    def begin(self, part: bytes, longer: int) -> None:
-        """Have the body begin with this instead of what `peek` saw; it is `longer` by so many bytes then."""
-        assert self._begun is not None
-        self._begun = (part, self._begun[1])
+    def unread(self, body: bytes) -> None:
+        """Have a body that was read be read once more."""
+        self._pushed_back = (body, False)
+
+    def replace_beginning(self, part: bytes, longer: int) -> None:
+        """Replace what `peek` returned; the body is `longer` by so many bytes then."""
+        assert self._pushed_back is not None
+        self._pushed_back = (part, self._pushed_back[1])
         self.headers = [
             (name, b"%d" % (int(value) + longer)) if name == b"content-length" else (name, value)
             for name, value in self.headers
         ]
 
     def upload(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, to be passed on: nobody takes more of it once the answer begins."""
+        """The body as it arrives, to be passed on; nobody reads more of it once the answer begins."""
         self._uploaded = asyncio.Event()
         return self._upload(self._uploaded)
 
     async def _upload(self, uploaded: asyncio.Event) -> AsyncIterator[bytes]:
-        async for part in self.body_stream():
+        async for part in self._parts():
             yield part
         uploaded.set()
 
-    async def _part(self, size: int, limit: int | None) -> tuple[bytes, bool]:
-        """The next piece of the body, after so many bytes of it, and whether there are more."""
-        if self._begun is not None:
-            (part, more), self._begun = self._begun, None
-        else:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.gone = True
-                raise asyncio.CancelledError
-            part, more = message.get("body", b""), message.get("more_body", False)
-        if limit is not None and size + len(part) > limit:
-            raise body_too_large(limit)
-        return part, more
+    async def _parts(self, limit: int | None = None) -> AsyncIterator[bytes]:
+        size, more = 0, True
+        while more:
+            part, more = await self._part()
+            size += len(part)
+            if limit is not None and size > limit:
+                raise body_too_large(limit)
+            if part:
+                yield part
+
+    async def _part(self) -> tuple[bytes, bool]:
+        """The next piece of the body, and whether more follows."""
+        if self._pushed_back is not None:
+            pushed_back, self._pushed_back = self._pushed_back, None
+            return pushed_back
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.gone = True
+            raise asyncio.CancelledError
+        return message.get("body", b""), message.get("more_body", False)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Cancel what runs inside when the client leaves. The body must have been read, or be an `upload`."""
+        """Cancel what runs inside when the client disconnects. The body must have been read, or be an `upload`."""
         task = self._task or asyncio.current_task()
         assert task is not None
-        watcher = spawn(self._wait(task), name="client-watch")
+        watcher = spawn(self._cancel_on_disconnect(task), name="client-watch")
         try:
             yield
         finally:
             watcher.cancel()
 
-    async def _wait(self, task: asyncio.Task[Any]) -> None:
-        """As ASGI has it: whoever wants to see the client leave has to take what else it sends."""
+    async def _cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
         if self._uploaded is not None:
-            await self._uploaded.wait()  # until then it is the upload that sees the client leave
+            await self._uploaded.wait()  # until then it is the upload that sees the client disconnect
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._left(task)
-
-    def _left(self, task: asyncio.Task[Any]) -> None:
         # Servers say the same when the answer is complete (ASGI, "Disconnect - receive event").
         if not (self.ended or self.gone):
             self.gone = True
             task.cancel()
 
-    async def start(self, status: int, headers: Headers) -> None:
-        """Send status and headers, and the request's id: a backend's own goes on as `x-upstream-request-id`."""
-        told = self._told(status, headers)
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+    # -- answer
 
-    def _told(self, status: int, headers: Headers) -> Headers:
-        """The answer begins: the headers that it is sent with."""
-        self.started = True
-        self.status = status
-        if self._uploaded is not None:
-            self._uploaded.set()
-        if _ID in dict(headers):
-            headers = [(b"x-upstream-request-id" if name == _ID else name, value) for name, value in headers]
-        return [*headers, *self.added, (_ID, self.id.encode())]
+    async def send(self, message: Message) -> None:
+        """ASGI's `send`, for answers of Starlette too: adds the request id, and keeps count of how far the answer is.
+
+        A backend's own id goes on as `x-upstream-request-id`.
+        """
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.status = message["status"]
+            if self._uploaded is not None:
+                self._uploaded.set()
+            headers = [
+                (b"x-upstream-request-id" if name == _ID else name, value)
+                for name, value in message.get("headers", ())
+            ]
+            message["headers"] = [*headers, (_ID, self.id.encode())]
+        elif not message.get("more_body", False):
+            self.ended = True
+        await self._send(message)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send status and headers."""
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send a piece of the body. No coroutine of its own: this runs for every chunk."""
@@ -295,36 +278,34 @@ class Exchange:
 
     async def end(self) -> None:
         """End the body."""
-        self.ended = True
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def reply(self, status: int, headers: Headers, body: bytes) -> None:
-        """Answer at once."""
-        self.ended = True
+        """Send a complete answer."""
         if status not in _BODILESS and all(name != b"content-length" for name, _ in headers):
             headers = [*headers, (b"content-length", b"%d" % len(body))]
+        self.ended = True  # before a disconnect can be seen
         await self.start(status, headers)
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def refuse(self, error: ClientError, told: Mapping[str, Any]) -> None:
-        """Answer with an error, told in the words of the client's dialect."""
-        body = dumps(told)
+    async def refuse(self, error: ClientError, body: Mapping[str, Any]) -> None:
+        """Answer with an error, whose `body` is in the client's dialect."""
         headers = [AS_JSON]
         if error.retry_after is not None:
             headers.append((b"retry-after", str(error.retry_after).encode()))
-        await self.reply(error.status, headers, body)
+        await self.reply(error.status, headers, dumps(body))
 
 
 async def _nobody(*_: Message) -> NoReturn:
     raise ConnectionError("nobody is there")
 
 
-def _id_in(given: bytes | None) -> str:
-    if given is not None and _SANE_ID.fullmatch(given):
-        return given.decode()
+def _valid_id(presented: bytes | None) -> str:
+    if presented is not None and _VALID_ID.fullmatch(presented):
+        return presented.decode()
     return f"req_{unique()}"
 
 
 def unique() -> str:
-    """Hexadecimal, and like no other's: what this process drew once, and a number, at a hundredth of the cost of a draw."""
+    """Hexadecimal text that no other process or call returns, at a hundredth of the cost of a random draw."""
     return f"{_PROCESS}{next(_NUMBERS):x}"

@@ -67,7 +67,7 @@ class Relay:
             exchange, "", lambda outcome: pass_by_model(exchange, outcome, self.router, limit)
         )
 
-    def turned_away(self, exchange: Exchange, error: ClientError) -> None:
+    def record_rejected(self, exchange: Exchange, error: ClientError) -> None:
         """Record a request that was not let in."""
         outcome = self.telemetry.open(exchange.id)
         outcome.fail(error.status, error.code or error.type)

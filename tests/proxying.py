@@ -13,9 +13,8 @@ from typing import Any
 
 import httpx
 import uvloop
+from fastapi import FastAPI
 
-import proxy.api.own  # noqa: F401 - what else the first request of a test would wait for
-from proxy.api.routes import Application
 from proxy.app import Times, create_app
 from proxy.exchange import Shutdown
 from proxy.server import Server
@@ -31,7 +30,7 @@ class Proxy:
 
     url: str
     client: httpx.Client
-    app: Application
+    app: FastAPI
     loop: asyncio.AbstractEventLoop
     """In which it runs, in another thread."""
     shutdown: Shutdown

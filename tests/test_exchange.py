@@ -75,7 +75,7 @@ async def test_a_body_is_read_whole_up_to_its_limit() -> None:
 
 
 async def test_a_body_is_streamed_without_limit() -> None:
-    assert [part async for part in Client(b"ab", b"c" * 100).exchange.body_stream()] == [b"ab", b"c" * 100]
+    assert [part async for part in Client(b"ab", b"c" * 100).exchange.upload()] == [b"ab", b"c" * 100]
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_ends_the_request() -> None:
@@ -214,7 +214,7 @@ async def test_a_body_that_was_looked_at_is_read_and_passed_on_whole(least: int)
     assert b"".join([part async for part in passed.upload()]) == b"abcd"
     changed = Client(*parts, headers=[(b"content-length", b"4")]).exchange
     seen = await changed.peek(least)
-    changed.begin(b"xyz" + seen, 3)
+    changed.replace_beginning(b"xyz" + seen, 3)
     assert b"".join([part async for part in changed.upload()]) == b"xyzabcd"
     assert changed.headers == [(b"content-length", b"7")]
     too_large = Client(*parts).exchange

@@ -212,7 +212,7 @@ class AheadCompactor(AddOn):
             return
         request = job.asked.changed(messages=history)
         plan = _Plan(
-            ask=_Ask(job.exchange.apart(), job.dialect, request, rest, job.route, job.settings),
+            ask=_Ask(job.exchange.detached(), job.dialect, request, rest, job.route, job.settings),
             tenant=job.exchange.tenant,
             scope=job.scope,
             expected=Expected(len(links), links[-1]),

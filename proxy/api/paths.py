@@ -1,28 +1,80 @@
-"""The paths of OpenAI's interface that are answered here, in every spelling that base URLs give rise to."""
+"""Paths of requests: which are managed however the base URL was written, and how the most generous server reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from fnmatch import translate
+from urllib.parse import unquote_to_bytes
+
+from proxy.backends import BACKENDS
+from proxy.dialects import DIALECTS
+from proxy.errors import BadRequest
 
 MODELS = "/v1/models"
-SPELLED = "spillway.spelled"
-"""Where the scope keeps a path as the client wrote it."""
-
 PREFIXES = ("/v1", "/api/v1", "")
-"""What people end their base URL with: OpenAI's way, OpenRouter's and LM Studio's, and nothing."""
+"""Ends of base URLs: OpenAI's, OpenRouter's and LM Studio's, and none."""
+COUNTING = {path: dialect for dialect in DIALECTS.values() for path in dialect.counts}
+"""Paths that count the tokens of a request, by dialect."""
+_CANONICAL = {"POST": frozenset({*DIALECTS, *COUNTING}), "GET": frozenset({MODELS})}
+_SLASHES = re.compile("//+")
+_PREFIX = re.compile("(?:/api)?/v1(?=/)")
+_PLAIN = re.compile(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
+"""Paths that every server reads in the same way."""
+_DECODED = 4
+"""Times that a path is decoded: servers in a row decode it once each."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ADMIN = re.compile("|".join(translate(glob) for backend in BACKENDS for glob in backend.admin))
 
 
-def _spellings(path: str) -> Iterator[str]:
-    """Each prefix, with slashes too many where a base URL that ends in one, or a path that does, puts them."""
-    endpoint = path.removeprefix("/v1")
-    for prefix in PREFIXES:
-        for before in ("", "/"):
-            for between in ("", "/"):
-                for after in ("", "/"):
-                    yield before + prefix + between + endpoint + after
+def canonical(method: str, path: str) -> str:
+    """The managed path that is meant by one with another prefix or with slashes too many; any other path as it is."""
+    managed = _CANONICAL.get(method, frozenset())
+    if path not in managed:
+        endpoint = _SLASHES.sub("/", path).removesuffix("/")
+        for candidate in (endpoint, "/v1" + _PREFIX.sub("", endpoint, 1), _PREFIX.sub("", endpoint, 1)):
+            if candidate in managed:
+                return candidate
+    return path
 
 
-def canonical(managed: Iterable[str]) -> Mapping[tuple[str, str], str]:
-    """Method and path as a client may write it, to the path that is meant: of managed ones, and of the model list."""
-    answered = (*(("POST", path) for path in managed), ("GET", MODELS))
-    return {(method, spelling): path for method, path in answered for spelling in _spellings(path)}
+def normalized(target: bytes) -> str:
+    """The path of a target as the most generous server reads it: decoded, in lower case, nothing doubled or empty.
+
+    Raises:
+        BadRequest: it is no path, climbs with `..`, is not UTF-8 text, or is encoded over and over.
+    """
+    path = target.partition(b"?")[0]
+    if _PLAIN.fullmatch(path):
+        return path.decode().lower()
+    if not path.startswith(b"/"):
+        raise BadRequest("The request's target must be a path that begins with a slash.")
+    segments = [_segment(each) for each in _decoded(path).replace("\\", "/").split("/")]
+    if ".." in segments:
+        raise BadRequest("The request's path must not contain `..`, in whatever way it is written.")
+    return "/" + "/".join(each for each in segments if each not in ("", ".")).lower()
+
+
+def is_admin(method: str, path: str) -> bool:
+    """Whether a request changes, or takes away, what a backend serves; `path` as `normalized` gives it."""
+    return _ADMIN.match(f"{method} {path}") is not None
+
+
+def _decoded(path: bytes) -> str:
+    for _ in range(_DECODED):
+        try:
+            text = path.decode()
+        except UnicodeDecodeError:
+            raise BadRequest(
+                "The request's path is not UTF-8 text; a name in it must be encoded as such."
+            ) from None
+        if _CONTROL.search(text):
+            raise BadRequest("The request's path must not contain control characters.")
+        if "%" not in text or (once := unquote_to_bytes(path)) == path:
+            return text
+        path = once
+    raise BadRequest("The request's path is percent-encoded too many times.")
+
+
+def _segment(text: str) -> str:
+    """A segment without parameters, which some servers remove first."""
+    return text.partition(";")[0].strip()

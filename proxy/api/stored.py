@@ -10,91 +10,82 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
-from fastapi.routing import APIRoute
 
+from proxy.api.dependencies import AlreadySent, Authorized, On
 from proxy.api.paths import PREFIXES
-from proxy.api.scope import Handed, On, exchange_of
-from proxy.api.surface import Surface
 from proxy.dialects.bodies import limit_in
-from proxy.dialects.responses import stored
+from proxy.dialects.responses import stored as nodes
 from proxy.dialects.responses.conversation import Item
 from proxy.errors import BadRequest, NotFound
 from proxy.exchange import Exchange
+from proxy.stages.reading import Memory
 
 _MOST, _USUAL = 100, 20
 """Items in a list."""
 
 
-def stored_router(route_class: type[APIRoute]) -> APIRouter:
-    """The routes."""
-    router = APIRouter(route_class=route_class)
+stored = APIRouter(include_in_schema=False)  # OpenAI describes them
 
-    def route(method: str, path: str, answer: Callable[..., Awaitable[dict[str, Any]]]) -> None:
-        async def answered(on: On, request: Request) -> Any:
-            exchange = exchange_of(request)
-            if exchange.header(b"x-spillway-bypass") == "1":
-                return Handed(on.relay.passthrough, exchange)
+
+def _add(method: str, path: str, answer: Callable[..., Awaitable[dict[str, Any]]]) -> None:
+    """Add a route that `answer` serves, or a backend that may have its own."""
+
+    async def route(on: On, exchange: Authorized, request: Request) -> Any:
+        if exchange.header(b"x-spillway-bypass") != "1":
             try:
-                return await answer(_Stored(on), exchange, **request.path_params)
+                return await answer(on.relay.memory, exchange, request.path_params["response_id"])
             except NotFound:
                 if on.relay.manages_all:
                     raise
-                return Handed(on.relay.passthrough, exchange)
+        await on.relay.passthrough(exchange)
+        return AlreadySent()
 
-        for prefix in PREFIXES:
-            router.add_api_route(
-                prefix + path,
-                answered,
-                methods=[method],
-                include_in_schema=False,  # OpenAI describes them
-            )
-
-    response = "/responses/{response_id}"
-    route("GET", response, _Stored.response)
-    route("DELETE", response, _Stored.delete)
-    route("POST", f"{response}/cancel", _Stored.cancel)
-    route("GET", f"{response}/input_items", _Stored.input_items)
-    return router
+    for prefix in PREFIXES:
+        stored.add_api_route(f"{prefix}/responses/{{response_id}}{path}", route, methods=[method])
 
 
-class _Stored:
-    """What the routes answer."""
-
-    def __init__(self, on: Surface) -> None:
-        self._memory = on.relay.memory
-
-    async def response(self, exchange: Exchange, response_id: str) -> dict[str, Any]:
-        node = await self._node(exchange, response_id)
-        if _query(exchange).get("stream") == "true":
-            raise BadRequest(
-                "Only a response that is made in the background can be streamed again, which this proxy does not have.",
-                param="stream",
-            )
-        told: dict[str, Any] = node["response"]
-        return told
-
-    async def delete(self, exchange: Exchange, response_id: str) -> dict[str, Any]:
-        await self._node(exchange, response_id)
-        await self._memory.drop(exchange.tenant, response_id)
-        return {"id": response_id, "object": "response", "deleted": True}
-
-    async def cancel(self, exchange: Exchange, response_id: str) -> dict[str, Any]:
-        await self._node(exchange, response_id)
+async def _response(memory: Memory, exchange: Exchange, name: str) -> dict[str, Any]:
+    node = await _node(memory, exchange, name)
+    if _query(exchange).get("stream") == "true":
         raise BadRequest(
-            "Only a response that is made in the background can be cancelled; this one is done. To end one that "
-            "is being made, close the connection."
+            "Only a response that is made in the background can be streamed again, which this proxy does not have.",
+            param="stream",
         )
+    response: dict[str, Any] = node["response"]
+    return response
 
-    async def input_items(self, exchange: Exchange, response_id: str) -> dict[str, Any]:
-        node = await self._node(exchange, response_id)
-        before = await self._memory.ask(exchange.tenant, stored.items_up_to(node["previous"]))
-        return _page(exchange, [*before, *node["input"]])
 
-    async def _node(self, exchange: Exchange, name: str) -> stored.Node:
-        node = await self._memory.fetch(exchange.tenant, name)
-        if node is None:
-            raise NotFound(f"Response with id {name!r} not found.")
-        return node
+async def _delete(memory: Memory, exchange: Exchange, name: str) -> dict[str, Any]:
+    await _node(memory, exchange, name)
+    await memory.drop(exchange.tenant, name)
+    return {"id": name, "object": "response", "deleted": True}
+
+
+async def _cancel(memory: Memory, exchange: Exchange, name: str) -> dict[str, Any]:
+    await _node(memory, exchange, name)
+    raise BadRequest(
+        "Only a response that is made in the background can be cancelled; this one is done. To end one that "
+        "is being made, close the connection."
+    )
+
+
+async def _input_items(memory: Memory, exchange: Exchange, name: str) -> dict[str, Any]:
+    node = await _node(memory, exchange, name)
+    before = await memory.ask(exchange.tenant, nodes.items_up_to(node["previous"]))
+    return _page(exchange, [*before, *node["input"]])
+
+
+_add("GET", "", _response)
+_add("DELETE", "", _delete)
+_add("POST", "/cancel", _cancel)
+_add("GET", "/input_items", _input_items)
+
+
+async def _node(memory: Memory, exchange: Exchange, name: str) -> nodes.Node:
+    node = await memory.fetch(exchange.tenant, name)
+    if node is None:
+        raise NotFound(f"Response with id {name!r} not found.")
+    return node
 
 
 def _page(exchange: Exchange, items: list[Item]) -> dict[str, Any]:
@@ -102,9 +93,7 @@ def _page(exchange: Exchange, items: list[Item]) -> dict[str, Any]:
     limit, order = limit_in(asked, usual=_USUAL, most=_MOST), asked.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("`order` must be asc or desc.", param="order")
-    return stored.page_of_items(
-        items, after=asked.get("after", ""), limit=limit, newest_first=order == "desc"
-    )
+    return nodes.page_of_items(items, after=asked.get("after", ""), limit=limit, newest_first=order == "desc")
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
+from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import FORMAT, OneLine
-from proxy.api.routes import Application
 from proxy.app import create_app
 from proxy.commands.launch.serving import LISTENING
 from proxy.errors import SettingError
@@ -82,7 +82,7 @@ def _run(main: object) -> int:
 class _Replaceable:
     """An ASGI application in whose place another may be put; the server starts and stops the first."""
 
-    def __init__(self, first: Application) -> None:
+    def __init__(self, first: FastAPI) -> None:
         self._first = self.current = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +94,7 @@ async def _replace_demo(app: _Replaceable, settings: Settings) -> None:
     while not (found := await _discovered(settings)):  # noqa: ASYNC110 - a program that starts sets no event
         await asyncio.sleep(DISCOVERY_INTERVAL)
     real = create_app(_with(settings, found))
-    async with real.lifespan(real):
+    async with real.router.lifespan_context(real):
         app.current = real
         _say(f"{_found_note(found)} The demo is off.")
         await asyncio.Event().wait()

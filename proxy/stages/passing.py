@@ -214,9 +214,9 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     form = _BOUNDARY.match(exchange.header(b"content-type") or "")
     boundary = form[1].encode("latin-1") if form is not None else b""
     field = _model_in(begun, boundary)
-    if boundary and field is None and len(router.upstreams) > 1 and not exchange.tells_more_than(limit):
+    if boundary and field is None and len(router.upstreams) > 1 and not exchange.is_longer_than(limit):
         begun = await exchange.body(limit)
-        exchange.again(begun)
+        exchange.unread(begun)
         field = _model_in(begun, boundary)
     named = None if field is None else _text(field[1])
     if field is None or named is None:
@@ -224,7 +224,9 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     route = await router.route(named)
     own = route.model.encode()
     if own != field[1]:
-        exchange.begin(begun[: field.start(1)] + own + begun[field.end(1) :], len(own) - len(field[1]))
+        exchange.replace_beginning(
+            begun[: field.start(1)] + own + begun[field.end(1) :], len(own) - len(field[1])
+        )
     return Addressed(route, exchange.upload())
 
 

@@ -191,7 +191,7 @@ def test_a_client_that_does_not_read_lets_the_others_have_the_shared_memory() ->
     full = {"error": {"code": 500, "message": POOL_FULL, "type": "server_error"}}
     with (
         LlamaCppFake(brain=walk(), tokens_per_chunk=400, window=10**8) as fake,
-        running_proxy(fake, client_timeout=0.5) as proxy,
+        running_proxy(fake, client_timeout=2.0) as proxy,
         connected(proxy.url, window=4096) as holder,
         connected(proxy.url) as next_one,
     ):

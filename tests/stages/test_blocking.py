@@ -75,7 +75,7 @@ async def proxy(backend: Backend) -> AsyncIterator[ASGIApp]:
         "backends": (BackendSetting(name="b", url="http://127.0.0.1:9"),),
     }
     app = create_app(Settings(**chosen), transport=backend)
-    async with app.lifespan(app):
+    async with app.router.lifespan_context(app):
         gc.collect()
         gc.freeze()  # as the command does: what other tests have left is not to be looked through here
         yield app

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proxy.api.keys import Keys
-from proxy.api.origins import check_page
+from proxy.api.access import Keys, check_page
 from proxy.errors import Unauthorized
 from proxy.exchange import Exchange
 from proxy.live.telling import Viewer

@@ -214,7 +214,7 @@ def test_a_browser_is_told_that_it_may_send_a_request(path: str, keys: tuple[str
                 "access-control-request-private-network": "true",
             },
         )
-        assert (answer.status_code, answer.content) == (204, b"")
+        assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == PAGE
         assert "POST" in answer.headers["access-control-allow-methods"]
         assert answer.headers["access-control-allow-headers"] == "authorization,content-type,x-stainless-lang"
@@ -235,7 +235,7 @@ def test_with_keys_a_page_needs_one_and_may_read_that_it_does() -> None:
         asked = proxy.client.options(
             "/v1/models", headers={"origin": "https://other.example", "access-control-request-method": "GET"}
         )
-        assert asked.status_code == 401
+        assert (asked.status_code, asked.headers.get("access-control-allow-origin")) == (400, None)
 
 
 def test_every_page_may_be_allowed() -> None:
