@@ -16,7 +16,7 @@ from benchmarks.counting_accuracy import Figures, follow, mean, percentile, rend
 from benchmarks.counting_corpus import Corpus, conversation
 from benchmarks.counting_engine import measured
 from benchmarks.counting_speed import histories, lag, slowest, start
-from proxy.tokens.families import BY_ID, FAMILIES
+from proxy.tokens.families import FAMILIES, VOCABULARIES
 from proxy.tokens.meter import Meter
 from tests.tokens.probe import probe
 
@@ -49,10 +49,8 @@ def golden() -> list[Row]:
     """Differences from the counts of the models' own tokenizers."""
     different = 0
     for name, counts in json.loads(GOLDEN.read_text(encoding="utf-8")).items():
-        load = BY_ID[name].load
-        if load is not None:
-            vocabulary = load()
-            different += sum(vocabulary.count(text) != n for text, n in zip(probe(), counts, strict=True))
+        vocabulary = VOCABULARIES[name]()
+        different += sum(vocabulary.count(text) != n for text, n in zip(probe(), counts, strict=True))
     return [Row("golden counts, 6 vocabularies: differences", different, most=0)]
 
 
@@ -71,12 +69,12 @@ async def simulated(conversations: int) -> list[Row]:
     """Models whose vocabulary is known, and the same behind a name that says nothing."""
     known, unknown = Figures(), Figures()
     for family in FAMILIES:
-        if family.load is None or family.prior:
+        if family.ratios:
             continue
-        truth = rendered(family.load())
+        truth = rendered(VOCABULARIES[family.vocabulary]())
         for name, into, skipped in ((family.id, known, 1), ("some-model", unknown, SKIPPED)):
             meter, key = Meter(), ("simulated", name)
-            meter.set_override(key, family.id if into is known else None)
+            meter.set_tokenizer(key, override=family.id if into is known else None)
             await meter.warm(key)
             for seed in range(conversations):
                 found = await follow(meter, key, conversation(seed, 4 + seed % 9), truth)

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from benchmarks.counting_corpus import Corpus
-from proxy.tokens.families import load_general
+from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.meter import Meter
 
 KEY = ("local", "unknown")
@@ -24,9 +24,9 @@ from pathlib import Path
 begun = time.perf_counter()
 def refuse(*args, **kwargs):
     raise OSError("no network")
+from proxy.tokens.families import GENERAL, VOCABULARIES
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
-from proxy.tokens.families import load_general as load
-assert load().count("hello world") == 2
+assert VOCABULARIES[GENERAL]().count("hello world") == 2
 seconds = time.perf_counter() - begun
 print(seconds, int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
 """
@@ -104,7 +104,7 @@ async def lag(text: str) -> float:
 
 def slowest() -> float:
     """Time for 1 MB of one character over that for 1 MB of prose, the worst of several."""
-    vocabulary = load_general()
+    vocabulary = VOCABULARIES[GENERAL]()
 
     def seconds(text: str) -> float:
         begun = time.perf_counter()

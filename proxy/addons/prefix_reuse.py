@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from proxy.stages.addon import AddOn
 from proxy.stages.job import Job
-from proxy.tokens.estimate import Estimate
-from proxy.tokens.meter import Meter
+from proxy.tokens.meter import Estimate, Meter
 
 CONVERSATIONS = 1024
 """That are remembered, by what was sent last; the least recently used go first."""
@@ -39,7 +38,7 @@ class PrefixReuse(AddOn):
         if not again:
             tokens, why = (0, "first") if before is None else self._compared(job, before, now)
             job.outcome.record_repeated(tokens, now.tokens, why)
-        if len(now.ticket.digests) <= _MOST_MESSAGES:
+        if len(now.digests) <= _MOST_MESSAGES:
             self._known[key] = now
             self._known.move_to_end(key)
             if before is None and len(self._known) > self._limit:
@@ -47,12 +46,11 @@ class PrefixReuse(AddOn):
 
     def _compared(self, job: Job, before: Estimate, now: Estimate) -> tuple[int, str]:
         """Tokens that are the same, and why no more are; no reason: all of the prompt before are."""
-        then, ticket = before.ticket, now.ticket
-        if then.scope != ticket.scope:
+        if before.scope != now.scope:
             return 0, "tools"
-        if then.system_digest != ticket.system_digest:
+        if before.system_digest != now.system_digest:
             return 0, "system"
-        known, digests = then.digests, ticket.digests
+        known, digests = before.digests, now.digests
         # Behind a link that differs all do.
         if not known or (len(known) <= len(digests) and known[-1] == digests[len(known) - 1]):
             return min(before.tokens, now.tokens), ""

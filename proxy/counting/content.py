@@ -19,12 +19,6 @@ LONG_BLOB = 1024
 """Characters from which text without white space in an unknown field is taken for base64."""
 ATTACHMENT_BYTES = 1500
 """Decoded bytes of audio or of a file that are counted as one token; coarse, the weights correct it."""
-_TEXT_FIELDS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-}
 _IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 _REASONING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
 _BLOB_TYPES = frozenset({"input_audio", "audio", "audio_url", "file", "input_file", "video_url", "video"})
@@ -105,7 +99,7 @@ def _part(part: Any, found: Content) -> None:
         return
     kind = part.get("type")
     kind = kind if isinstance(kind, str) else ""
-    text = part.get(_TEXT_FIELDS.get(kind, "text"))
+    text = part.get("refusal" if kind == "refusal" else "text")
     if kind in _IMAGE_TYPES:
         found.images.append(_image(part))
     elif kind in _REASONING_TYPES:
@@ -127,16 +121,7 @@ def _image(part: Mapping[str, Any]) -> Dimensions | None:
 
 
 def _attachment(part: Mapping[str, Any]) -> int:
-    size = sum(map(len, _strings(part, 4))) * 3 // 4
-    return min(max(size // ATTACHMENT_BYTES, 32), 16384)
-
-
-def _strings(value: Any, depth: int) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict) and depth:
-        return [text for item in value.values() for text in _strings(item, depth - 1)]
-    return []
+    return min(max(len(dump(part)) * 3 // 4 // ATTACHMENT_BYTES, 32), 16384)
 
 
 def _reasoning(value: Any, found: Content) -> None:
@@ -174,23 +159,21 @@ def _any(value: Any, found: Content) -> None:
         return
     text = dump(value)
     if len(text) >= LONG_BLOB:
-        blobs = [blob for blob in _strings(value, 6) if _is_blob(blob)]
-        found.attachments.extend(min(len(blob) // ATTACHMENT_BYTES + 32, 16384) for blob in blobs)
-        text = dump(_without_blobs(value, 6)) if blobs else text
+        sizes: list[int] = []
+        value = _without_blobs(value, 6, sizes)
+        found.attachments.extend(min(size // ATTACHMENT_BYTES + 32, 16384) for size in sizes)
+        text = dump(value) if sizes else text
     found.texts.append(text)
 
 
-def _without_blobs(value: Any, depth: int) -> Any:
-    """The value with an empty string for every blob that `_strings` finds."""
+def _without_blobs(value: Any, depth: int, sizes: list[int]) -> Any:
+    """Put an empty string in the place of every text that looks like base64, whose length goes into `sizes`."""
     if isinstance(value, str):
-        return "" if _is_blob(value) else value
+        start = value.find(",", 0, 200) + 1 if value.startswith("data:") else 0
+        if len(value) < LONG_BLOB or _BLOB.fullmatch(value, start) is None:
+            return value
+        sizes.append(len(value))
+        return ""
     if isinstance(value, dict) and depth:
-        return {name: _without_blobs(inner, depth - 1) for name, inner in value.items()}
+        return {name: _without_blobs(inner, depth - 1, sizes) for name, inner in value.items()}
     return value
-
-
-def _is_blob(text: str) -> bool:
-    if len(text) < LONG_BLOB:
-        return False
-    start = text.find(",", 0, 200) + 1 if text.startswith("data:") else 0
-    return _BLOB.fullmatch(text, start) is not None

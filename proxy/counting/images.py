@@ -122,20 +122,6 @@ def gemma4(size: Dimensions | None) -> float:
     return _clamped(by_area(size), 70, 1120)
 
 
-def internvl(size: Dimensions | None) -> float:
-    """InternVL: 256 tokens for each tile of 448 px, at most 12, and a thumbnail (believed)."""
-    if size is None:
-        return UNKNOWN
-    tiles = math.ceil(size[0] / 448) * math.ceil(size[1] / 448)
-    return 256.0 * (1 if tiles == 1 else min(tiles, 12) + 1)
-
-
-def llava(size: Dimensions | None) -> float:
-    """LLaVA 1.5: 576 tokens (believed)."""
-    del size
-    return 576.0
-
-
 def openai_tiles(size: Dimensions | None) -> float:
     """GPT-4o class: 85 tokens and 170 for each tile of 512 px, after scaling into 2048 and to a short side of 768."""
     if size is None:
@@ -150,16 +136,10 @@ RULES: tuple[tuple[re.Pattern[str], ImageRule], ...] = (
     (re.compile(r"pixtral|mistral-?small|mistral3|magistral"), pixtral),
     (re.compile(r"gemma-?4"), gemma4),
     (re.compile(r"gemma-?3"), gemma3),
-    (re.compile(r"internvl"), internvl),
-    (re.compile(r"llava"), llava),
     (re.compile(r"gpt-4o|gpt-4\.1|chatgpt-4o"), openai_tiles),
 )
 
 
 def image_rule(model: str) -> ImageRule:
     """The rule for a model by its name; `by_area` for those without one."""
-    name = model.lower()
-    for pattern, rule in RULES:
-        if pattern.search(name):
-            return rule
-    return by_area
+    return next((rule for pattern, rule in RULES if pattern.search(model.lower())), by_area)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.counting.filling import Filled, window_filled
-from proxy.counting.truncation import CutSeen, window_behind_cut
+from proxy.counting.windows import CutSeen, Filled, window_behind_cut, window_filled
 from proxy.history.checkpoint import Store
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from typing import Any, TypeVar, cast
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed, Probe, Reply
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
-from proxy.counting.filling import Filled
-from proxy.counting.truncation import CutSeen
+from proxy.counting.windows import CutSeen, Filled
 from proxy.net.flows import FlowRunner, Traced
 from proxy.net.lessons import LESSON_TTL, LastLoaded, Lessons, contradicts
 from proxy.net.tasks import spawn

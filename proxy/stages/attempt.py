@@ -40,8 +40,7 @@ from proxy.stages.passing import failure
 from proxy.stages.preparing import Preparer
 from proxy.stages.room import cut_from_newest, too_long
 from proxy.stages.sending import ChatBody, send_chat
-from proxy.tokens.estimate import Estimate
-from proxy.tokens.meter import Meter
+from proxy.tokens.meter import Estimate, Meter
 from proxy.wire.jsontext import dumps
 
 _UNTOLD = 0.85

@@ -9,8 +9,7 @@ from typing import Any
 
 from proxy.answer.answer import Answer
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
-from proxy.counting.filling import Filled
-from proxy.counting.truncation import CutSeen
+from proxy.counting.windows import CutSeen, Filled
 from proxy.history.checkpoint import Store
 from proxy.history.turns import is_result
 from proxy.net.tasks import spawn
@@ -47,18 +46,19 @@ class Counting:
         body: Mapping[str, Any],
         *,
         tenant: str = "",
-        short: bool = False,
     ) -> Estimate:
-        """Estimate the prompt tokens of a body for a model; `short`: it is known to be, see `Meter.measure`.
+        """Estimate the prompt tokens of a body for a model.
 
         Raises:
             BadRequest: something in it is nested too deeply to be counted.
         """
         key, tokenizer = route.key, profile.tokenizer
-        if tokenizer is not None and tokenizer.trust is Trust.USER:
-            self.meter.set_override(key, tokenizer.value)
+        if tokenizer is None:
+            self.meter.set_tokenizer(key)
+        elif tokenizer.trust is Trust.USER:
+            self.meter.set_tokenizer(key, override=tokenizer.value)
         else:
-            self.meter.set_hint(key, tokenizer.value if tokenizer is not None else None)
+            self.meter.set_tokenizer(key, hint=tokenizer.value)
         if key not in self._loaded:
             self._loaded.add(key)
             try:
@@ -66,7 +66,7 @@ class Counting:
             except asyncio.CancelledError:  # the client has left: the next one finds it not loaded yet
                 self._loaded.discard(key)
                 raise
-        return await self.meter.measure(key, body, tenant=tenant, short=short)
+        return await self.meter.measure(key, body, tenant=tenant)
 
     async def exactly(self, route: Route, body: Mapping[str, Any]) -> int:
         """Prompt tokens of a body as the backend counts them; an estimate where it does not, or not soon."""
@@ -111,7 +111,7 @@ class Counting:
         """Have the first request with these tools counted, unless it is."""
         if estimate.source == "backend" or not job.prompt.request.body.get("tools"):
             return
-        known = (job.key, estimate.ticket.scope)
+        known = (job.key, estimate.scope)
         if known not in self._asked:
             self._asked.add(known)
             self.ask_soon(job)

@@ -154,7 +154,6 @@ class Preparer:
         shown = wished if limits is None else await limited(wished, limits)
         checkpoint = await self._checkpoint(job, request, system, shown, links)
         history = _rewritten(shown, checkpoint)
-        short = short and history is shown and not job.managed.restored
         fields = {} if checkpoint is None else narrowing(job, request, offer, sent, checkpoint)
         same = messages is request.messages and shown is sent
         untouched = same and checkpoint is None and not job.managed.restored
@@ -170,9 +169,7 @@ class Preparer:
             history=history,
             checkpoint=checkpoint,
             saved=0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after),
-            estimate=await self._counting.measure(
-                job.route, job.profile, body, tenant=job.exchange.tenant, short=short
-            ),
+            estimate=await self._counting.measure(job.route, job.profile, body, tenant=job.exchange.tenant),
             untouched=untouched,
             fields=fields,
         )

@@ -29,7 +29,7 @@ from proxy.answer.events import (
 from proxy.answer.session import State, StreamSession
 from proxy.backends.profile import Fact, Trust
 from proxy.backends.remedy import Remedy
-from proxy.counting.filling import Filled, room_assumed
+from proxy.counting.windows import Filled, room_assumed
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream, LeakedCalls
 from proxy.errors import UpstreamUnavailable

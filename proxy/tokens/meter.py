@@ -1,76 +1,60 @@
 """The meter: how many tokens a request's prompt has, by all that is known.
 
 Best first: a count of this very prompt by the backend, one it reported for the beginning of this conversation
-plus a prediction of the rest, the model's own vocabulary, the general vocabulary with learned weights, byte
-classes.
+plus a prediction of the rest, the model's own vocabulary, another vocabulary with learned ratios.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from proxy.backends.profile import ModelKey
-from proxy.counting.anchors import Anchor, Anchors, scope_digest
-from proxy.counting.features import EMPTY, Vector, add
-from proxy.counting.margin import ROOM
-from proxy.counting.model import ModelCounter
+from proxy.counting.anchors import Anchor, Anchors, chain, digest_of, scope_digest
+from proxy.counting.ratios import EMPTY, ROOM, SCRIPTS, Vector, add
 from proxy.counting.verdict import Expectation, Observation
 from proxy.errors import BadRequest
+from proxy.neutral.request import SYSTEM_ROLES
 from proxy.neutral.weight import is_heavy
-from proxy.tokens.cache import (
-    Draft,
-    History,
-    HistoryCache,
-    ShortHistory,
-    TextCache,
-    Vectorizer,
-    is_long,
-    short_history,
-)
-from proxy.tokens.estimate import Estimate, EstimateSource, Lesson, Ticket
-from proxy.tokens.extras import Extras, ExtrasDraft
-from proxy.tokens.library import Library
-from proxy.tokens.models import Model, Models
+from proxy.tokens.families import GENERAL, VOCABULARIES
+from proxy.tokens.messages import EXTRAS, CountCache, Counter
+from proxy.tokens.models import TRUSTED_SAMPLES, Estimate, EstimateSource, Model, Models
+from proxy.tokens.vocabulary import Library
 
 INLINE = 16 * 1024
 """Characters of new text up to which counting happens on the loop: 5 ms."""
 COARSE_MARGIN = 0.3
-TRUSTED_SAMPLES = 3
+"""Share of a coarse prediction that is added to its margin."""
+_Part: TypeAlias = tuple[bytes, Callable[[Any], Vector], Any]
+"""Digest of a part of a request, what counts it, and the part."""
 
 
 class Meter:
     """Measures prompts and learns from what backends report.
 
     To be used from one event loop. Texts that are new and large are counted in worker threads. Bodies are
-    parsed JSON; messages must not be changed in place after they were measured, because a history
-    that is sent again is recognised by comparison.
-
-    Args:
-        cache_bytes: bound on what is remembered of texts and histories, in bytes, about.
-        library: where vocabularies are loaded, by default its own.
+    parsed JSON. `library`: where vocabularies are loaded, by default its own.
     """
 
-    def __init__(self, *, cache_bytes: int = 64 * 2**20, library: Library | None = None) -> None:
-        texts = TextCache(cache_bytes // 2)
-        self._histories = HistoryCache(cache_bytes // 2)
+    def __init__(self, *, library: Library | None = None) -> None:
+        self._library = library or Library()
+        self._models = Models(self._library)
+        self._counts = CountCache()
         self._anchors = Anchors()
-        self._models = Models(texts, library or Library())
 
     async def warm(self, key: ModelKey | None = None) -> None:
         """Load the vocabulary of `key`, or the general one: 0.3 s, for half of which all else waits.
 
         `measure` does so itself. To be called first by whoever only counts texts, which are counted coarsely else.
         """
-        await self._models.warm(key)
+        if key is None:
+            await self._library.load(GENERAL, VOCABULARIES[GENERAL])
+        else:
+            await self._models.counter(self._models.get(key))
 
-    async def measure(
-        self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "", short: bool = False
-    ) -> Estimate:
-        """Estimate the prompt tokens of a chat completion body; `short`: the caller knows it to be, see `is_long`.
-
-        Reports for other tenants are no anchors.
+    async def measure(self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "") -> Estimate:
+        """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors.
 
         Raises:
             BadRequest: `messages` is no list, or something is nested too deeply to be counted.
@@ -79,43 +63,64 @@ class Meter:
         if not isinstance(messages, list):
             raise BadRequest("messages must be a list", param="messages")
         model = self._models.get(key)
-        vectorizer = model.vectorizer or await self._models.vectorizer(model)
-        if (none := model.extras.without(body)) is not None and (short or not is_long(messages)):
-            return self._estimate(model, vectorizer, none, short_history(vectorizer, messages), tenant)
-        draft = self._histories.draft(vectorizer, messages)
-        extras_draft = model.extras.draft(vectorizer, body)
-        if extras_draft.size > INLINE or is_heavy(draft.new, INLINE):
-            extras, history = await asyncio.to_thread(_read, model, vectorizer, draft, extras_draft)
-        else:
-            extras, history = _read(model, vectorizer, draft, extras_draft)
-        model.extras.keep(vectorizer, extras_draft, extras)
-        self._histories.keep(draft)
-        return self._estimate(model, vectorizer, extras, history, tenant)
+        counter = model.counter or await self._models.counter(model)
+        extras = {name: body[name] for name in EXTRAS if body.get(name) is not None}
+        options, digests, lead = digest_of(extras), [*map(digest_of, messages)], _leading(messages)
+        scope, links = scope_digest(*key, options, tenant), chain(digests[lead:])
+        system_digest = chain(digests[:lead])[-1] if lead else b""
+        anchor = self._anchors.longest(scope, system_digest, links)
+        # What an anchor covers need not be counted.
+        first = lead + (0 if anchor is None else anchor.covered)
+        parts: list[_Part] = [(options, counter.extras, extras)]
+        parts += [(digests[at], counter.message, messages[at]) for at in range(lead)]
+        parts += [(digests[at], counter.message, messages[at]) for at in range(first, len(messages))]
+        vectors = await self._count(counter, parts)
+        system, x = add(vectors[1 : lead + 1]), add(vectors[lead + 1 :])
+        fixed = add((vectors[0], system))
+        if anchor is None:
+            x = add((fixed, x))
+        elif anchor.system != system:
+            x = tuple(a + b - c for a, b, c in zip(x, system, anchor.system, strict=True))
+        known = anchor is not None and x == EMPTY
+        expected = _expected(model, counter, anchor, x)
+        tokens = max(1, round(expected.anchor + expected.predicted))
+        return Estimate(
+            tokens=tokens,
+            upper=tokens if known and anchor and anchor.requested else tokens + round(expected.margin),
+            source="backend" if known else _source(model, counter, anchor),
+            fixed=min(tokens, max(0, round(model.ratios.predict(fixed)))),
+            expected=expected,
+            key=key,
+            scope=scope,
+            system_digest=system_digest,
+            digests=links,
+            system=system,
+            x=None if known else x,
+            counted_by=counter.id,
+        )
 
     def costs(self, key: ModelKey, messages: Sequence[Any]) -> list[float]:
-        """Predicted tokens of each message, for planning what to cut.
+        """Predict the tokens of each message, for planning what to cut.
 
         Their sum, with the base and the tools, is what a fresh `measure` says. Synchronous: messages that
         were never measured are counted on the spot, 5 MB of text per second.
         """
         model = self._models.get(key)
-        vectorizer = self._models.vectorizer_now(model)
-        draft = self._histories.draft(vectorizer, list(messages))
-        history = draft.finish(vectorizer)
-        self._histories.keep(draft)
-        predict = model.counter.calibration.predict
-        return [predict(x) for x in (*history.system.vectors, *history.rest.vectors)]
+        counter = self._models.counter_now(model)
+        parts = [(digest_of(message), counter.message, message) for message in messages]
+        known = self._counts.find(counter.id, [digest for digest, _, _ in parts])
+        return [*map(model.ratios.predict, self._counted(counter, parts, known))]
 
     def count_text(self, key: ModelKey, text: str) -> int:
-        """Tokens of a piece of completion text, at least 1 unless it is empty. Not cached.
+        """Count the tokens of a piece of completion text, at least 1 unless it is empty. Not cached.
 
         Every piece is rounded: hand over what came since the last count rather than each delta.
         """
         if not text:
             return 0
         model = self._models.get(key)
-        vector = self._models.vectorizer_now(model).uncached(text)
-        return max(1, round(model.counter.calibration.predict((*vector, *EMPTY[len(vector) :]))))
+        counted = self._models.counter_now(model).text(text)
+        return max(1, round(model.ratios.predict((*counted, *EMPTY[SCRIPTS:]))))
 
     def observe(
         self, estimate: Estimate, prompt_tokens: int, *, window: int | None = None, may_cut: bool = True
@@ -128,134 +133,94 @@ class Meter:
             window: context window in tokens as the backend tells it, if it does; helps to tell a silent cut.
             may_cut: whether it is a backend that cuts prompts without a word.
         """
-        model = self._models.get(estimate.ticket.key)
+        model = self._models.get(estimate.key)
         verdict = model.judge(estimate, prompt_tokens, window, may_cut=may_cut)
         if verdict is Observation.ACCEPTED:
-            self._accept(model, estimate, prompt_tokens, given=False)
+            model.learn(estimate, prompt_tokens)
+            self._anchor(estimate, prompt_tokens, requested=False)
         return verdict
 
     def confirm(self, estimate: Estimate) -> None:
-        """The backend has reported for a prompt once more what it had counted for it before: there is nothing to learn."""
-        model, ticket = self._models.get(estimate.ticket.key), estimate.ticket
-        model.confirm(estimate)
-        if ticket.system_digest:
-            self._anchor(estimate, estimate.tokens, given=False)
+        """Note that the backend reported once more what it had counted for a prompt before: there is nothing to learn."""
+        model = self._models.get(estimate.key)
+        model.believed(estimate)
+        model.errors.append(0.0)
+        if estimate.system_digest:
+            self._anchor(estimate, estimate.tokens, requested=False)
 
     def anchor_exact(self, estimate: Estimate, tokens: int) -> None:
         """Take in a count that the backend made on request; it is believed without judging."""
         if tokens > 0:
-            self._accept(self._models.get(estimate.ticket.key), estimate, tokens, given=True)
+            self._models.get(estimate.key).learn(estimate, tokens)
+            self._anchor(estimate, tokens, requested=True)
 
-    def set_hint(self, key: ModelKey, hint: str | None) -> None:
-        """Say what the backend calls the model's architecture or tokenizer. Cheap when nothing changed."""
-        model = self._models.get(key)
-        if hint != model.hint:
-            model.hint = hint
-            model.resolve()
-
-    def set_override(self, key: ModelKey, tokenizer: str | None) -> None:
-        """Say which tokenizer the user set for the model; it wins over everything."""
-        model = self._models.get(key)
-        if tokenizer != model.override:
-            model.override = tokenizer
-            model.resolve()
+    def set_tokenizer(self, key: ModelKey, *, hint: str | None = None, override: str | None = None) -> None:
+        """Say which tokenizer a model has by the backend (`hint`), or by the user, who wins over everything."""
+        self._models.get(key).resolve(hint=hint, override=override)
 
     def dump(self, key: ModelKey) -> bytes:
-        """What was learned of a model, to survive a restart."""
+        """Write what was learned of a model, to survive a restart."""
         return self._models.get(key).dump()
 
     def load(self, key: ModelKey, data: bytes) -> bool:
         """Continue with what `dump` wrote; False where it does not fit the model's vocabulary (any more).
 
-        To be called after the hint and the override are set: they choose the vocabulary.
+        To be called after `set_tokenizer`, which chooses the vocabulary.
         """
         return self._models.get(key).load(data)
 
     def describe(self, key: ModelKey) -> dict[str, Any]:
-        """How the model is counted and how well, for people."""
+        """Describe how a model is counted, and how well, for people."""
         return self._models.describe(key)
 
-    def _estimate(
-        self,
-        model: Model,
-        vectorizer: Vectorizer,
-        extras: Extras,
-        history: History | ShortHistory,
-        tenant: str,
-    ) -> Estimate:
-        scope = scope_digest(extras.scope, tenant) if tenant else extras.scope
-        system, digests, lesson = history.system_total, history.digests, None
-        anchor = self._anchors.longest(scope, history.system_digest, digests)
-        source: EstimateSource
-        if anchor is not None and anchor.covered == len(digests) and anchor.system == system:
-            tokens, source = anchor.tokens, "backend"
-            upper = tokens if anchor.given else tokens + ROOM
-        else:
-            x, coarse = _uncovered(extras, history, anchor), vectorizer is not model.vectorizer
-            source = _source(model, anchor, coarse=coarse)
-            tokens, upper, expected = _predicted(model.counter, anchor, x, coarse=coarse)
-            learnable = expected.predicted > 0 and not coarse
-            lesson = Lesson(vectorizer.id, x, expected, learnable)
-        ticket = Ticket(model.key, scope, history.system_digest, digests, system, lesson)
-        return Estimate(tokens, upper, source, min(tokens, _fixed(model, extras, history)), ticket)
+    async def _count(self, counter: Counter, parts: Sequence[_Part]) -> list[Vector]:
+        """Count each part, in a thread where much of it is new."""
+        known = self._counts.find(counter.id, [digest for digest, _, _ in parts])
+        new = [value for vector, (_, _, value) in zip(known, parts, strict=True) if vector is None]
+        if is_heavy(new, INLINE):
+            return await asyncio.to_thread(self._counted, counter, parts, known)
+        return self._counted(counter, parts, known)
 
-    def _accept(self, model: Model, estimate: Estimate, tokens: int, *, given: bool) -> None:
-        model.counter.score(estimate.tokens, estimate.upper, tokens)
-        if (lesson := estimate.ticket.lesson) is not None:
-            model.learn(lesson, tokens)
-        self._anchor(estimate, tokens, given=given)
+    def _counted(
+        self, counter: Counter, parts: Sequence[_Part], known: Sequence[Vector | None]
+    ) -> list[Vector]:
+        put = self._counts.put
+        return [
+            vector if vector is not None else put(counter.id, digest, count(value))
+            for vector, (digest, count, value) in zip(known, parts, strict=True)
+        ]
 
-    def _anchor(self, estimate: Estimate, tokens: int, *, given: bool) -> None:
-        ticket = estimate.ticket
-        if ticket.digest:
-            anchor = Anchor(len(ticket.digests), tokens, ticket.system, given)
-            self._anchors.put(ticket.scope, ticket.system_digest, ticket.digest, anchor)
+    def _anchor(self, estimate: Estimate, tokens: int, *, requested: bool) -> None:
+        if estimate.digest:
+            anchor = Anchor(len(estimate.digests), tokens, estimate.system, requested)
+            self._anchors.put(estimate.scope, estimate.system_digest, estimate.digest, anchor)
 
 
-def _read(model: Model, vectorizer: Vectorizer, draft: Draft, extras: ExtrasDraft) -> tuple[Extras, History]:
-    return extras.finish(model.extras.scope, vectorizer), draft.finish(vectorizer)
+def _leading(messages: Sequence[Any]) -> int:
+    """Number of leading system messages."""
+    roles = (message.get("role") if isinstance(message, dict) else None for message in messages)
+    return next((at for at, role in enumerate(roles) if role not in SYSTEM_ROLES), len(messages))
 
 
-def _uncovered(extras: Extras, history: History | ShortHistory, anchor: Anchor | None) -> Vector:
-    """The features that no anchor covers."""
-    system = history.system_total
-    if anchor is None:
-        return add((extras.x, system, *history.behind(0)))
-    x = add(history.behind(anchor.covered))
-    if anchor.system == system:
-        return x
-    return tuple(a + b - c for a, b, c in zip(x, system, anchor.system, strict=True))
-
-
-def _predicted(
-    counter: ModelCounter, anchor: Anchor | None, x: Vector, *, coarse: bool
-) -> tuple[int, int, Expectation]:
-    """The best estimate, its upper bound and what is expected of a report, where an anchor covers all but `x`."""
+def _expected(model: Model, counter: Counter, anchor: Anchor | None, x: Vector) -> Expectation:
+    """Tokens expected of a report, where an anchor covers all but `x`."""
+    coarse = counter is not model.counter
     known = 0 if anchor is None else anchor.tokens
-    prediction, unsure = counter.predict(x), counter.unsure(x)
-    predicted, margin = prediction.tokens, prediction.margin
+    if anchor is not None and x == EMPTY:
+        return Expectation(known, 0.0, ROOM, trusted=True)
+    predicted, margin = model.ratios.predict(x), model.ratios.margin(x)
     if coarse:
         margin += COARSE_MARGIN * abs(predicted)
-    trusted = not coarse and (counter.exact or counter.samples >= TRUSTED_SAMPLES)
-    tokens = max(1, round(known + predicted))
-    upper = max(tokens, round(known + predicted + margin))
-    return tokens, upper, Expectation(known, predicted, prediction.deviation, unsure, trusted=trusted)
+    trusted = not coarse and (model.exact or model.samples >= TRUSTED_SAMPLES)
+    return Expectation(known, predicted, margin, trusted)
 
 
-def _fixed(model: Model, extras: Extras, history: History | ShortHistory) -> int:
-    """Tokens of the leading system messages, tools and all that is no message."""
-    calibration = model.counter.calibration
-    if extras is model.extras.none and not history.system_digest:
-        return round(calibration.bare)
-    return max(0, round(calibration.predict(add((extras.x, history.system_total)))))
-
-
-def _source(model: Model, anchor: Anchor | None, *, coarse: bool) -> EstimateSource:
+def _source(model: Model, counter: Counter, anchor: Anchor | None) -> EstimateSource:
     if anchor is not None:
         return "anchored"
-    if coarse:
+    if counter is not model.counter:
         return "coarse"
-    return "exact" if model.counter.exact else "calibrated"
+    return "exact" if model.exact else "calibrated"
 
 
 __all__ = ["Estimate", "Meter", "Observation"]

@@ -1,27 +1,79 @@
-"""The models that are measured: which vocabulary each has, and what was learned of it."""
+"""State of the models that are counted: which vocabulary counts for each, and what was learned of it."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
 from proxy.backends.profile import ModelKey
-from proxy.counting.anchors import scope_digest
 from proxy.counting.images import image_rule
-from proxy.counting.model import ModelCounter
-from proxy.counting.verdict import Dispute, Observation, verdict_on
-from proxy.tokens.cache import TextCache, Vectorizer
-from proxy.tokens.estimate import Estimate, Lesson
-from proxy.tokens.extras import ExtrasCache
-from proxy.tokens.families import GENERAL, O200K_ID, Resolution, load_general, load_of, resolve
-from proxy.tokens.library import Library
-from proxy.tokens.vocabulary import Coarse
+from proxy.counting.ratios import SAME, Ratios, Vector
+from proxy.counting.verdict import Dispute, Expectation, Observation, verdict_on
+from proxy.tokens.families import GENERAL, GENERAL_RATIOS, VOCABULARIES, Resolution, resolve
+from proxy.tokens.messages import Counter
+from proxy.tokens.vocabulary import Coarse, Library
 
 MOST_MODELS = 1024
 """Models remembered; the one seen first is forgotten beyond that."""
+BIAS_SAMPLES, BIAS_LIMIT = 20, 0.03
+"""Mean relative error over so many reports at which a vocabulary is found not to be the model's own."""
+TRUSTED_SAMPLES = 3
+"""Reports from which a low one is called a cut."""
+FITTED_DOUBT = 0.5
+"""Doubt in the ratios of a family that is known."""
+LEAST_SHARE = 0.5
+"""Share of the lowest reading below which a report teaches nothing: the template dropped something older."""
+
+
+EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated", "coarse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Prompt tokens of a request.
+
+    `tokens` is the best estimate, `upper` a bound that holds in at least 98.5 % of cases: what could
+    overflow is decided by it. `source` says what the figures stand on: `backend` (a count of this very
+    prompt), `anchored` (a count of its beginning and a prediction of the rest), `exact` (the model's own
+    vocabulary), `calibrated` (another vocabulary times learned ratios) or `coarse` (four bytes to a token, while
+    no vocabulary is loaded). `fixed` is the part of `tokens` that the leading system messages, tools and all that is no
+    message take, as predicted.
+
+    The rest is for the meter: `scope`, `system_digest` and the last of `digests` (of every prefix of the messages after the
+    system's) are where the count will be an anchor, `system` counts the system messages, `x` what was predicted (None:
+    all of it was counted), `counted_by` names what counted it.
+    """
+
+    tokens: int
+    upper: int
+    source: EstimateSource
+    fixed: int
+    expected: Expectation
+    key: ModelKey = field(repr=False)
+    scope: bytes = field(repr=False)
+    system_digest: bytes = field(repr=False)
+    digests: Sequence[bytes] = field(repr=False)
+    system: Vector = field(repr=False)
+    x: Vector | None = field(repr=False)
+    counted_by: str = field(repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of all messages; b"" where there is none but the system's."""
+        return self.digests[-1] if self.digests else b""
+
+    @property
+    def counted(self) -> bool:
+        """Whether the backend counted this very prompt on request, rather than reported it beside an answer."""
+        return self.source == "backend" and self.upper == self.tokens
+
+    def confirmed_by(self, reported: int) -> bool:
+        """Whether a report says of this very prompt what the backend has said of it before."""
+        return reported == self.tokens and self.source == "backend"
 
 
 @dataclass(slots=True)
@@ -29,186 +81,166 @@ class Model:
     """State of one model on one backend."""
 
     key: ModelKey
-    extras: ExtrasCache
-    resolution: Resolution
-    counter: ModelCounter
+    resolution: Resolution = field(init=False)
     hint: str | None = None
     override: str | None = None
-    vectorizer: Vectorizer | None = None
+    vocabulary: str = field(init=False)
+    exact: bool = field(init=False)
+    ratios: Ratios = field(init=False)
+    counter: Counter | None = field(init=False)
     """None until the vocabulary is loaded."""
-    rejections: int = 0
+    samples: int = 0
+    errors: deque[float] = field(default_factory=lambda: deque(maxlen=128))
+    """Relative errors of whole prompts."""
+    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=BIAS_SAMPLES))
+    """Error and prediction of the last increments, in tokens."""
     dispute: Dispute | None = None
     """The last report that was rejected."""
+    rejections: int = 0
     cuts: int = 0
-    contradicted: bool = False
-    """The model's vocabulary was given up because reports contradicted it."""
+
+    def __post_init__(self) -> None:
+        self.resolution = resolve(self.key[1], None, None)
+        self.begin()
+
+    @property
+    def family(self) -> str | None:
+        """Id of its family."""
+        return None if self.resolution.family is None else self.resolution.family.id
 
     def describe(self) -> dict[str, Any]:
-        """How the model is counted and how well, for people."""
+        """Describe how the model is counted, and how well, for people."""
+        ordered = sorted(self.errors)
         return {
-            "source": "exact" if self.counter.exact else "calibrated",
-            "family": _id(self.resolution),
+            "source": "exact" if self.exact else "calibrated",
+            "family": self.family,
             "family_by": self.resolution.origin,
-            "vocabulary": self.counter.vocabulary,
-            "loaded": self.vectorizer is not None,
-            "contradicted": self.contradicted,
-            **self.counter.figures(),
+            "vocabulary": self.vocabulary,
+            "samples": self.samples,
+            "p95_error": round(ordered[int(0.95 * (len(ordered) - 1))], 5) if ordered else None,
             "rejected": self.rejections,
             "cuts": self.cuts,
         }
 
     def dump(self) -> bytes:
-        """What was learned, as JSON."""
-        return orjson.dumps(
-            {
-                "family": _id(self.resolution),
-                "contradicted": self.contradicted,
-                "counter": self.counter.dump(),
-            }
-        )
+        """Write what was learned, as JSON."""
+        learned = {"weights": self.ratios.weights, "variances": self.ratios.variances}
+        return orjson.dumps({"family": self.family, "exact": self.exact, "samples": self.samples, **learned})
 
     def load(self, data: bytes) -> bool:
         """Continue with what `dump` wrote; False where it does not fit what the model is resolved to now."""
+        ratios = Ratios()
         try:
-            kept = orjson.loads(data)
-            family, contradicted, learned = kept["family"], bool(kept["contradicted"]), kept["counter"]
+            stored = orjson.loads(data)
+            family, exact, samples = stored["family"], bool(stored["exact"]), int(stored["samples"])
+            ratios.restore(stored["weights"], stored["variances"])
         except (ValueError, KeyError, TypeError):
             return False
-        if family != _id(self.resolution):
+        if family != self.family or (exact and not self.exact):
             return False
-        counter = begin(self.resolution, contradicted=contradicted)
-        if not counter.load(learned):
-            return False
-        self.counter, self.contradicted, self.vectorizer = counter, contradicted, None
+        self.begin(exact=exact)
+        self.ratios.restore(ratios.weights, ratios.variances)
+        self.samples = samples
         return True
 
-    def resolve(self) -> None:
-        """Choose the family again after a word of the backend's or the user's."""
-        resolution = resolve(self.key[1], self.hint, self.override)
-        if _id(resolution) != _id(self.resolution):
-            self.counter = begin(resolution)
-            self.contradicted = False
-            self.vectorizer = None
-        self.resolution = resolution
+    def resolve(self, *, hint: str | None, override: str | None) -> None:
+        """Choose the family again after a word of the backend's or the user's; cheap where nothing changed."""
+        if (hint, override) == (self.hint, self.override):
+            return
+        before = self.family
+        self.hint, self.override = hint, override
+        self.resolution = resolve(self.key[1], hint, override)
+        if self.family != before:
+            self.begin()
 
     def judge(self, estimate: Estimate, reported: int, window: int | None, *, may_cut: bool) -> Observation:
-        """Tell what a report is, in the light of those before it."""
+        """Judge a report in the light of those before it."""
         verdict = verdict_on(estimate.expected, reported, window, may_cut=may_cut)
         possible = reported > 0 and (window is None or reported <= window)
-        if verdict is Observation.REJECTED and possible and self._borne_out(estimate, reported):
-            verdict = Observation.ACCEPTED
-        if verdict is Observation.CUT:
-            self.cuts += 1
-        elif verdict is Observation.REJECTED:
-            self.rejections += 1
-            if possible:
-                self.dispute = Dispute(estimate.ticket.digest, reported, estimate.tokens)
-        else:
-            self._believed(estimate)
+        if verdict is Observation.REJECTED and possible:
+            if self.dispute is not None and self.dispute.borne_out(reported, estimate.tokens):
+                self.begin(exact=False) if self._may_give_up() else self.ratios.widen()
+                verdict = Observation.ACCEPTED
+            else:
+                self.dispute = Dispute(estimate.digest, reported, estimate.tokens)
+        if verdict is Observation.ACCEPTED:
+            self.believed(estimate)
+        self.cuts += verdict is Observation.CUT
+        self.rejections += verdict is Observation.REJECTED
         return verdict
 
-    def confirm(self, estimate: Estimate) -> None:
-        """Note that the same count of the same prompt was reported again."""
-        self._believed(estimate)
-        self.counter.confirm()
-
-    def _believed(self, estimate: Estimate) -> None:
-        """A report that fits ends the dispute over its conversation."""
-        if self.dispute is not None and self.dispute.digest in estimate.ticket.digests:
+    def believed(self, estimate: Estimate) -> None:
+        """End the dispute over a conversation of which a report was believed."""
+        if self.dispute is not None and self.dispute.digest in estimate.digests:
             self.dispute = None
 
-    def _borne_out(self, estimate: Estimate, reported: int) -> bool:
-        """Whether the last rejected report, of another prompt, is off in the same way: then the weights are wrong."""
-        dispute = self.dispute
-        if dispute is None or not dispute.borne_out(reported, estimate.tokens):
-            return False
-        if not self.counter.exact:
-            self.counter.calibration.widen()
-        elif self.resolution.origin != "user":
-            self._give_up()
-        return True
-
-    def learn(self, lesson: Lesson, tokens: int) -> None:
-        """Learn from an accepted report of a prompt; a vocabulary that reports contradict is given up."""
-        vectorizer = self.vectorizer
-        if not lesson.learnable or vectorizer is None or lesson.vectorizer != vectorizer.id:
+    def learn(self, estimate: Estimate, tokens: int) -> None:
+        """Learn from an accepted report; a vocabulary that reports contradict is given up."""
+        self.errors.append(abs(estimate.tokens - tokens) / tokens)
+        expected, increment = estimate.expected, tokens - estimate.expected.anchor
+        if estimate.x is None or self.counter is None or estimate.counted_by != self.counter.id:
             return
-        self.counter.learn(lesson.x, tokens - lesson.expected.anchor)
-        if self.resolution.origin != "user" and self.counter.contradicted():
-            self._give_up()
+        self.samples += 1
+        if increment < LEAST_SHARE * (expected.predicted - expected.margin) or expected.predicted <= 0:
+            return
+        self.ratios.learn(estimate.x, increment)
+        self.recent.append((increment - expected.predicted, expected.predicted))
+        error, total = map(sum, zip(*self.recent, strict=True))
+        if len(self.recent) == BIAS_SAMPLES and abs(error) > BIAS_LIMIT * total and self._may_give_up():
+            self.begin(exact=False)
 
-    def _give_up(self) -> None:
-        """Go on with the general vocabulary: this one is not the model's."""
-        self.contradicted = True
-        self.counter = begin(self.resolution, contradicted=True)
-        self.vectorizer = None
+    def _may_give_up(self) -> bool:
+        """Whether the vocabulary is only believed to be the model's own."""
+        return self.exact and self.resolution.origin != "user"
+
+    def begin(self, *, exact: bool = True, general: bool = False) -> None:
+        """Begin without anything learned: by the family's own vocabulary, as one like any other, or by the general one."""
+        family = None if general else self.resolution.family
+        ratios = GENERAL_RATIOS if family is None else family.ratios
+        self.vocabulary = GENERAL if family is None else family.vocabulary
+        self.exact = exact and not ratios
+        doubt = 0.0 if self.exact else FITTED_DOUBT if exact and family is not None else 1.0
+        self.ratios = Ratios(ratios or SAME, doubt=doubt)
+        self.counter = None
+        self.recent.clear()
+        self.samples = 0
 
 
 class Models:
     """The models by backend and id, and the vocabularies they share."""
 
-    def __init__(self, texts: TextCache, library: Library) -> None:
-        self._texts = texts
+    def __init__(self, library: Library) -> None:
         self._library = library
-        self._coarse = Coarse()
         self._models: OrderedDict[ModelKey, Model] = OrderedDict()
 
     def get(self, key: ModelKey) -> Model:
-        """The model, made on first sight."""
-        model = self._models.get(key)
-        if model is None:
-            resolution = resolve(key[1], None, None)
-            model = Model(key, ExtrasCache(scope_digest(*key)), resolution, begin(resolution))
-            self._models[key] = model
+        """Find a model, or begin with it."""
+        if (model := self._models.get(key)) is None:
+            model = self._models[key] = Model(key)
             if len(self._models) > MOST_MODELS:
                 self._models.popitem(last=False)
         return model
 
     def describe(self, key: ModelKey) -> dict[str, Any]:
-        """How a model is counted and how well, for people."""
-        described = self.get(key).describe()
-        problem = self._library.failures.get(described["family"] or GENERAL)
-        return {**described, "problem": problem} if problem else described
+        """Describe how a model is counted, and how well, for people."""
+        model = self.get(key)
+        problem = self._library.failures.get(model.family or GENERAL)
+        return {**model.describe(), **({"problem": problem} if problem else {})}
 
-    async def warm(self, key: ModelKey | None) -> None:
-        """Load the vocabulary of a model, or the general one."""
-        if key is None:
-            await self._library.load(GENERAL, load_general)
-        else:
-            await self.vectorizer(self.get(key))
+    async def counter(self, model: Model) -> Counter:
+        """Load the vocabulary of a model, or the general one where that fails."""
+        family = model.resolution.family
+        load = (family and family.load) or VOCABULARIES[model.vocabulary]
+        if await self._library.load(model.vocabulary, load) is None and model.vocabulary != GENERAL:
+            model.begin(general=True)
+            return await self.counter(model)
+        return self.counter_now(model)
 
-    async def vectorizer(self, model: Model) -> Vectorizer:
-        """The vectorizer of a model, for which its vocabulary is loaded: its own, or the one that its prior corrects."""
-        family, vocabulary = model.resolution.family, model.counter.vocabulary
-        own = family is not None and model.counter.exact
-        load = family.load if family is not None and own else load_of(vocabulary)
-        if load is not None and await self._library.load(vocabulary, load) is None and own:
-            model.counter = begin(model.resolution, contradicted=True)
-            return await self.vectorizer(model)
-        return self.vectorizer_now(model)
-
-    def vectorizer_now(self, model: Model) -> Vectorizer:
-        """The vectorizer with what is loaded: the model's, else a coarse one that is not kept."""
-        if model.vectorizer is not None:
-            return model.vectorizer
-        rule = image_rule(model.key[1])
-        vocabulary = self._library.get(model.counter.vocabulary)
-        if vocabulary is None:
-            return Vectorizer(self._coarse, exact=False, rule=rule, cache=self._texts)
-        model.vectorizer = Vectorizer(vocabulary, exact=model.counter.exact, rule=rule, cache=self._texts)
-        return model.vectorizer
-
-
-def _id(resolution: Resolution) -> str | None:
-    return resolution.family.id if resolution.family else None
-
-
-def begin(resolution: Resolution, *, contradicted: bool = False) -> ModelCounter:
-    """A counter that learned nothing yet, for what the resolution found."""
-    family = resolution.family
-    if family is not None and family.prior:
-        near = family.id if family.load is not None else O200K_ID
-        return ModelCounter.begin(near, exact=False, prior=family.prior)
-    if family is not None and family.load is not None and not contradicted:
-        return ModelCounter.begin(family.id, exact=True)
-    return ModelCounter.begin(GENERAL, exact=False)
+    def counter_now(self, model: Model) -> Counter:
+        """Count with what is loaded: the model's vocabulary, else a coarse one that is not remembered."""
+        if model.counter is None:
+            rule, vocabulary = image_rule(model.key[1]), self._library.get(model.vocabulary)
+            if vocabulary is None:
+                return Counter(Coarse(), exact=False, rule=rule)
+            model.counter = Counter(vocabulary, exact=model.exact, rule=rule)
+        return model.counter

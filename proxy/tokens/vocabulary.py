@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import lzma
 import re
 from collections.abc import Callable, Iterator
@@ -111,11 +112,11 @@ def unpack(name: str) -> list[bytes]:
     return tokens
 
 
-def sentencepiece(name: str, shipped: str) -> Vocabulary:
+def sentencepiece(name: str) -> Vocabulary:
     """Build a SentencePiece vocabulary with byte fallback from shipped pieces, which are in the order of merging."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers  # noqa: PLC0415 - see `from_file`
 
-    pieces = [piece.decode().replace(" ", _SPACE) for piece in unpack(shipped)]
+    pieces = [piece.decode().replace(" ", _SPACE) for piece in unpack(name)]
     ranks = {piece: rank for rank, piece in enumerate(pieces)}
     merges = [
         (piece[:at], piece[at:])
@@ -177,16 +178,52 @@ def _without_surrogates(text: str) -> str:
 
 
 def _guarded(call: Callable[[], _T]) -> _T:
-    """Call into the library.
+    """Call into a library.
 
     Raises:
         ValueError: it failed, in whichever way.
     """
     try:
         return call()
-    except BaseException as error:
-        # It raises bare Exception, and panics as pyo3_runtime.PanicException, which is no Exception and in no
-        # module from which it could be imported.
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise ValueError(f"not a tokenizer: {error}") from error
-        raise
+    except BaseException as error:  # see `_failure`
+        raise ValueError(f"not a tokenizer: {_failure(error)}") from error
+
+
+def _failure(error: BaseException) -> str:
+    """Message of an error; one that is no failure of the call is raised again.
+
+    Libraries written in Rust panic as `pyo3_runtime.PanicException`, which is no Exception and in no module from which it
+    could be imported.
+    """
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return str(error)
+    raise error
+
+
+class Library:
+    """Loads vocabularies by name. A load that failed is not tried again; its reason is in `failures`."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Vocabulary] = {}
+        self._loading: dict[str, asyncio.Future[None]] = {}
+        self.failures: dict[str, str] = {}
+
+    def get(self, name: str) -> Vocabulary | None:
+        """The vocabulary, if it is in memory."""
+        return self._loaded.get(name)
+
+    async def load(self, name: str, load: Callable[[], Vocabulary]) -> Vocabulary | None:
+        """Load a vocabulary, or wait for who does; None when it can't be loaded."""
+        if name not in self._loaded and name not in self.failures:
+            loading = self._loading.get(name)
+            if loading is None or loading.cancelled():
+                loading = asyncio.get_running_loop().run_in_executor(None, self._load, name, load)
+                self._loading[name] = loading
+            await asyncio.shield(loading)
+        return self._loaded.get(name)
+
+    def _load(self, name: str, load: Callable[[], Vocabulary]) -> None:
+        try:
+            self._loaded[name] = load()
+        except BaseException as error:  # noqa: BLE001 - a broken file of the user's must not stop the proxy
+            self.failures[name] = _failure(error)

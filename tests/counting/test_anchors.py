@@ -5,15 +5,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.counting.anchors import Anchor, Anchors, link, scope_digest
-from proxy.counting.features import EMPTY
+from proxy.counting.anchors import Anchor, Anchors, chain, digest_of, scope_digest
+from proxy.counting.ratios import EMPTY
 
 SCOPE, SYSTEM, OTHER = b"s" * 16, b"a" * 16, b"b" * 16
 DIGESTS = [bytes([n]) * 16 for n in range(5)]
 
 
 def anchor(covered: int, tokens: int) -> Anchor:
-    return Anchor(covered, tokens, EMPTY, given=False)
+    return Anchor(covered, tokens, EMPTY, requested=False)
 
 
 def test_finds_the_longest_prefix() -> None:
@@ -60,9 +60,9 @@ MESSAGES: list[Any] = [
 
 
 def test_any_difference_makes_another_digest() -> None:
-    digests = [link(b"", message) for message in MESSAGES]
+    digests = [*map(digest_of, MESSAGES)]
     assert len(set(digests)) == len(MESSAGES)
-    assert link(b"x", MESSAGES[0]) != digests[0]
+    assert chain(digests[:2])[0] == chain(digests[:1])[0] != chain(digests[1:2])[0]
 
 
 @given(st.lists(st.binary(max_size=4), max_size=4), st.lists(st.binary(max_size=4), max_size=4))

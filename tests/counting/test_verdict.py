@@ -9,8 +9,8 @@ from proxy.counting.verdict import Dispute, Expectation, Observation, verdict_on
 ACCEPTED, REJECTED, CUT = Observation.ACCEPTED, Observation.REJECTED, Observation.CUT
 
 
-def expect(anchor: int, predicted: float, *, deviation: float = 0, unsure: float = 0) -> Expectation:
-    return Expectation(anchor, predicted, deviation, unsure, trusted=True)
+def expect(anchor: int, predicted: float, *, margin: float = 0) -> Expectation:
+    return Expectation(anchor, predicted, margin, trusted=True)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def expect(anchor: int, predicted: float, *, deviation: float = 0, unsure: float
         (expect(0, 1000), 3000, ACCEPTED),  # an unknown script
         (expect(0, 1000), 800, ACCEPTED),
         (expect(0, 1000), 650, REJECTED),
-        (expect(0, 1000, deviation=200), 600, ACCEPTED),
+        (expect(0, 1000, margin=400), 600, ACCEPTED),
         (expect(0, 40), 12, ACCEPTED),  # too small to tell
         (expect(9000, 400), 9800, ACCEPTED),
         (expect(9000, 400), 8500, REJECTED),  # it falls where the prompt grew
@@ -29,7 +29,7 @@ def expect(anchor: int, predicted: float, *, deviation: float = 0, unsure: float
         (expect(9000, 400), -5, REJECTED),
         (expect(9000, 400), 4700, CUT),
         (expect(0, 9400), 2050, CUT),
-        (expect(0, 9400, unsure=8000), 2050, ACCEPTED),  # tools that the backend ignores
+        (expect(0, 9400, margin=8000), 2050, ACCEPTED),  # tools that the backend ignores
         (expect(0, 600), 300, REJECTED),
     ],
 )
@@ -42,11 +42,11 @@ def test_verdicts(expected: Expectation, reported: int, verdict: Observation) ->
     [
         (expect(4000, 300), 2050, CUT),
         (expect(4000, 300), 2046, CUT),
-        (expect(0, 4300, deviation=50), 2054, CUT),
-        (expect(0, 2600, deviation=50), 2054, ACCEPTED),  # a prompt that fits is never cut,
+        (expect(0, 4300, margin=100), 2054, CUT),
+        (expect(0, 2600, margin=100), 2054, ACCEPTED),  # a prompt that fits is never cut,
         (expect(0, 2060), 2050, ACCEPTED),  # it is as long as that
         (expect(1900, 180), 2050, ACCEPTED),
-        (expect(0, 2600, deviation=400), 2050, ACCEPTED),
+        (expect(0, 2600, margin=800), 2050, ACCEPTED),
         (expect(0, 2600), 2100, ACCEPTED),
     ],
 )
@@ -62,7 +62,7 @@ def test_half_of_the_window_is_where_a_prompt_is_cut(
         (expect(0, 1550), 525, 16_384, REJECTED),
         (expect(9000, 400), 4700, 16_384, REJECTED),
         (expect(3000, 700), 2050, 4096, REJECTED),
-        (expect(0, 5000, deviation=500), 2050, 4096, REJECTED),
+        (expect(0, 5000, margin=1000), 2050, 4096, REJECTED),
         (expect(0, 20_000), 2050, 16_384, CUT),
     ],
 )
@@ -73,18 +73,18 @@ def test_a_prompt_that_fits_by_any_reading_was_not_cut(
 
 
 @given(
-    st.integers(0, 10**6), st.floats(0, 10**6), st.floats(0, 10**5), st.floats(0, 10**6),
+    st.integers(0, 10**6), st.floats(0, 10**6), st.floats(0, 10**6),
     st.integers(-5, 10**7), st.none() | st.integers(256, 10**6),
 )  # fmt: skip
 def test_a_backend_that_refuses_what_is_too_long_never_cuts(
-    anchor: int, predicted: float, deviation: float, unsure: float, reported: int, window: int | None
+    anchor: int, predicted: float, margin: float, reported: int, window: int | None
 ) -> None:
-    expected = expect(anchor, predicted, deviation=deviation, unsure=unsure)
+    expected = expect(anchor, predicted, margin=margin)
     assert verdict_on(expected, reported, window, may_cut=False) is not CUT
 
 
 def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
-    unknown = Expectation(0, 9000, 100, 0, trusted=False)
+    unknown = Expectation(0, 9000, 200, trusted=False)
     assert verdict_on(unknown, 3000, None) is REJECTED
 
 

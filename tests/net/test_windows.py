@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.backends.profile import Fact, Trust
-from proxy.counting.filling import Filled
-from proxy.counting.truncation import CutSeen
+from proxy.counting.windows import CutSeen, Filled
 from proxy.net import prober as module
 from proxy.net.lessons import HELD_FOR, LESSON_TTL, MOST_SEEN
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR

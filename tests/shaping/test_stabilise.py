@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.counting.anchors import link
+from proxy.counting.anchors import digest_of
 from proxy.history.chain import chain
 from proxy.neutral.request import Request
 from proxy.shaping.stabilise import stabilised
@@ -85,5 +85,5 @@ def test_a_mark_is_no_part_of_a_history_nor_of_what_was_counted() -> None:
     plain, _ = stabilised(marked(), takes_marks=False)
     assert chain(marked().messages) == chain(plain.messages)
     for with_mark, without in zip(marked().messages, plain.messages, strict=True):
-        assert link(b"", with_mark) == link(b"", without)
-    assert link(b"", {**USER, **MARK}) == link(b"", USER)
+        assert digest_of(with_mark) == digest_of(without)
+    assert digest_of({**USER, **MARK}) == digest_of(USER)

@@ -92,7 +92,7 @@ def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
             answer = proxy.chat({"model": "m", "messages": fresh, "max_tokens": 5})
             assert told(proxy)["counting"]["samples"] > samples
             real = fake.count({"model": "m", "messages": fresh})
-            assert abs(fill_tokens(answer) - real) <= 0.1 * real
+            assert abs(fill_tokens(answer) - real) <= 0.15 * real
 
 
 def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(

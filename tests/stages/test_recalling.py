@@ -197,7 +197,7 @@ def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_i
                 {
                     "role": "tool",
                     "tool_call_id": f"c{number}",
-                    "content": f"Row {number} of the table. " * 16,
+                    "content": f"Row {number} of the table. " * 22,
                 },
             ]
             actions.append(ask(proxy, messages).headers["x-spillway-action"])

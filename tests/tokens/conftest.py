@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pytest
 
-from proxy.tokens.families import BY_ID
+from proxy.tokens.families import VOCABULARIES
 from proxy.tokens.vocabulary import Vocabulary
 
 Shipped: TypeAlias = Callable[[str], Vocabulary]
@@ -16,9 +16,7 @@ Shipped: TypeAlias = Callable[[str], Vocabulary]
 
 @cache
 def loaded(name: str) -> Vocabulary:
-    load = BY_ID[name].load
-    assert load is not None
-    return load()
+    return VOCABULARIES[name]()
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from proxy.tokens.library import Library
 from proxy.tokens.meter import Meter
-from proxy.tokens.vocabulary import Coarse, Vocabulary, from_file
+from proxy.tokens.vocabulary import Coarse, Library, Vocabulary, from_file
 from tests.tokens.probe import probe, sections
 
 UNPARSABLE = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
@@ -127,7 +126,7 @@ async def test_a_request_is_measured_although_the_users_file_is_broken(
     path, key = write(byte_level(), tmp_path / "tokenizer.json", **changes), ("local", "mine")
     meter = Meter(library=Library())
     await meter.warm()
-    meter.set_override(key, str(path))
+    meter.set_tokenizer(key, override=str(path))
     estimate = await meter.measure(key, {"messages": [{"role": "user", "content": sections()["english"]}]})
     assert estimate.source == "calibrated"
     assert estimate.tokens > 100

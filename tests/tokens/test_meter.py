@@ -13,9 +13,8 @@ from typing_extensions import override
 from proxy.counting.verdict import Observation
 from proxy.errors import BadRequest
 from proxy.tokens.families import GENERAL
-from proxy.tokens.library import Library
 from proxy.tokens.meter import Estimate, Meter
-from proxy.tokens.vocabulary import Vocabulary
+from proxy.tokens.vocabulary import Library, Vocabulary
 from tests.tokens.conftest import Shipped, loaded
 
 pytestmark = pytest.mark.anyio
@@ -191,14 +190,14 @@ async def test_a_name_that_misleads_is_given_up(meter: Meter) -> None:
         digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
         meter.observe(await meter.measure(key, digits), truth(digits["messages"]))
     described = meter.describe(key)
-    assert (described["source"], described["contradicted"]) == ("calibrated", True)
+    assert (described["source"], described["vocabulary"]) == ("calibrated", "o200k")
     digits = body(user("again " + "27182818284590452353 " * 30))
     estimate = await meter.measure(key, digits)
     assert estimate.tokens == pytest.approx(truth(digits["messages"]), rel=0.05)
 
 
 async def test_what_the_user_says_is_not_given_up(meter: Meter) -> None:
-    meter.set_override(KEY, "o200k")
+    meter.set_tokenizer(KEY, override="o200k")
     for number in range(40):
         digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
         meter.observe(await meter.measure(KEY, digits), truth(digits["messages"]))
@@ -206,18 +205,18 @@ async def test_what_the_user_says_is_not_given_up(meter: Meter) -> None:
 
 
 async def test_hint_and_override_choose_the_vocabulary(meter: Meter) -> None:
-    meter.set_hint(KEY, "qwen2")
+    meter.set_tokenizer(KEY, hint="qwen2")
     assert (await meter.measure(KEY, body(user("12345")))).source == "exact"
     assert meter.describe(KEY)["vocabulary"] == "qwen"
-    meter.set_override(KEY, "llama3")
+    meter.set_tokenizer(KEY, hint="qwen2", override="llama3")
     assert (await meter.measure(KEY, body(user("12345")))).source == "calibrated"
-    meter.set_override(KEY, None)
+    meter.set_tokenizer(KEY, hint="qwen2")
     assert (await meter.measure(KEY, body(user("12345")))).source == "exact"
 
 
 async def test_a_tokenizer_file_that_cannot_be_read_is_told_of(meter: Meter, tmp_path: Any) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    meter.set_override(KEY, str(tmp_path / "tokenizer.json"))
+    meter.set_tokenizer(KEY, override=str(tmp_path / "tokenizer.json"))
     estimate = await meter.measure(KEY, body(user("hello")))
     assert estimate.source == "calibrated"
     assert "not a tokenizer" in meter.describe(KEY)["problem"]
@@ -356,11 +355,18 @@ async def test_that_a_name_misled_survives_a_restart_too(meter: Meter) -> None:
         meter.observe(await meter.measure(key, digits), truth(digits["messages"]))
     again = Meter()
     assert again.load(key, meter.dump(key))
-    assert again.describe(key)["contradicted"]
+    assert again.describe(key)["source"] == "calibrated"
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"null", b"[]", b"{}", b'{"family": null, "contradicted": 0, "counter": {}}']
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"family": null, "exact": false, "samples": 1, "weights": [1], "variances": [1]}',
+    ],
 )
 async def test_other_data_is_not_taken(meter: Meter, data: bytes) -> None:
     assert not meter.load(KEY, data)

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.counting.features import byte_classes
-from proxy.tokens.cache import text_vector
-from proxy.tokens.families import FAMILIES, load_general
+from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.vocabulary import CHUNK, Coarse
 from tests.tokens.conftest import Shipped, loaded
 from tests.tokens.probe import sections
 
-NAMES = [family.id for family in FAMILIES if family.load is not None]
+NAMES = [*VOCABULARIES]
 LONG = 200_000
 PATHOLOGICAL = {
     "a": "a" * LONG,
@@ -70,12 +68,5 @@ def test_any_text_is_counted(text: str) -> None:
 
 def test_without_a_vocabulary_counts_are_about_right() -> None:
     whole = sections()["english"] + sections()["german"] + sections()["python"]
-    assert 0.7 < Coarse().count(whole) / load_general().count(whole) < 1.4
+    assert 0.7 < Coarse().count(whole) / loaded(GENERAL).count(whole) < 1.4
     assert (Coarse().count(""), Coarse().count(" "), Coarse().count("\ud83d")) == (0, 1, 1)
-
-
-def test_features_of_long_text_add_up(shipped: Shipped) -> None:
-    text = "a漢 1\n" * 40_000
-    vector = text_vector(shipped("o200k"), text, exact=False)
-    assert vector == (shipped("o200k").count(text), *byte_classes(text.encode()))
-    assert text_vector(shipped("o200k"), text, exact=True)[1:] == (0,) * 22

@@ -1,0 +1,128 @@
+"""One learned ratio per model and script: tokens of the model for each token of the vocabulary that counts for it.
+
+A `Vector` holds `SIZE` numbers that add up over messages: tokens by script, then what else takes room in a prompt. A
+model's tokens are their sum, each times a learned weight: the ratios of the scripts and the tokens of a template's parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from operator import mul
+from typing import TypeAlias
+
+Vector: TypeAlias = tuple[float, ...]
+
+SCRIPTS = 10
+"""In this order: ASCII, digits, Latin with marks, Greek and Cyrillic, Hebrew and Arabic, Indic and Thai, typographic marks,
+Han and kana, Hangul, emoji."""
+MESSAGES, CALLS, REASONING, IMAGES, FIRST, TOOLS = range(SCRIPTS, SCRIPTS + 6)
+"""Number of messages, of tool calls, tokens of reasoning that the client sends again (many templates drop it), of images by
+rule, 1 for a whole prompt and 0 for what follows an anchor, tokens of tools and schemas."""
+SIZE = SCRIPTS + 6
+EMPTY: Vector = (0,) * SIZE
+
+_LEADS = ((0x30, 0x39), (0xC2, 0xCB), (0xCC, 0xD4), (0xD5, 0xDF), (0xE0, 0xE1), (0xE2, 0xE2), (0xE3, 0xE9), (0xEA, 0xED), (0xEE, 0xF4))  # fmt: skip
+"""First and last byte in UTF-8 with which characters of each script but ASCII begin."""
+_TOKENS = (0.4, 3.0, 0.5, 0.7, 1.0, 1.0, 1.0, 1.0, 2.0)
+"""Tokens that a character of each stands for, about: a marked letter for its word."""
+_CLASSES = bytes(
+    next((n for n, (first, last) in enumerate(_LEADS, 1) if first <= byte <= last), 0) for byte in range(256)
+)
+
+SAME = (1.0,) * SCRIPTS
+"""Ratios of a vocabulary that is near enough."""
+_TEMPLATE = ((5.0, 3.0), (25.0, 10.0), (0.5, 0.5), (1.0, 0.5), (8.0, 20.0), (1.15, 0.6))
+"""Typical weights of `MESSAGES` to `TOOLS`, and their standard deviations."""
+_GUESSED = (0.25, 0.8, *(0.6,) * (SCRIPTS - 2))
+"""Standard deviations of the ratios of a model of which nothing is known."""
+_LOWEST = 0.2
+"""Least ratio of a script."""
+_NOISE = 0.02
+"""Relative error that no ratio explains."""
+_ROUNDING = 4.0
+"""Variance of a count in tokens²: merges across the borders of texts."""
+_CLIP = 4.0
+"""Standard deviations to which an error is cut before it moves the weights."""
+_DRIFT = 1e-5
+"""Variance that a weight gains with each report, relative to its square."""
+ROOM = 8
+"""Tokens of a margin in any case."""
+
+
+def by_script(text: str, tokens: int) -> tuple[float, ...]:
+    """Share the tokens of a text out among scripts, by its characters: `SCRIPTS` numbers, whose sum is `tokens`."""
+    classes = text.encode("utf-8", "replace").translate(_CLASSES)
+    parts = [each * classes.count(n) for n, each in enumerate(_TOKENS, 1)]
+    total = sum(parts)
+    if total > tokens:
+        parts, total = [tokens * part / total for part in parts], tokens
+    return (tokens - total, *parts)
+
+
+def add(vectors: Sequence[Vector], size: int = SIZE) -> Vector:
+    """Sum vectors of `size` numbers; no vectors: zeros."""
+    if len(vectors) < 2:
+        return vectors[0] if vectors else (0,) * size
+    return tuple(map(sum, zip(*vectors, strict=True)))
+
+
+def _dot(a: Iterable[float], b: Iterable[float]) -> float:
+    total: float = sum(map(mul, a, b))
+    return total
+
+
+class Ratios:
+    """Weights and their variances, moved by every report as a Kalman filter would that takes them for independent.
+
+    Args:
+        ratios: where the scripts begin.
+        doubt: share of the usual doubt in them; 0 where the vocabulary is the model's own, and counts are right as they are.
+    """
+
+    def __init__(self, ratios: Sequence[float] = SAME, *, doubt: float = 1.0) -> None:
+        deviations = (*(doubt * each for each in _GUESSED), *(deviation for _, deviation in _TEMPLATE))
+        self.weights = [*ratios, *(weight for weight, _ in _TEMPLATE)]
+        self._first = [deviation**2 for deviation in deviations]
+        self.variances = list(self._first)
+
+    def predict(self, x: Vector) -> float:
+        """Tokens of what `x` counts."""
+        return _dot(self.weights, x)
+
+    def margin(self, x: Vector) -> float:
+        """Tokens by which `predict(x)` may be off, up or down: two standard deviations."""
+        _, variance = self._spread(x, self.predict(x))
+        return 2.0 * math.sqrt(variance) + ROOM
+
+    def learn(self, x: Vector, tokens: float) -> None:
+        """Learn that what `x` counts took `tokens` tokens."""
+        spread, variance = self._spread(x, tokens)
+        limit = _CLIP * math.sqrt(variance)
+        error = min(max(tokens - self.predict(x), -limit), limit)
+        for i, part in enumerate(spread):
+            if part:
+                least = _LOWEST if i < SCRIPTS else 0.0
+                self.weights[i] = max(least, self.weights[i] + part * error / variance)
+                drift = _DRIFT * self.weights[i] ** 2
+                self.variances[i] = self.variances[i] * (1.0 - part * x[i] / variance) + drift
+
+    def widen(self) -> None:
+        """Take what was learned of texts as a guess again: the model seems to have changed."""
+        self.variances[:SCRIPTS] = self._first[:SCRIPTS]
+
+    def restore(self, weights: Iterable[float], variances: Iterable[float]) -> None:
+        """Continue with values that were stored.
+
+        Raises:
+            ValueError, TypeError: they are not `SIZE` finite numbers each.
+        """
+        lines = [float(value) for value in weights], [float(value) for value in variances]
+        if any(len(line) != SIZE or not all(map(math.isfinite, line)) for line in lines):
+            raise ValueError("weights of another shape")
+        self.weights, self.variances = lines
+
+    def _spread(self, x: Vector, tokens: float) -> tuple[list[float], float]:
+        """Part of each weight in the variance of what `x` takes, and that variance in tokens²."""
+        spread = [*map(mul, self.variances, x)]
+        return spread, _dot(spread, x) + (_NOISE * tokens) ** 2 + _ROUNDING
