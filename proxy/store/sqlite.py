@@ -23,6 +23,8 @@ APPLICATION_ID = 0x5350_4C57
 SCHEMA_VERSION = 1
 LOCK_SHARE = 0.2
 """Of the time that an operation may take, what a write waits for another process's lock: reads wait behind it."""
+ROOM_SHARE = 0.95
+"""Of the size cap, what is left where that is exceeded, so that not every write sorts all rows."""
 
 _OPEN = """
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -250,7 +252,7 @@ class SqliteDriver:
         )
         total, oldest = db.execute("SELECT sum(size), min(used) FROM checkpoints").fetchone()
         if total > self._limits.max_bytes or oldest <= now - self._limits.ttl:
-            db.execute(_EVICT, (now - self._limits.ttl, self._limits.max_bytes))
+            db.execute(_EVICT, (now - self._limits.ttl, ROOM_SHARE * self._limits.max_bytes))
 
     def _purge(self, db: sqlite3.Connection, older_than: float | None) -> int:
         chosen = "" if older_than is None else "WHERE created < ?"
