@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -19,9 +20,11 @@ from pydantic_settings import (
 )
 from typing_extensions import override
 
-from proxy.config.names import is_injected, misspelt, removed_setting, without_user
+from proxy.config.names import is_injected, misspelt, removed_setting, upgraded, without_user
 from proxy.errors import SettingError
 from proxy.settings import BackendSetting, Limit, ModelOverrides, Settings
+
+_log = logging.getLogger("spillway")
 
 _NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelOverrides}
 _EXAMPLES = {
@@ -42,9 +45,12 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         SettingError: one line that names the setting, the value and what is allowed.
     """
     known = {name: _NESTED[name].model_fields if name in _NESTED else () for name in Settings.model_fields}
-    wrong = misspelt(os.environ, {**known, "limits": get_args(Limit), "config": ()})  # noqa: TID251 - the one place
+    variables, warnings = upgraded(os.environ)  # noqa: TID251 - the one place
+    wrong = misspelt(variables, {**known, "limits": get_args(Limit), "config": ()})
     if wrong is not None:
         raise SettingError(wrong)
+    for warning in warnings:
+        _log.warning("%s", warning)
     named = config or (Path(path) if (path := os.environ.get("SPILLWAY_CONFIG")) else None)  # noqa: TID251 - the one place
     if named is not None and not named.is_file():
         raise SettingError(f"config file {named} does not exist")
@@ -69,7 +75,7 @@ class _Environment(EnvSettingsSource):
     def _load_env_vars(self) -> dict[str, str | None]:
         return {
             name: value
-            for name, value in super()._load_env_vars().items()
+            for name, value in upgraded(super()._load_env_vars())[0].items()
             if not is_injected(name.upper(), value or "")
         }
 

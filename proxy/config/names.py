@@ -39,6 +39,14 @@ REMOVED = {
     "virtual_window": "it is 200,000 tokens; take it out",
 }
 """Settings of earlier versions, and what to do instead."""
+_ALLOWED_BY = {
+    "allow_admin": "admin",
+    "allow_open": "open",
+    "metrics_open": "metrics",
+    "show_content": "content",
+}
+"""Switches of earlier versions, and the word for each in `SPILLWAY_ALLOW`."""
+_OFF = ("", "0", "false", "no", "off")
 
 # Kubernetes tells every pod of the services beside it (pkg/kubelet/envvars), Docker's links of the linked container:
 # with a service called spillway, or spillway-redis, these names begin as ours do.
@@ -55,7 +63,7 @@ def is_injected(name: str, value: str) -> bool:
     return _INJECTED.fullmatch(name) is not None or value.startswith(tuple(beginnings))
 
 
-def misspelt(environment: Mapping[str, str], settings: Mapping[str, Collection[str]]) -> str | None:
+def misspelt(environment: Mapping[str, str | None], settings: Mapping[str, Collection[str]]) -> str | None:
     """Describe the first variable of ours that is no setting, with the nearest one; None if all are settings.
 
     Args:
@@ -71,6 +79,26 @@ def misspelt(environment: Mapping[str, str], settings: Mapping[str, Collection[s
                 nearest = f"; the nearest is {PREFIX}{wrong.upper()}" if wrong else ""
                 return removed or f"{name}: no such setting{nearest}"
     return None
+
+
+def upgraded(environment: Mapping[str, str | None]) -> tuple[dict[str, str | None], list[str]]:
+    """Environment without the settings of earlier versions, and a warning for each: a container still starts after an update.
+
+    What the removed switches allowed is added to `SPILLWAY_ALLOW`.
+    """
+    kept, warnings, allowed = dict[str, str | None](), list[str](), list[str]()
+    for name, value in environment.items():
+        old = name.upper().removeprefix(PREFIX).lower()
+        if not name.upper().startswith(PREFIX) or old not in REMOVED:
+            kept[name] = value
+            continue
+        warnings.append(removed_setting(name.upper()) or "")
+        if old in _ALLOWED_BY and (value or "").strip().lower() not in _OFF:
+            allowed.append(_ALLOWED_BY[old])
+    if allowed:
+        name = next((each for each in kept if each.upper() == f"{PREFIX}ALLOW"), f"{PREFIX.lower()}allow")
+        kept[name] = ",".join(filter(None, (kept.get(name), *allowed)))
+    return kept, warnings
 
 
 def removed_setting(name: str) -> str | None:

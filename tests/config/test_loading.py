@@ -107,11 +107,27 @@ def test_a_misspelt_variable_is_named_with_the_nearest_that_exists(
     assert "s3cret" not in message
 
 
-@pytest.mark.parametrize("name", [*REMOVED, "models__q__guide_file"])
-def test_a_setting_that_was_removed_says_what_to_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cure = REMOVED[name.rpartition("__")[2]]
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_variable_that_was_removed_warns_and_says_what_to_do(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container still starts after an update."""
     monkeypatch.setenv(f"SPILLWAY_{name.upper()}", "1")
-    assert refusal() == f"SPILLWAY_{name.upper()}: no longer a setting; {cure}"
+    load_settings()
+    assert caplog.messages == [f"SPILLWAY_{name.upper()}: no longer a setting; {REMOVED[name]}"]
+
+
+def test_what_the_removed_switches_allowed_is_still_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_ALLOW", "admin")
+    monkeypatch.setenv("SPILLWAY_ALLOW_OPEN", "true")
+    monkeypatch.setenv("SPILLWAY_SHOW_CONTENT", "1")
+    monkeypatch.setenv("SPILLWAY_METRICS_OPEN", "false")
+    assert set(load_settings().allow) == {"admin", "open", "content"}
+
+
+def test_a_model_that_sets_what_was_removed_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_MODELS__Q__GUIDE_FILE", "1")
+    assert refusal() == f"SPILLWAY_MODELS__Q__GUIDE_FILE: no longer a setting; {REMOVED['guide_file']}"
 
 
 def test_a_file_that_sets_what_was_removed_is_told_what_to_do(tmp_path: Path) -> None:
