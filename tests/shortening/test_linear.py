@@ -33,7 +33,7 @@ from tests.histories import assistant, call, reduction_of, tool, user
 pytestmark = pytest.mark.slow
 
 STRICT = RepairRules(alternate=True, one_system=True)
-SIZE = 300
+SIZE = 200
 WRITTEN = '<tool_call>{"name": "x", "arguments": {}}</tool_call>'
 RESULT = "<tool_result tool_name='y'>it is long enough</tool_result>"
 STATUS = "\n> *⚙️ Compacting conversation history…*\n"
@@ -170,15 +170,15 @@ def test_a_huge_history_is_mended_in_a_moment(shape: str) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_huge_history_is_cut_in_a_moment() -> None:
-    cut = cut_middles(reduction(HISTORIES["users"](100_000)))
-    assert len(cut.messages) == 100_000
+    cut = cut_middles(reduction(HISTORIES["users"](30_000)))
+    assert len(cut.messages) == 30_000
 
 
 @pytest.mark.parametrize("same_model", [False, True])
 @pytest.mark.parametrize("answer", ["", "A summary that says something about all of it."])
 def test_however_long_a_history_few_summaries_are_asked_for(answer: str, *, same_model: bool) -> None:
     by = replace(BY, window=600, same_model=same_model)
-    for turns in (100, 4_000):
+    for turns in (100, 1_000):
         messages = [
             m for i in range(turns) for m in (user(f"Question {i} " * 9), assistant(f"Answer {i} " * 9))
         ]
