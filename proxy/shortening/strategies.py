@@ -12,7 +12,7 @@ from proxy.shortening.asking import Summariser, SummaryAsk, bounded
 from proxy.shortening.condensing import head_end, least_tail, summarise
 from proxy.shortening.ladder import RUNGS, Reduction
 from proxy.shortening.ladder.cap import cap_unread
-from proxy.shortening.ladder.mask import Mask
+from proxy.shortening.ladder.mask import mask_results
 from proxy.shortening.ladder.trim import cut_middles, cut_oversize, drop_oldest
 from proxy.shortening.middles import LEAST_SHARE
 
@@ -101,11 +101,11 @@ def prune(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:
     """Old turns first, then what the newest one has read; at last what was read a moment ago, rather than ask a model."""
     used: list[str] = []
     newest, end = newest_user(reduction.messages) or 0, len(reduction.messages)
-    for rung in RUNGS:
+    for name, rung in RUNGS.items():
         for tail in (newest, end):
-            shorter = reduction if reduction.fits else rung.shorten(replace(reduction, tail=tail))
+            shorter = reduction if reduction.fits else rung(replace(reduction, tail=tail))
             if shorter.total < reduction.total:
-                reduction, used = shorter, [*used, rung.name]
+                reduction, used = shorter, [*used, name]
     for name, shorten in (("oversize", _cut_oversize), ("mask", _mask_all)):
         shorter = reduction if reduction.suffices else shorten(replace(reduction, tail=end))
         if shorter.total < reduction.total:
@@ -118,7 +118,7 @@ def _cut_oversize(reduction: Reduction) -> Reduction:
 
 
 def _mask_all(reduction: Reduction) -> Reduction:
-    return Mask().shorten(replace(reduction, limits=replace(reduction.limits, protect_newest=0)))
+    return mask_results(replace(reduction, limits=replace(reduction.limits, protect_newest=0)))
 
 
 def give_up(reduction: Reduction) -> tuple[Reduction, tuple[str, ...]]:

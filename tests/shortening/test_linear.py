@@ -100,7 +100,7 @@ def reduction(messages: Sequence[Message]) -> Reduction:
 
 
 def shortened(rung: Rung, messages: Sequence[Message]) -> Reduction:
-    return rung.shorten(reduction(messages))
+    return rung(reduction(messages))
 
 
 def compacted(messages: Sequence[Message], answer: str, by: Summariser, count: Cost = cost) -> int:
@@ -127,7 +127,7 @@ WORK: dict[str, Callable[[Sequence[Message]], object]] = {
     "extract": lambda messages: extract(messages, source_of(messages), limit=900),
     "block": lambda messages: block("said", messages, limit=900),
     "read": lambda messages: [read_message(message) for message in messages],
-    **{rung.name: partial(shortened, rung) for rung in RUNGS},
+    **{name: partial(shortened, rung) for name, rung in RUNGS.items()},
     "drop oldest": lambda messages: drop_oldest(reduction(messages)),
     "cut middles": lambda messages: cut_middles(reduction(messages)),
     "compact": lambda messages: compacted(messages, "", BY),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from proxy.shortening.ladder.base import Cost, Reduction, Rung
-from proxy.shortening.ladder.cap import Cap
-from proxy.shortening.ladder.duplicates import Duplicates
-from proxy.shortening.ladder.mask import Mask
+from proxy.shortening.ladder.cap import cap_results
+from proxy.shortening.ladder.duplicates import drop_duplicates
+from proxy.shortening.ladder.mask import mask_results
 
-RUNGS: tuple[Rung, ...] = (Cap(), Mask(), Duplicates())
+RUNGS: dict[str, Rung] = {"cap": cap_results, "mask": mask_results, "duplicates": drop_duplicates}
 """Model-free rungs that keep every message in its place, tried in this order before a summary."""
 
 __all__ = ["RUNGS", "Cost", "Reduction", "Rung"]

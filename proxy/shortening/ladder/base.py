@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from proxy.neutral.request import Message
 from proxy.shortening.policy import PruneLimits
@@ -60,11 +59,5 @@ class Reduction:
         return replace(self, messages=messages, costs=self.cost(messages))
 
 
-class Rung(Protocol):
-    """One way to shorten a history without a model."""
-
-    name: str
-
-    def shorten(self, reduction: Reduction) -> Reduction:
-        """Shorten between `floor` and `tail`, replacing messages one for one; the same reduction if nothing is to gain."""
-        ...
+Rung = Callable[[Reduction], Reduction]
+"""Shortens a history without a model between `floor` and `tail`, one message for one; the same reduction if nothing is to gain."""

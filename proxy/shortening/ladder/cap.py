@@ -37,30 +37,25 @@ _SEARCHES = frozenset({"search", "grep"})
 _LISTING_COMMAND = re.compile(r'^\{\s*"(?:command|cmd)"\s*:\s*"\s*(?:ls|dir|tree|find|fd)\b[^|;&"\\]*"')
 
 
-class Cap:
-    """Caps tool results that exceed the limits, oldest first and each as far as needed; the others stay as they are."""
-
-    name = "cap"
-
-    def shorten(self, reduction: Reduction) -> Reduction:
-        """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
-        limits = reduction.limits.results
-        end = min(unread_from(reduction.messages), reduction.tail)
-        if limits is None or reduction.floor >= end:
-            return reduction
-        messages, costs = list(reduction.messages), list(reduction.costs)
-        user, excess = newest_user(messages), reduction.total - reduction.budget
-        for index, results in by_message(results_of(messages)).items():
-            if excess <= 0 or not reduction.floor <= index < end or index == user:
-                continue
-            room = costs[index] - excess
-            short = {r: text for r in results if (text := _capped(r, reduction, limits, room)) != r.text}
-            if short:
-                messages[index] = with_texts(messages[index], short)
-                excess -= costs[index] - (cost := sum(reduction.cost([messages[index]])))
-                costs[index] = cost
-        capped = replace(reduction, messages=messages, costs=costs)
-        return capped if capped.total < reduction.total else reduction
+def cap_results(reduction: Reduction) -> Reduction:
+    """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
+    limits = reduction.limits.results
+    end = min(unread_from(reduction.messages), reduction.tail)
+    if limits is None or reduction.floor >= end:
+        return reduction
+    messages, costs = list(reduction.messages), list(reduction.costs)
+    user, excess = newest_user(messages), reduction.total - reduction.budget
+    for index, results in by_message(results_of(messages)).items():
+        if excess <= 0 or not reduction.floor <= index < end or index == user:
+            continue
+        room = costs[index] - excess
+        short = {r: text for r in results if (text := _capped(r, reduction, limits, room)) != r.text}
+        if short:
+            messages[index] = with_texts(messages[index], short)
+            excess -= costs[index] - (cost := sum(reduction.cost([messages[index]])))
+            costs[index] = cost
+    capped = replace(reduction, messages=messages, costs=costs)
+    return capped if capped.total < reduction.total else reduction
 
 
 def cap_unread(reduction: Reduction) -> Reduction:

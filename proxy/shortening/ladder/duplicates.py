@@ -18,32 +18,25 @@ _SAME = NOTE + ": a later call of {} returned the same, see there.]"
 _SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
 
 
-class Duplicates:
-    """Leaves a pointer in place of a result that stands again, or newer, further on, and a note for old images."""
-
-    name = "duplicates"
-
-    def shorten(self, reduction: Reduction) -> Reduction:
-        """Replace everything needless between `floor` and `tail` that costs more than its note."""
-        messages = list(reduction.messages)
-        user = newest_user(messages)
-        results = results_of(messages)
-        pointers = _pointers(results, unread_from(messages))
-        stale, leans = _stale_images(messages), dict(reduction.leans)
-        for index, group in by_message(results).items():
-            changes = {r: pointers[r][0] for r in group if r in pointers}
-            if reduction.floor <= index < reduction.tail and index != user and changes:
-                shorter = _cheaper(reduction, messages[index], with_texts(messages[index], changes))
-                if shorter is not messages[index]:
-                    messages[index] = shorter
-                    leans[index] = 1 + max(pointers[r][1] for r in changes)
-        for index, parts in stale.items():
-            if reduction.floor <= index < reduction.tail and index != user:
-                messages[index] = _cheaper(
-                    reduction, messages[index], _without_images(messages[index], parts)
-                )
-        done = replace(reduction.with_messages(messages), leans=leans)
-        return done if done.total < reduction.total else reduction
+def drop_duplicates(reduction: Reduction) -> Reduction:
+    """Replace everything needless between `floor` and `tail` that costs more than its note."""
+    messages = list(reduction.messages)
+    user = newest_user(messages)
+    results = results_of(messages)
+    pointers = _pointers(results, unread_from(messages))
+    stale, leans = _stale_images(messages), dict(reduction.leans)
+    for index, group in by_message(results).items():
+        changes = {r: pointers[r][0] for r in group if r in pointers}
+        if reduction.floor <= index < reduction.tail and index != user and changes:
+            shorter = _cheaper(reduction, messages[index], with_texts(messages[index], changes))
+            if shorter is not messages[index]:
+                messages[index] = shorter
+                leans[index] = 1 + max(pointers[r][1] for r in changes)
+    for index, parts in stale.items():
+        if reduction.floor <= index < reduction.tail and index != user:
+            messages[index] = _cheaper(reduction, messages[index], _without_images(messages[index], parts))
+    done = replace(reduction.with_messages(messages), leans=leans)
+    return done if done.total < reduction.total else reduction
 
 
 def _cheaper(reduction: Reduction, message: Message, other: Message) -> Message:

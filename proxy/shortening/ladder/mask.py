@@ -15,29 +15,24 @@ from proxy.shortening.ladder.results import (
 )
 
 
-class Mask:
-    """Masks tool results oldest first, never the newest, in one batch worth at least the minimum gain."""
-
-    name = "mask"
-
-    def shorten(self, reduction: Reduction) -> Reduction:
-        """Replace results from the oldest on until the budget is kept and the minimum is gained."""
-        messages = list(reduction.messages)
-        saved, wanted = 0.0, max(reduction.total - reduction.budget, reduction.limits.minimum_gain)
-        for index, results in _maskable(reduction).items():
-            masked = with_texts(messages[index], {r: note_for(r) for r in results if _is_long(r)})
-            gain = reduction.costs[index] - reduction.cost([masked])[0]
-            if gain <= 0:
-                continue
-            messages[index] = masked
-            saved += gain
-            if saved >= wanted:
-                break
-        return (
-            reduction.with_messages(messages)
-            if saved > 0 and saved >= reduction.limits.minimum_gain
-            else reduction
-        )
+def mask_results(reduction: Reduction) -> Reduction:
+    """Replace results from the oldest on until the budget is kept and the minimum is gained."""
+    messages = list(reduction.messages)
+    saved, wanted = 0.0, max(reduction.total - reduction.budget, reduction.limits.minimum_gain)
+    for index, results in _maskable(reduction).items():
+        masked = with_texts(messages[index], {r: note_for(r) for r in results if _is_long(r)})
+        gain = reduction.costs[index] - reduction.cost([masked])[0]
+        if gain <= 0:
+            continue
+        messages[index] = masked
+        saved += gain
+        if saved >= wanted:
+            break
+    return (
+        reduction.with_messages(messages)
+        if saved > 0 and saved >= reduction.limits.minimum_gain
+        else reduction
+    )
 
 
 def _maskable(reduction: Reduction) -> dict[int, list[Result]]:

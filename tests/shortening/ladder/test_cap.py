@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.neutral.request import Message
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.ladder.cap import Cap, cap_unread
+from proxy.shortening.ladder.cap import cap_results, cap_unread
 from proxy.shortening.middles import water_level
 from proxy.shortening.policy import LOCAL, ResultLimits, limits_for
 from tests.histories import assistant, call, cost, reduction_of, tool, user
@@ -35,7 +35,7 @@ def capped(text: str, name: str = "read_file", arguments: str = "{}", **limits: 
         tool(1, text),
         assistant("b"),
     ]
-    done = Cap().shorten(reduction(messages, **limits))
+    done = cap_results(reduction(messages, **limits))
     assert done.messages[0] is messages[0]
     result: str = done.messages[2]["content"]
     return result
@@ -49,7 +49,7 @@ def test_within_the_limits_nothing_changes() -> None:
     given_job = reduction(
         [user("a"), assistant(None, tool_calls=[call(1)]), tool(1, "\n".join(numbered(40)))]
     )
-    assert Cap().shorten(given_job) is given_job
+    assert cap_results(given_job) is given_job
     assert capped("y" * 200 + "\n" + "z" * 200) == "y" * 200 + "\n" + "z" * 200
 
 
@@ -158,7 +158,7 @@ def test_what_the_model_has_not_read_is_shortened_last_and_no_more_than_it_must_
     ]
     total, size = sum(cost(messages)), cost(messages)[4]
     for share in (0.7, 0.1):
-        read = Cap().shorten(reduction(messages, budget=total * share))
+        read = cap_results(reduction(messages, budget=total * share))
         same = [a is b for a, b in zip(messages, read.messages, strict=True)]
         assert same == [True, True, False, True, True, True]
     plain = reduction(messages, budget=total * 0.1)
@@ -180,13 +180,13 @@ def test_results_are_capped_as_far_as_needed_the_oldest_first() -> None:
     steps = [m for n in (1, 2, 3) for m in (assistant(None, tool_calls=[call(n)]), tool(n, large))]
     messages = [user("a"), *steps, assistant("b")]
     total, size = sum(cost(messages)), cost(messages)[2]
-    done = Cap().shorten(reduction(messages, budget=total - size * 1.3))
+    done = cap_results(reduction(messages, budget=total - size * 1.3))
     shares = [done.costs[index] / size for index in (2, 4, 6)]
     assert shares[0] < 0.2, "down to the limits"
     assert 0.3 < shares[1] < 0.6, "as far as needed"
     assert done.messages[6] is messages[6]
     assert total - size * 1.45 < done.total <= total - size * 1.3
-    assert Cap().shorten(done) is done
+    assert cap_results(done) is done
 
 
 def test_a_cut_counts_what_an_earlier_one_left_out() -> None:
@@ -209,7 +209,7 @@ def test_water_fills_up_to_one_level(sizes: list[float], room: float) -> None:
 def test_pinned_messages_and_the_newest_question_stay() -> None:
     embedded = "See <tool_result tool_name='x'>" + "\n".join(numbered(400)) + "</tool_result>"
     messages = [user(embedded), assistant("b"), user(embedded), assistant("c"), user(embedded)]
-    done = Cap().shorten(reduction(messages))
+    done = cap_results(reduction(messages))
     assert [a is b for a, b in zip(messages, done.messages, strict=True)] == [True, True, False, True, True]
     content = done.messages[2]["content"]
     assert content.startswith("See <tool_result tool_name='x'>line 0 of the file\n")
@@ -225,7 +225,7 @@ def test_each_part_of_a_result_is_capped_and_the_rest_of_it_stays() -> None:
         {**tool(1, ""), "content": [image, part, part]},
         assistant("b"),
     ]
-    content: list[Any] = Cap().shorten(reduction(messages)).messages[2]["content"]
+    content: list[Any] = cap_results(reduction(messages)).messages[2]["content"]
     assert content[0] is image
     assert [{**p, "text": 0} for p in content[1:]] == [{**part, "text": 0}] * 2
     assert {len(p["text"]) for p in content[1:]} == {200}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.neutral.request import Message
-from proxy.shortening.ladder.duplicates import Duplicates
+from proxy.shortening.ladder.duplicates import drop_duplicates
 from proxy.shortening.ladder.results import NOTE
 from tests.histories import assistant, call, reduction_of, tool, user
 
@@ -18,7 +18,7 @@ def read(number: int, text: str, arguments: str = "{}", name: str = "read") -> l
 
 
 def shortened(messages: list[Message]) -> list[Message]:
-    return list(Duplicates().shorten(replace(reduction_of(messages, 0), tail=len(messages))).messages)
+    return list(drop_duplicates(replace(reduction_of(messages, 0), tail=len(messages))).messages)
 
 
 def changed(messages: list[Message]) -> list[int]:

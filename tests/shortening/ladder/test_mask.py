@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.neutral.request import Message, text_of
 from proxy.shortening.ladder import Reduction
-from proxy.shortening.ladder.mask import Mask
+from proxy.shortening.ladder.mask import mask_results
 from tests.histories import assistant, call, flaws, histories, reduction_of, tool, user
 
 
@@ -21,7 +21,7 @@ def steps(number: int, words: int = 300) -> list[Message]:
 
 
 def masked(reduction: Reduction) -> list[int]:
-    done = Mask().shorten(reduction)
+    done = mask_results(reduction)
     return [n for n, (a, b) in enumerate(zip(reduction.messages, done.messages, strict=True)) if a is not b]
 
 
@@ -35,7 +35,7 @@ def test_masking_keeps_every_message_in_its_place(
     reduction = reduction_of(
         messages, sum(reduction_of(messages, 0).costs) * share, gain=gain, protect=protect
     )
-    done = Mask().shorten(reduction)
+    done = mask_results(reduction)
     assert flaws(done.messages) == []
     assert done.total <= reduction.total
     assert done is reduction or reduction.total - done.total >= gain
@@ -43,7 +43,7 @@ def test_masking_keeps_every_message_in_its_place(
         assert before is after or (
             before["role"] == "tool" and {**before, "content": 0} == {**after, "content": 0}
         )
-    again = Mask().shorten(done)
+    again = mask_results(done)
     assert again.messages == done.messages or again.total < done.total
 
 
@@ -71,7 +71,7 @@ def test_a_batch_that_gains_too_little_is_not_worth_the_cache() -> None:
 
 
 def test_a_note_tells_the_tool_the_size_and_the_beginning() -> None:
-    done = Mask().shorten(reduction_of(OLD, 0, protect=0))
+    done = mask_results(reduction_of(OLD, 0, protect=0))
     note = done.messages[2]["content"]
     assert note.startswith("[Tool result left out to save room: read_file, 2100 characters.")
     assert "line 0 line 0" in note
@@ -95,7 +95,7 @@ def test_short_results_stay() -> None:
 )
 def test_every_form_of_result_is_masked(result: Message) -> None:
     messages = [user("a"), result, assistant("b", tool_calls=[None, 5, {"function": 7}]), user("c")]
-    done = Mask().shorten(reduction_of(messages, 0, protect=0))
+    done = mask_results(reduction_of(messages, 0, protect=0))
     assert text_of(done.messages[1]).startswith("[Tool result left out")
     assert done.total < sum(reduction_of(messages, 0).costs) / 2
     assert {**done.messages[1], "content": 0} == {**result, "content": 0}
