@@ -122,12 +122,13 @@ def named_event(kind: str, fields: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
 
 
-class Numbering:
-    """Numbers the calls of an answer in the order in which they begin."""
+class CallPieces:
+    """Puts together the calls of an answer, numbered in the order in which they begin."""
 
     def __init__(self) -> None:
-        self._ids: list[str] = []
-        """Of the calls, as far as they have any."""
+        self._first: list[CallPart] = []
+        """The first piece of each call, with its id as soon as that is known."""
+        self._arguments: list[list[str]] = []
         self._numbers: dict[int, int] = {}
         """By the backend's own index, the latest call that had it."""
 
@@ -138,13 +139,23 @@ class Numbering:
         the index is always the same, a new id is a new call (older Ollama, Gemini).
         """
         if part.index is None:
-            number = None if part.name or not self._ids else len(self._ids) - 1
+            number = None if part.name or not self._first else len(self._first) - 1
         else:
             number = self._numbers.get(part.index)
-        if number is not None and not (part.id and self._ids[number] not in ("", part.id)):
-            self._ids[number] = self._ids[number] or part.id
+        if number is not None and not (part.id and self._first[number].id not in ("", part.id)):
+            first = self._first[number]
+            self._first[number] = replace(first, name=first.name or part.name, id=first.id or part.id)
+            self._arguments[number].append(part.arguments)
             return number, False
-        self._ids.append(part.id)
+        self._first.append(part)
+        self._arguments.append([part.arguments])
         if part.index is not None:
-            self._numbers[part.index] = len(self._ids) - 1
-        return len(self._ids) - 1, True
+            self._numbers[part.index] = len(self._first) - 1
+        return len(self._first) - 1, True
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def call(self, number: int) -> CallPart:
+        """A call as far as it has come."""
+        return replace(self._first[number], arguments="".join(self._arguments[number]))

@@ -78,3 +78,9 @@ def test_a_word_amid_a_call_tears_nothing_apart(dialect: Dialect) -> None:
     assert told == [("f", {"a": 1}), ("g", {"b": 2})]
     said = text_in(dialect, written(dialect, [*halves, {"content": " Yes."}]))
     assert said == "Well. Yes."
+
+
+@every
+def test_arguments_that_come_after_a_word_belong_to_their_call(dialect: Dialect) -> None:
+    told = calls_in(dialect, [called(0, "f", "", "c1"), {"content": "Well."}, called(0, arguments='{"a":1}')])
+    assert told == [("f", {"a": 1})]

@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
-from proxy.dialects.translating import Numbering, Translator, named_event
+from proxy.dialects.translating import CallPieces, Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.wire.jsontext import loads
 
@@ -78,9 +78,13 @@ class MessagesWriter(Translator):
         """How many were opened."""
         self._block = ""
         """The kind of the open one; empty: none is."""
-        self._calls = _Calls()
+        self._calls = CallPieces()
+        self._live: int | None = None
+        """The call that is written while it comes: blocks do not interleave."""
+        self._waiting: list[int] = []
+        """Calls that are written at the end."""
         self._later: list[tuple[str, str]] = []
-        """What was said while a call was only half written, with its kind: blocks do not interleave."""
+        """Text that came while a call was only half written, with its kind."""
 
     @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
@@ -97,9 +101,9 @@ class MessagesWriter(Translator):
     @override
     def _ended(self) -> bytes:
         out = [self._open(NOBODY), *self._compaction(), *self._postponed(), self._close()]
-        out += map(self._complete_call, self._calls.rest())
+        out += map(self._complete_call, self._waiting)
         fields = {
-            "delta": self._reason(self._finish, called=self._calls.any),
+            "delta": self._reason(self._finish, called=bool(len(self._calls))),
             "usage": self._used(),
             **self._applied(),
         }
@@ -132,7 +136,7 @@ class MessagesWriter(Translator):
         if piece.choice or piece.role or piece.text or piece.thought:
             out += [self._open(identity, piece.prompt_tokens), *self._compaction()]
         for kind, text in (("thinking", piece.thought), ("text", piece.text)):
-            if text and self._calls.half:
+            if text and self._is_half():
                 self._later.append((kind, text))
             elif text:
                 out += [*self._postponed(), *self._delta(kind, text)]
@@ -200,16 +204,24 @@ class MessagesWriter(Translator):
         return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
     def _call(self, part: CallPart) -> list[bytes]:
-        """A piece of a tool call: blocks do not interleave, so only one call is written while it comes."""
-        begins, live = self._calls.add(part)
-        if not live:
-            return []
-        out: list[bytes] = []
-        if begins:
-            out += self._begin("tool_use", self._call_block(part, self._blocks))
-        return [*out, self._arguments(part.arguments)]
+        """A piece of a tool call."""
+        number, begins = self._calls.take(part)
+        if begins and self._live is None and not self._waiting:
+            opened = self._begin("tool_use", self._call_block(part, self._blocks))
+            self._live = number
+            return [*opened, self._arguments(part.arguments)]
+        if number == self._live:
+            return [self._arguments(part.arguments)]
+        if number not in self._waiting and (begins or part.arguments):
+            self._waiting.append(number)
+        return []
 
-    def _complete_call(self, call: CallPart) -> bytes:
+    def _is_half(self) -> bool:
+        """Return whether arguments of the live call may still come."""
+        return self._live is not None and not _is_complete(self._calls.call(self._live).arguments)
+
+    def _complete_call(self, number: int) -> bytes:
+        call = self._calls.call(number)
         opened = self._begin("tool_use", self._call_block(call, self._blocks))
         return b"".join((*opened, self._arguments(call.arguments), self._close()))
 
@@ -232,9 +244,7 @@ class MessagesWriter(Translator):
     def _close(self) -> bytes:
         if not self._block:
             return b""
-        if self._block == "tool_use":
-            self._calls.leave()
-        self._block = ""
+        self._block, self._live = "", None
         return named_event("content_block_stop", {"index": self._blocks - 1})
 
     def _message(self, identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,57 +266,10 @@ class MessagesWriter(Translator):
         return {"type": "tool_use", "id": call_id, "name": call.name, "input": {}, "caller": _CALLER}
 
 
-class _Calls:
-    """The tool calls of an answer: the first is passed on as it comes, what comes of others meanwhile is kept."""
-
-    def __init__(self) -> None:
-        self.any = False
-        self._live: int | None = None
-        self._written = ""
-        """Arguments of the live one."""
-        self._waiting: dict[int, CallPart] = {}
-        self._numbering = Numbering()
-
-    def add(self, part: CallPart) -> tuple[bool, bool]:
-        """Take in a piece: whether it begins the call that is passed on, and whether it belongs to that."""
-        self.any = True
-        index, is_new = self._numbering.take(part)
-        begins = is_new and self._live is None and not self._waiting
-        if begins:
-            self._live, self._written = index, ""
-        if index == self._live:
-            self._written += part.arguments
-            return begins, True
-        if not is_new and index not in self._waiting and not part.arguments:
-            return False, False  # one that was left is told once more that there is nothing more of it
-        waiting = self._waiting.get(index, CallPart())
-        self._waiting[index] = CallPart(
-            waiting.name or part.name,
-            waiting.arguments + part.arguments,
-            id=waiting.id or part.id,
-            index=index,
-        )
-        return False, False
-
-    @property
-    def half(self) -> bool:
-        """Return whether the live one's arguments have begun and are no complete JSON."""
-        return self._live is not None and not _is_complete(self._written)
-
-    def leave(self) -> None:
-        """Something else is said: what comes of the live one after that can't be."""
-        self._live = None
-
-    def rest(self) -> list[CallPart]:
-        """The calls that wait, in their order; none are left."""
-        waiting, self._waiting = self._waiting, {}
-        return [call for _, call in sorted(waiting.items())]
-
-
 def _is_complete(arguments: str) -> bool:
-    """Return whether the arguments of a call may be all of them: none, or JSON."""
+    """Return whether the arguments of a call may be all of them."""
     try:
-        loads(arguments.strip() or "{}")
+        loads(arguments)
     except ValueError:
         return False
     return True

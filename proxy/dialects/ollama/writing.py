@@ -6,14 +6,13 @@ Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_ty
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
 from proxy.dialects.ollama.reading import DURATIONS
 from proxy.dialects.ollama.request import moment
-from proxy.dialects.translating import Numbering, Translator
+from proxy.dialects.translating import CallPieces, Translator
 from proxy.neutral.piece import CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.wire.jsontext import dumps
 
@@ -31,8 +30,7 @@ class ChatLines(Translator):
         super().__init__()
         self._model = model
         self._created = 0
-        self._calls: dict[int, CallPart] = {}
-        self._numbering = Numbering()
+        self._calls = CallPieces()
 
     @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
@@ -58,7 +56,7 @@ class ChatLines(Translator):
 
     @override
     def _ended(self) -> bytes:
-        calls = [call for _, call in sorted(self._calls.items())]
+        calls = list(map(self._calls.call, range(len(self._calls))))
         out = self._line(self._saying("", "", calls)) if calls else b""
         return out + self._line(self._saying("", ""), done=True, **self._ending())
 
@@ -74,12 +72,7 @@ class ChatLines(Translator):
     def _events(self, piece: Piece, identity: Identity) -> bytes:
         self._created = self._created or identity.created
         for part in piece.calls:
-            index, _ = self._numbering.take(part)
-            before = self._calls.get(index, CallPart())
-            arguments = before.arguments + part.arguments
-            self._calls[index] = replace(
-                part, name=before.name or part.name, arguments=arguments, id=before.id or part.id
-            )
+            self._calls.take(part)
         return self._line(self._saying(piece.text, piece.thought)) if piece.text or piece.thought else b""
 
     def _saying(self, text: str, thought: str, calls: Sequence[CallPart] = ()) -> dict[str, Any]:

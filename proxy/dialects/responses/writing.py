@@ -25,7 +25,7 @@ from proxy.dialects.responses.request import is_prewarming
 from proxy.dialects.responses.response import response_of, usage_of
 from proxy.dialects.responses.stored import identified, listed_item
 from proxy.dialects.responses.tools import ToolName, functions_offered
-from proxy.dialects.translating import Numbering, Translator, named_event
+from proxy.dialects.translating import CallPieces, Translator, named_event
 from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
 from proxy.neutral.request import Request
 from proxy.wire.jsontext import dumps
@@ -63,7 +63,7 @@ class ResponsesWriter(Translator):
         """The message or reasoning that grows."""
         self._compacted: CompactionItem | None = None
         self._calls: dict[int, CallItem] = {}
-        self._numbering = Numbering()
+        self._pieces = CallPieces()
 
     @override
     def more(self, name: str) -> Callable[[str], bytes] | None:
@@ -151,7 +151,7 @@ class ResponsesWriter(Translator):
 
     def _call(self, part: CallPart) -> list[bytes]:
         out = self._done_open()
-        index, begins = self._numbering.take(part)
+        index, begins = self._pieces.take(part)
         if begins or index not in self._calls:
             named = self._named.get(part.name) or ToolName("function", part.name)
             call_id = part.id or f"call_{self._unique}_{index}"
