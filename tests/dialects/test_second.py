@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from typing_extensions import override
 
-from proxy.dialects import DIALECTS
+from proxy.api import app, boundary, paths
 from proxy.errors import BadRequest, ClientError
 from proxy.neutral.dialect import Dialect, WholeAnswer, Writer
 from proxy.neutral.piece import Identity, Piece
 from proxy.neutral.request import Request
+from proxy.relay import Relay
 from proxy.wire.jsontext import dumps, loads
 from tests.fakes import LlamaCppFake, scripted, walk, words
 from tests.proxying import Proxy, running_proxy
@@ -99,9 +101,12 @@ class Lines(Dialect):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one line in `proxy.dialects` would, which is read once when the process starts."""
     dialect: Dialect = Lines()
-    for path in dialect.paths:
-        monkeypatch.setitem(DIALECTS, path, dialect)
+    route = app._route(PATH, partial(Relay.answer, dialect=dialect), ["POST"])
+    monkeypatch.setattr(app, "ROUTES", (route, *app.ROUTES))
+    monkeypatch.setitem(boundary._DIALECTS, PATH, dialect)
+    monkeypatch.setitem(paths._CANONICAL, "POST", paths._CANONICAL["POST"] | {PATH})
 
 
 def lines(proxy: Proxy, ask: str) -> Iterator[dict[str, Any]]:
