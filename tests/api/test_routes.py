@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -213,6 +214,18 @@ def test_the_own_endpoints_ask_for_keys(path: str) -> None:
         refused = proxy.client.get(path)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
         assert proxy.client.get(path, headers={"x-api-key": "mine"}).status_code in (200, 404)
+
+
+def test_whatever_is_described_asks_for_keys_but_health_and_the_session() -> None:
+    with LlamaCppFake() as fake, running_proxy(fake, api_keys=("mine",)) as proxy:
+        described = proxy.client.get("/openapi.json").json()["paths"]
+        public = {
+            path
+            for path, operations in described.items()
+            for method in operations
+            if proxy.client.request(method, re.sub(r"{\w+}", "x", path)).status_code != 401
+        }
+        assert public == {"/healthz", "/readyz", "/spillway/session"}
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
