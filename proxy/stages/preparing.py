@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
-from proxy.history.chain import Chains, chain
+from proxy.history.chain import chain
 from proxy.history.checkpoint import Checkpoint, Store
 from proxy.history.client_compaction import asks_to_compact, unfolded
-from proxy.history.prefixes import LEAST
 from proxy.net.apart import apart
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
@@ -32,8 +31,8 @@ from proxy.stages.routing import Route, with_backend_options
 from proxy.stages.shaping import limited, limits_from_the_first, narrowing, tell_shaped
 from proxy.telemetry.outcome import Outcome
 
-_REMEMBERED = 32 * 2**20
-"""Bytes of histories of which is remembered what was made of them; their texts are the meter's, too."""
+_LONG = 2 * 2**20
+"""Characters of a history from which its digests are left to a thread: 4 ms."""
 _SMALL = 16 * 1024
 """Bytes of a body."""
 HEAVY_TOOLS = 4 * HEAVY
@@ -70,7 +69,6 @@ class Preparer:
         self._store = store
         self._settings = settings
         self._addons = addons
-        self._chains = Chains(_REMEMBERED)
 
     async def prepare(
         self,
@@ -139,8 +137,7 @@ class Preparer:
         await self._prepare(job, emulate=True)
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:
-        short = _is_short(job.asked)
-        request, offer, messages, search, made = await self._in_form(job, emulate=emulate, short=short)
+        request, offer, messages, search, made = await self._in_form(job, emulate=emulate)
         if request.continues:
             request = with_resume_flags(request, job.ways[0])
         lead = leading_system(messages)
@@ -148,7 +145,7 @@ class Preparer:
         sent: Sequence[Message] = messages[lead:]
         if job.managed.restored:
             sent, _ = repair([*job.managed.restored, *sent], _rules(job.route.model, request))
-        links = chain(sent) if short else await self._chain(job.asked, sent)
+        links = await apart(is_heavy(sent, _LONG), chain, sent)
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         limits = limits_from_the_first(job)
         shown = wished if limits is None else await limited(wished, limits)
@@ -209,11 +206,11 @@ class Preparer:
     async def _find(self, job: Job, links: Sequence[bytes]) -> Checkpoint | None:
         return await self._store.find(job.scope, links[::-1]) if links else None
 
-    async def _in_form(self, job: Job, *, emulate: bool, short: bool) -> _Form:
+    async def _in_form(self, job: Job, *, emulate: bool) -> _Form:
         """The request as the policy has it, what it offers as text, and its messages as backends take them."""
         profile, model = job.profile, job.route.model
         window = profile.window.value if profile.window is not None else None
-        small = short or _is_small(job.asked)
+        small = _is_small(job.asked)
         heavy = not small and is_heavy(
             [job.asked.body.get(form) for form in ("tools", "functions")], HEAVY_TOOLS
         )
@@ -241,12 +238,6 @@ class Preparer:
         _tell(job.outcome, kinds)
         return _Form(request, offer, messages, search, made)
 
-    async def _chain(self, asked: Request, sent: Sequence[Message]) -> Sequence[bytes]:
-        """The same as `chain`, of which those seen lately are only gone on with."""
-        known = self._chains.find(sent)
-        heavy = not _is_small(asked) and is_heavy(known.new)
-        return self._chains.keep(known, await apart(heavy, self._chains.go_on, known))
-
 
 def _rewritten(shown: Sequence[Message], checkpoint: Checkpoint | None) -> Sequence[Message]:
     return shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]
@@ -255,12 +246,6 @@ def _rewritten(shown: Sequence[Message], checkpoint: Checkpoint | None) -> Seque
 def _is_small(request: Request) -> bool:
     """Whether all of it can't be much, which need not be looked at then."""
     return request.raw is not None and len(request.raw) <= _SMALL
-
-
-def _is_short(request: Request) -> bool:
-    """Whether it is gone through faster than it is found again."""
-    raw = request.raw
-    return raw is not None and len(raw) <= _SMALL and len(request.messages) < LEAST
 
 
 def _as_text(

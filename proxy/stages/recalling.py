@@ -6,14 +6,13 @@ in front of which user message, so that a prompt begins the same on every step o
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from proxy.counting.anchors import digest_of
 from proxy.history.checkpoint import Checkpoint
-from proxy.history.prefixes import Prefixes
 from proxy.history.turns import newest_user
 from proxy.net.apart import apart
 from proxy.neutral.request import Message
@@ -73,7 +72,8 @@ class Recaller:
     def __init__(self, *, meter: Meter, embedder: Embedder) -> None:
         self._meter = meter
         self._embedder = embedder
-        self._said: Prefixes[list[MessagePassages]] = Prefixes(INDEXED)
+        self._passages: OrderedDict[bytes, tuple[int, MessagePassages]] = OrderedDict()
+        self._indexed = 0
         self._turns: OrderedDict[tuple[str, bytes], _Turn] = OrderedDict()
         self._size = 0
 
@@ -209,7 +209,7 @@ class Recaller:
         """What fits a query best, which says so in these words."""
         prompt, newest = job.prompt, newest_user(job.prompt.sent)
         assert newest is not None  # there is a query
-        said = list(await self._said_in(prompt.sent))
+        said = list(await self._indexed_passages(prompt.sent))
         for index in range(checkpoint.covered, newest + 1):
             # What was asked is no answer: who asks once more needs the same again.
             if index == newest or asks_the_same(prompt.sent[index], query):
@@ -252,15 +252,25 @@ class Recaller:
             in_prompt=texts.__contains__,
         )
 
-    async def _said_in(self, messages: Sequence[Message]) -> Sequence[MessagePassages]:
-        """What each message says; only new ones are read, large ones in a thread."""
-        found = self._said.longest((), messages)
-        new = messages[found.common :]
-        large = sum(len(spoken_text(message)) for message in new) > INLINE
-        read = await asyncio.to_thread(_read, new) if large else _read(new)
-        said = [*(found.value or [])[: found.common], *read]
-        self._said.keep(found, await apart(large, found.grown, said, INDEXED))
-        return said
+    async def _indexed_passages(self, messages: Sequence[Message]) -> Sequence[MessagePassages]:
+        """Index the passages of each message; only new ones are read, large ones in a thread."""
+        digests, known = [*map(digest_of, messages)], self._passages
+        found = [known.get(digest) for digest in digests]
+        new = {
+            digest: each
+            for digest, each, entry in zip(digests, messages, found, strict=True)
+            if entry is None
+        }
+        large = sum(len(spoken_text(each)) for each in new.values()) > INLINE
+        read = dict(zip(new, await apart(large, _read, [*new.values()]), strict=True))
+        entries = [entry or read[digest] for digest, entry in zip(digests, found, strict=True)]
+        for digest, entry in zip(digests, entries, strict=True):
+            self._indexed += 0 if digest in known else entry[0]
+            known[digest] = entry
+            known.move_to_end(digest)
+        while self._indexed > INDEXED:
+            self._indexed -= known.popitem(last=False)[1][0]
+        return [passages for _, passages in entries]
 
     async def _put(self, job: Job, recalled: RecalledBlocks) -> None:
         """Have this in the prompt, and count it."""
@@ -285,8 +295,9 @@ def room_left(job: Job, budget: ContextBudget, reserve: int = 0) -> int:
     return min(budget.brim - estimate.tokens, budget.limit - estimate.upper) - reserve
 
 
-def _read(messages: Sequence[Message]) -> list[MessagePassages]:
-    return [passages_of(message) for message in messages]
+def _read(messages: Sequence[Message]) -> list[tuple[int, MessagePassages]]:
+    """Length of each message in characters, and its passages."""
+    return [(len(spoken_text(message)), passages_of(message)) for message in messages]
 
 
 def _texts(messages: Sequence[Message], said: Sequence[MessagePassages]) -> list[str]:
