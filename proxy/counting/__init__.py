@@ -1,1 +1,1 @@
-"""What a prompt weighs: its texts and images, the features of both, and what reports teach about them."""
+"""Counting, the pure part: the content of messages, ratios that reports teach, anchors, verdicts, evidence for windows."""

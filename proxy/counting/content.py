@@ -1,4 +1,4 @@
-"""What of a message reaches the prompt: texts, tool calls, re-sent reasoning, images, attachments.
+"""Content of a message that reaches the prompt: texts, tool calls, re-sent reasoning, images, attachments.
 
 Nothing here raises for odd input: an unknown part is counted as its JSON, without what looks like base64.
 """
@@ -27,7 +27,7 @@ _BLOB = re.compile(r"[A-Za-z0-9+/=_\-\r\n]+")
 
 @dataclass(slots=True)
 class Content:
-    """What a message brings into the prompt. `images` holds dimensions, None where they can't be read."""
+    """Content that a message brings into the prompt. `images` holds dimensions, None where they can't be read."""
 
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -61,11 +61,11 @@ def read_message(message: Any) -> Content:
 
 def schema_of(body: Mapping[str, Any]) -> Any:
     """The schema that `response_format` asks for, else None."""
-    asked = body.get("response_format")
-    if not isinstance(asked, dict):
+    requested = body.get("response_format")
+    if not isinstance(requested, dict):
         return None
-    named = asked.get("json_schema")
-    return (named.get("schema") or named) if isinstance(named, dict) else asked.get("schema")
+    named = requested.get("json_schema")
+    return (named.get("schema") or named) if isinstance(named, dict) else requested.get("schema")
 
 
 def dump(value: Any) -> str:

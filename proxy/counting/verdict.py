@@ -79,7 +79,7 @@ def verdict_on(
 
 
 def _believable(expected: Expectation, reported: int) -> bool:
-    """Whether a report can be the count of the whole prompt.
+    """Say whether a report can be the count of the whole prompt.
 
     A high one is believed within what an unknown script or a hidden system prompt can cost, a low one within the gate
     or the margin of the predicted increment, or when most of the prompt is in it; none that falls where the prompt grew.
@@ -113,7 +113,7 @@ class Dispute:
     estimated: int
 
     def borne_out(self, reported: int, estimated: int) -> bool:
-        """Whether the report of a prompt of another length is off by the same ratio, or is too high by as much.
+        """Say whether the report of a prompt of another length is off by the same ratio, or is too high by as much.
 
         Corrupt reports stay the same, or tell only what was not cached; those of a model that takes a script otherwise, or
         of a server with a system prompt of its own, grow with the prompt.

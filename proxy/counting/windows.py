@@ -44,7 +44,7 @@ class Filled:
         return self.prompt + self.completion
 
     def same_window(self, other: Filled) -> bool:
-        """Whether both fill the same, with different prompts."""
+        """Say whether both fill the same, with different prompts."""
         return abs(self.total - other.total) <= _SLACK and abs(self.prompt - other.prompt) >= _DIFFERENT
 
 
@@ -81,7 +81,7 @@ class CutSeen:
     conversation: bytes
 
     def bears_out(self, other: CutSeen) -> bool:
-        """Whether both together show a window, and not a counter that is off.
+        """Say whether both together show a window, and not a counter that is off.
 
         Where a counter is off, what is reported grows with the prompt; what a cut leaves does not. Two conversations
         of which exactly half of the same window remains show one too, however long they are.

@@ -173,9 +173,7 @@ class Counting:
         if not isinstance(reported, int) or reported <= 0:
             return
         _record_reused(job, usage)
-        if estimate.confirmed_by(reported):
-            self.meter.confirm(estimate)
-        elif not self._believed(job, estimate, reported):
+        if not self._believed(job, estimate, reported):
             return
         self._fitted(job, reported, whole_number(usage.get("completion_tokens")), finish)
 

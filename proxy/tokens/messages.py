@@ -84,9 +84,6 @@ class CountCache:
         self._lock = Lock()
         self._known: OrderedDict[tuple[str, bytes], Vector] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def find(self, counter: str, digests: Sequence[bytes]) -> list[Vector | None]:
         """Find each count, None where it is not known."""
         with self._lock:

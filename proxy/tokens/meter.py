@@ -24,8 +24,6 @@ from proxy.tokens.vocabulary import Library
 
 INLINE = 16 * 1024
 """Characters of new text up to which counting happens on the loop: 5 ms."""
-COARSE_MARGIN = 0.3
-"""Share of a coarse prediction that is added to its margin."""
 _Part: TypeAlias = tuple[bytes, Callable[[Any], Vector], Any]
 """Digest of a part of a request, what counts it, and the part."""
 
@@ -82,12 +80,15 @@ class Meter:
         elif anchor.system != system:
             x = tuple(a + b - c for a, b, c in zip(x, system, anchor.system, strict=True))
         known = anchor is not None and x == EMPTY
-        expected = _expected(model, counter, anchor, x)
+        expected = _expected(model, anchor, x)
+        source: EstimateSource = "exact" if model.exact else "calibrated"
+        if anchor is not None:
+            source = "backend" if known else "anchored"
         tokens = max(1, round(expected.anchor + expected.predicted))
         return Estimate(
             tokens=tokens,
             upper=tokens if known and anchor and anchor.requested else tokens + round(expected.margin),
-            source="backend" if known else _source(model, counter, anchor),
+            source=source,
             fixed=min(tokens, max(0, round(model.ratios.predict(fixed)))),
             expected=expected,
             key=key,
@@ -137,16 +138,9 @@ class Meter:
         verdict = model.judge(estimate, prompt_tokens, window, may_cut=may_cut)
         if verdict is Observation.ACCEPTED:
             model.learn(estimate, prompt_tokens)
-            self._anchor(estimate, prompt_tokens, requested=False)
+            same = estimate.counted and prompt_tokens == estimate.tokens
+            self._anchor(estimate, prompt_tokens, requested=same)
         return verdict
-
-    def confirm(self, estimate: Estimate) -> None:
-        """Note that the backend reported once more what it had counted for a prompt before: there is nothing to learn."""
-        model = self._models.get(estimate.key)
-        model.believed(estimate)
-        model.errors.append(0.0)
-        if estimate.system_digest:
-            self._anchor(estimate, estimate.tokens, requested=False)
 
     def anchor_exact(self, estimate: Estimate, tokens: int) -> None:
         """Take in a count that the backend made on request; it is believed without judging."""
@@ -202,25 +196,14 @@ def _leading(messages: Sequence[Any]) -> int:
     return next((at for at, role in enumerate(roles) if role not in SYSTEM_ROLES), len(messages))
 
 
-def _expected(model: Model, counter: Counter, anchor: Anchor | None, x: Vector) -> Expectation:
+def _expected(model: Model, anchor: Anchor | None, x: Vector) -> Expectation:
     """Tokens expected of a report, where an anchor covers all but `x`."""
-    coarse = counter is not model.counter
     known = 0 if anchor is None else anchor.tokens
     if anchor is not None and x == EMPTY:
         return Expectation(known, 0.0, ROOM, trusted=True)
     predicted, margin = model.ratios.predict(x), model.ratios.margin(x)
-    if coarse:
-        margin += COARSE_MARGIN * abs(predicted)
-    trusted = not coarse and (model.exact or model.samples >= TRUSTED_SAMPLES)
+    trusted = model.exact or model.samples >= TRUSTED_SAMPLES
     return Expectation(known, predicted, margin, trusted)
-
-
-def _source(model: Model, counter: Counter, anchor: Anchor | None) -> EstimateSource:
-    if anchor is not None:
-        return "anchored"
-    if counter is not model.counter:
-        return "coarse"
-    return "exact" if model.exact else "calibrated"
 
 
 __all__ = ["Estimate", "Meter", "Observation"]

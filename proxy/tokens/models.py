@@ -29,7 +29,7 @@ LEAST_SHARE = 0.5
 """Share of the lowest reading below which a report teaches nothing: the template dropped something older."""
 
 
-EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated", "coarse"]
+EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Estimate:
     `tokens` is the best estimate, `upper` a bound that holds in at least 98.5 % of cases: what could
     overflow is decided by it. `source` says what the figures stand on: `backend` (a count of this very
     prompt), `anchored` (a count of its beginning and a prediction of the rest), `exact` (the model's own
-    vocabulary), `calibrated` (another vocabulary times learned ratios) or `coarse` (four bytes to a token, while
-    no vocabulary is loaded). `fixed` is the part of `tokens` that the leading system messages, tools and all that is no
+    vocabulary) or `calibrated` (another vocabulary times learned ratios). `fixed` is the part of `tokens` that the leading system messages, tools and all that is no
     message take, as predicted.
 
     The rest is for the meter: `scope`, `system_digest` and the last of `digests` (of every prefix of the messages after the
@@ -68,12 +67,8 @@ class Estimate:
 
     @property
     def counted(self) -> bool:
-        """Whether the backend counted this very prompt on request, rather than reported it beside an answer."""
+        """True where the backend counted this very prompt on request, rather than reported it beside an answer."""
         return self.source == "backend" and self.upper == self.tokens
-
-    def confirmed_by(self, reported: int) -> bool:
-        """Whether a report says of this very prompt what the backend has said of it before."""
-        return reported == self.tokens and self.source == "backend"
 
 
 @dataclass(slots=True)
@@ -190,7 +185,7 @@ class Model:
             self.begin(exact=False)
 
     def _may_give_up(self) -> bool:
-        """Whether the vocabulary is only believed to be the model's own."""
+        """Say whether the vocabulary is only believed to be the model's own."""
         return self.exact and self.resolution.origin != "user"
 
     def begin(self, *, exact: bool = True, general: bool = False) -> None:

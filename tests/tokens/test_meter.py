@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from proxy.counting.verdict import Observation
 from proxy.errors import BadRequest
 from proxy.tokens.families import GENERAL
 from proxy.tokens.meter import Estimate, Meter
-from proxy.tokens.vocabulary import Library, Vocabulary
+from proxy.tokens.vocabulary import Library
 from tests.tokens.conftest import Shipped, loaded
 
 pytestmark = pytest.mark.anyio
@@ -55,37 +54,6 @@ async def teach(meter: Meter, key: tuple[str, str], turns: int) -> None:
     for turn in range(turns):
         messages = chat(turn)
         meter.observe(await meter.measure(key, body(*messages)), truth(messages))
-
-
-class SlowLibrary(Library):
-    """A library that has nothing until it is told so."""
-
-    ready = False
-
-    @override
-    def get(self, name: str) -> Vocabulary | None:
-        return super().get(name) if self.ready else None
-
-
-async def test_without_a_vocabulary_the_estimate_is_coarse_and_says_so() -> None:
-    library = SlowLibrary()
-    meter = Meter(library=library)
-    coarse = await meter.measure(KEY, body(user(WORDS * 20)))
-    assert coarse.source == "coarse"
-    library.ready = True
-    await meter.warm()
-    known = await meter.measure(KEY, body(user(WORDS * 20)))
-    assert known.source == "calibrated"
-    assert coarse.tokens == pytest.approx(known.tokens, rel=0.25)
-    assert coarse.upper > known.upper * 0.9
-
-
-async def test_a_coarse_estimate_anchors_but_teaches_nothing() -> None:
-    meter = Meter(library=SlowLibrary())
-    estimate = await meter.measure(KEY, body(user(WORDS * 20)))
-    assert meter.observe(estimate, 400) is Observation.ACCEPTED
-    assert meter.describe(KEY)["samples"] == 0
-    assert (await meter.measure(KEY, body(user(WORDS * 20)))).tokens == 400
 
 
 async def test_a_history_that_extends_an_answered_one_starts_from_its_report(meter: Meter) -> None:
@@ -142,35 +110,24 @@ async def test_exact_counts_are_believed(meter: Meter) -> None:
 
 async def test_a_count_that_is_reported_again_teaches_nothing(meter: Meter) -> None:
     await teach(meter, KEY, 3)
-    before = meter.describe(KEY)
-    again = await meter.measure(KEY, body(*chat(2)))
-    assert again.confirmed_by(truth(chat(2)))
-    assert not again.confirmed_by(truth(chat(2)) + 1)
-    meter.confirm(again)
-    assert meter.describe(KEY) == {**before, "p95_error": meter.describe(KEY)["p95_error"]}
-    assert (await meter.measure(KEY, body(*chat(2)))).source == "backend"
-    fresh = await meter.measure(KEY, body(user("another")))
-    assert not fresh.confirmed_by(fresh.tokens)
+    before, known = meter.describe(KEY), body(*chat(2))
+    for requested in (False, True):
+        again = await meter.measure(KEY, known)
+        assert (again.source, again.counted) == ("backend", requested)
+        assert meter.observe(again, truth(chat(2))) is Observation.ACCEPTED
+        assert meter.describe(KEY)["samples"] == before["samples"]
+        meter.anchor_exact(again, truth(chat(2)))
+    assert (await meter.measure(KEY, known)).counted
 
 
 async def test_a_count_that_is_reported_again_is_found_behind_each_system_message(meter: Meter) -> None:
     messages, later = chat(2), {"role": "system", "content": "You are careful."}
     meter.observe(await meter.measure(KEY, body(*messages)), 300)
-    told = [later, *messages[1:]]
-    meter.observe(await meter.measure(KEY, body(*told)), 310)
-    first = await meter.measure(KEY, body(*messages))
-    meter.confirm(first)
-    assert (await meter.measure(KEY, body(*told))).tokens == 310
+    other = [later, *messages[1:]]
+    meter.observe(await meter.measure(KEY, body(*other)), 310)
+    meter.observe(await meter.measure(KEY, body(*messages)), 300)
+    assert (await meter.measure(KEY, body(*other))).tokens == 310
     assert (await meter.measure(KEY, body(*messages))).tokens == 300
-
-
-async def test_a_count_that_is_reported_again_ends_a_row_of_wrong_ones(meter: Meter) -> None:
-    await teach(meter, KEY, 3)
-    known = body(*chat(2))
-    for _ in range(4):
-        assert meter.observe(await meter.measure(KEY, known), 3) is Observation.REJECTED
-    meter.confirm(await meter.measure(KEY, known))
-    assert meter.observe(await meter.measure(KEY, known), 3) is Observation.REJECTED
 
 
 async def test_a_known_family_is_exact_after_a_few_requests(meter: Meter) -> None:
