@@ -33,7 +33,7 @@ from proxy.history.checkpoint import Store
 from proxy.live.book import Book
 from proxy.live.checkpoints import TalkCheckpoints
 from proxy.live.looker import Looker
-from proxy.net.credentials import OwnKeys
+from proxy.net.credentials import ProxyKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header
 from proxy.net.lessons import LastLoaded
@@ -336,7 +336,7 @@ def _upstream(
         name=backend.name,
         url=backend.url,
         authorization=None if backend.authorization is None else backend.authorization.encode(),
-        own_keys=OwnKeys((*settings.api_keys, *settings.admin_keys)),
+        proxy_keys=ProxyKeys((*settings.api_keys, *settings.admin_keys)),
         transport=transport,
         prober=prober,
         managed=backend.managed,

@@ -110,7 +110,7 @@ class ModelProfile:
         known = dict.fromkeys([*first, *offered, Continuation.QUOTE])
         return [way for way in known if way not in refused] or [Continuation.QUOTE]
 
-    def as_json(self, seconds_left: Mapping[str, float]) -> dict[str, Any]:
+    def as_json(self, expires_in: Mapping[str, float]) -> dict[str, Any]:
         """Return value, origin and trust by field, as JSON, and in how many seconds a lesson expires."""
         document: dict[str, Any] = {"provisional": self.provisional}
         for name in _FACTS:
@@ -123,8 +123,8 @@ class ModelProfile:
                 "origin": fact.origin,
                 "trust": fact.trust.name.lower(),
             }
-            if fact.trust is Trust.LEARNED and name in seconds_left:
-                document[name]["expires_in"] = round(seconds_left[name])
+            if fact.trust is Trust.LEARNED and name in expires_in:
+                document[name]["expires_in"] = round(expires_in[name])
         return document
 
 

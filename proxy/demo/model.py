@@ -115,8 +115,8 @@ def reply(messages: Sequence[Message], *, used: int, window: int) -> str:
     if last.get("role") == "assistant":
         return _rest(text_of(last), _requests(messages), used, window)
     question = text_of(last)
-    if _GO_ON.search(question) and (begun := _last_answer(messages)):
-        return _rest(begun, _requests(messages[:-1]), used, window) or "That was all of it."
+    if _GO_ON.search(question) and (beginning := _last_answer(messages)):
+        return _rest(beginning, _requests(messages[:-1]), used, window) or "That was all of it."
     if chore := next((answer for pattern, answer in _CHORES if pattern.search(question)), None):
         return chore
     if _SUMMARISE.search(question):
@@ -163,21 +163,21 @@ def _full_answer(question: str, used: int, window: int) -> str:
     return texts.short(question, used=used, window=window)
 
 
-def _rest(begun: str, questions: Iterator[str], used: int, window: int) -> str:
-    """Return the rest of an answer that was begun, to one of the questions, newest first."""
+def _rest(beginning: str, questions: Iterator[str], used: int, window: int) -> str:
+    """Return the rest of an answer that was beginning, to one of the questions, newest first."""
     for question in questions:
         answer = _full_answer(question, used, window)
-        if (at := _place(answer, begun)) is not None:
+        if (at := _place(answer, beginning)) is not None:
             return answer[at:]
     return LOST
 
 
-def _place(answer: str, begun: str) -> int | None:
+def _place(answer: str, beginning: str) -> int | None:
     """Find where an answer goes on after its beginning, or after the end of that, which stands in it once."""
-    if answer.startswith(begun):
-        return len(begun)
+    if answer.startswith(beginning):
+        return len(beginning)
     for size in _TAILS:
-        tail = begun[-size:]
+        tail = beginning[-size:]
         if len(tail) == size and answer.count(tail) == 1:
             return answer.index(tail) + size
     return None

@@ -18,7 +18,7 @@ _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="spillway-heavy"
 
 
 async def apart(heavy: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: FBT001 - reads as a condition
-    """What the work returns or raises; in a thread if it is heavy, else at once. It must not raise `StopIteration`."""
+    """Do the work and return its result; in a thread if it is heavy, else at once. It must not raise `StopIteration`."""
     if not heavy:
         return work(*args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(work, *args, **kwargs))

@@ -37,7 +37,7 @@ def key_bytes(key: str) -> set[bytes]:
     return forms
 
 
-class OwnKeys:
+class ProxyKeys:
     """Finds Spillway's own keys in what goes to a backend."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
@@ -65,8 +65,8 @@ class OwnKeys:
         path, mark, query = target.partition(b"?")
         if not mark or not self:
             return target
-        left = [each for each in query.split(b"&") if not self.are_in(each.replace(b"+", b" "))]
-        return path + b"?" + b"&".join(left) if left else path
+        passing = [each for each in query.split(b"&") if not self.are_in(each.replace(b"+", b" "))]
+        return path + b"?" + b"&".join(passing) if passing else path
 
 
 def _unbasic(value: bytes) -> bytes:

@@ -32,7 +32,7 @@ _FAILED = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, O
 
 @dataclass(frozen=True, slots=True)
 class Traced(Generic[T]):
-    """What a flow returned; whether anything answered at all; whether every probe had a reply that counts."""
+    """Result of a flow; whether anything answered at all; whether every probe had a reply that counts."""
 
     value: T
     reached: bool

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import httpx
 
-from proxy.net.credentials import OwnKeys, is_credential
+from proxy.net.credentials import ProxyKeys, is_credential
 from proxy.net.inflate import UNDONE
 
 Header = tuple[bytes, bytes]
@@ -44,10 +44,10 @@ _NOT_UPSTREAM = (HOP_BY_HOP - {b"connection"}) | {
     b"access-control-request-private-network",
     b"x-conversation-id",  # llama.cpp would go on generating after a disconnect
 }
-_OWN_PREFIX = b"x-spillway-"
+_PROXY_PREFIX = b"x-spillway-"
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = HOP_BY_HOP - {b"connection"}
-_NOT_DOWNSTREAM_PREFIXES = (_OWN_PREFIX, b"access-control-")
+_NOT_DOWNSTREAM_PREFIXES = (_PROXY_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
@@ -56,7 +56,7 @@ def request_headers(
     headers: Iterable[Header],
     *,
     authorization: bytes | None,
-    own_keys: OwnKeys,
+    proxy_keys: ProxyKeys,
     drop: Collection[bytes] = (),
     accept: Accept | None = None,
 ) -> list[Header]:
@@ -65,7 +65,7 @@ def request_headers(
     Args:
         headers: the client's, with names in lower case.
         authorization: the backend's own, if one is configured; the client's credentials pass where there is none.
-        own_keys: Spillway's; what holds one of them never passes.
+        proxy_keys: Spillway's; what holds one of them never passes.
         drop: further headers, in lower case.
         accept: what becomes of the value of `accept-encoding`; None: it passes as it is.
     """
@@ -75,9 +75,9 @@ def request_headers(
         if not (
             name in _NOT_UPSTREAM
             or name in drop
-            or name.startswith(_OWN_PREFIX)
+            or name.startswith(_PROXY_PREFIX)
             or (authorization is not None and is_credential(name))
-            or (own_keys and own_keys.are_in(value))
+            or (proxy_keys and proxy_keys.are_in(value))
         )
     ]
     passing = _without_named(passing)
@@ -100,8 +100,8 @@ def uncompressed(accepted: bytes) -> bytes:
 def decodable(accepted: bytes) -> bytes:
     """Return an accept-encoding field (RFC 9110, section 12.5.3) without what can't be undone here; weights stay."""
     parts = [part.strip() for part in accepted.split(b",")]
-    left = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
-    return b", ".join(left) or b"identity"
+    supported = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
+    return b", ".join(supported) or b"identity"
 
 
 def openai_headers(headers: Sequence[Header]) -> list[Header]:
@@ -111,13 +111,13 @@ def openai_headers(headers: Sequence[Header]) -> list[Header]:
     that the backend is not asked by.
     """
     known = any(name == b"authorization" for name, _ in headers)
-    made: list[Header] = []
+    translated: list[Header] = []
     for name, value in headers:
         if name == b"x-api-key" and not known:
-            made.append((b"authorization", b"Bearer " + value.strip()))
+            translated.append((b"authorization", b"Bearer " + value.strip()))
         elif not name.startswith(_OF_ANTHROPIC):
-            made.append((name, value))
-    return made
+            translated.append((name, value))
+    return translated
 
 
 def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ()) -> list[Header]:

@@ -180,9 +180,9 @@ class Lessons:
         lessons = self._lessons.get(model, {})
         if "window" in _LESSONS[lesson]:
             self._seen.pop(model, None)
-        left = {name: each for name, each in lessons.items() if name not in _LESSONS[lesson]}
-        self._store(model, left)
-        return len(left) < len(lessons)
+        others = {name: each for name, each in lessons.items() if name not in _LESSONS[lesson]}
+        self._store(model, others)
+        return len(others) < len(lessons)
 
     def clear(self) -> None:
         """Forget everything: it is another server."""
@@ -196,7 +196,7 @@ class Lessons:
             self._store(model, {name: each for name, each in lessons.items() if now < each.expires})
         return self._profiles.get(model)
 
-    def seconds_left(self, model: str) -> dict[str, float]:
+    def expires_in(self, model: str) -> dict[str, float]:
         """Return per field of the profile how long its lesson still holds."""
         now = self._clock()
         return {name: max(0.0, each.expires - now) for name, each in self._lessons.get(model, {}).items()}

@@ -1,4 +1,4 @@
-"""What is known of one backend and its models: probed when asked for, cached for a while, corrected by errors."""
+"""Knowledge of one backend and its models: probed when asked for, cached for a while, corrected by errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Cached:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    told: tuple[object, ...]
+    parts: tuple[object, ...]
     profile: ModelProfile
 
 
@@ -148,15 +148,15 @@ class Prober:
         return None if backend is None else await self.runner.run(backend.is_for_chats(model))
 
     async def busy(self, model: str) -> bool:
-        """Whether the backend says that it is at work, whoever asked it to be."""
+        """Return whether the backend says that it is at work, for whichever client."""
         backend = await self.backend()
         return backend is not None and await self.runner.run(backend.busy(model))
 
     async def ask(self, path: str) -> Reply:
-        """What the backend answers there; see `Reply` for when it does not."""
+        """Return what the backend answers to a GET; see `Reply` for when it does not."""
         return await self.runner.exchange(Probe("GET", path))
 
-    # -- being told ----------------------------------------------------------------------------------
+    # -- learning ------------------------------------------------------------------------------------
 
     def learn(self, model: str, window: int, origin: str) -> None:
         """Believe that a window has so many tokens; `origin` says who named it. The model is probed anew."""
@@ -191,8 +191,8 @@ class Prober:
         """
         disproved = self.lessons.answered(model, tokens)
         cached = self._cache.get(model)
-        told = cached.profile.window if cached is not None else None
-        if cached and told and not cached.doubted and contradicts(told.value, tokens, ended=ended):
+        window = cached.profile.window if cached is not None else None
+        if cached and window and not cached.doubted and contradicts(window.value, tokens, ended=ended):
             self._cache[model] = replace(cached, expires=-math.inf, doubted=True)
         return disproved
 
@@ -258,7 +258,7 @@ class Prober:
         return window if window is not None and window.trust > Trust.FALLBACK else None
 
     def snapshot(self) -> dict[str, Any]:
-        """What is known now, without asking: JSON with kind, and per model and field value, origin and trust.
+        """Return what is known now, without asking: JSON with kind, and per model and field value, origin and trust.
 
         What was learnt also tells in how many seconds it expires.
         """
@@ -267,7 +267,7 @@ class Prober:
         return {
             "kind": self.known_backend.kind if self.known_backend is not None else None,
             "models": {
-                model: profile.as_json(self.lessons.seconds_left(model)) for model, profile in known.items()
+                model: profile.as_json(self.lessons.expires_in(model)) for model, profile in known.items()
             },
         }
 
@@ -350,10 +350,10 @@ class Prober:
         seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
         return _Cached(profile, self._clock(), self._clock() + seconds, good=True)
 
-    def _stale(self, model: str, otherwise: ModelProfile) -> _Cached:
+    def _stale(self, model: str, default: ModelProfile) -> _Cached:
         cached = self._cache.get(model)
         good = cached is not None and cached.good
-        profile = cached.profile if cached is not None and good else otherwise
+        profile = cached.profile if cached is not None and good else default
         return _Cached(profile, self._clock(), self._clock() + COOL_DOWN, good=good)
 
     # -- merging -------------------------------------------------------------------------------------
@@ -366,13 +366,13 @@ class Prober:
     def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
         """Merge what is known; the same facts as last time give the same object, because every request asks."""
         learned = self.lessons.profile(model)
-        told = (*probed, learned)
+        parts = (*probed, learned)
         last = self._merges.get(model)
-        if last is not None and last.told == told:  # what is the same object is not looked into
+        if last is not None and last.parts == parts:  # what is the same object is not looked into
             return last.profile
         profile = merge_profiles(*probed, learned or ModelProfile(), self._overrides(model))
         _bound(self._merges)
-        self._merges[model] = _Merged(told, profile)
+        self._merges[model] = _Merged(parts, profile)
         return profile
 
 

@@ -1,4 +1,4 @@
-"""Whether backends answer now: asked when somebody wants to know, and believed for a few seconds."""
+"""Readiness of backends: they are asked when somebody wants to know, and believed for a few seconds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReadinessProbe:
         self._upstreams = tuple(upstreams)
         self._clock = clock
         self._patience = patience
-        self._told: dict[str, str | None] = {}
+        self._kinds: dict[str, str | None] = {}
         self._expires = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
@@ -50,14 +50,14 @@ class ReadinessProbe:
             if self._asking is None:
                 self._asking = spawn(self._ask(), name="readiness")
             await asyncio.shield(self._asking)
-        return self._told
+        return self._kinds
 
     async def _ask(self) -> None:
         try:
-            kinds = await asyncio.gather(*(self._kind(upstream) for upstream in self._upstreams))
-            told = {upstream.name: kind for upstream, kind in zip(self._upstreams, kinds, strict=True)}
-            self._log_changes(told)
-            self._told, self._expires = told, self._clock() + BELIEVED
+            answers = await asyncio.gather(*map(self._kind, self._upstreams))
+            kinds = {upstream.name: kind for upstream, kind in zip(self._upstreams, answers, strict=True)}
+            self._log_changes(kinds)
+            self._kinds, self._expires = kinds, self._clock() + BELIEVED
         finally:
             self._asking = None
 
@@ -72,9 +72,9 @@ class ReadinessProbe:
             return None
         return None if backend is None or response.status_code in _AWAY else backend.kind
 
-    def _log_changes(self, told: dict[str, str | None]) -> None:
+    def _log_changes(self, kinds: dict[str, str | None]) -> None:
         for upstream in self._upstreams:
-            before, now = self._told.get(upstream.name, "unasked"), told[upstream.name]
+            before, now = self._kinds.get(upstream.name, "unasked"), kinds[upstream.name]
             if now is None and before is not None:
                 _log.warning("backend %s does not answer", upstream.name)
             elif now is not None and before is None:

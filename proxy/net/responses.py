@@ -1,4 +1,4 @@
-"""Responses of backends: which of them stream, and reading the others whole."""
+"""Responses of backends: streams are recognised, all others are read to their end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (b"{", b"[")
 
 
 def is_event_stream(response: httpx.Response) -> bool:
-    """Whether the backend streams an answer, rather than telling an error."""
+    """Return whether the backend streams an answer, rather than telling an error."""
     return response.status_code == 200 and response.headers.get("content-type", "").startswith(
         "text/event-stream"
     )
@@ -63,8 +63,10 @@ async def error_of(response: httpx.Response) -> bytes:
         async with asyncio.timeout(ERROR_SECONDS):
             if await _take(response, body, ERROR_BYTES):
                 return bytes(body)
-    said = "" if encoding_of(response) else body[:QUOTED].decode("utf-8", "replace")
-    error = UpstreamUnavailable(f"The backend answered {response.status_code}, in words without end: {said}")
+    quoted = "" if encoding_of(response) else body[:QUOTED].decode("utf-8", "replace")
+    error = UpstreamUnavailable(
+        f"The backend answered {response.status_code}, in words without end: {quoted}"
+    )
     for name in ("content-length", "content-encoding"):
         response.headers.pop(name, None)
     response.headers["content-type"] = "application/json"

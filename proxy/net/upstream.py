@@ -11,7 +11,7 @@ import httpx
 
 from proxy.backends.base import Backend
 from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
-from proxy.net.credentials import OwnKeys, is_credential
+from proxy.net.credentials import ProxyKeys, is_credential
 from proxy.net.headers import Accept, Header, content_length, openai_headers, request_headers
 from proxy.net.prober import Prober
 from proxy.net.transport import InvalidResponse
@@ -43,7 +43,7 @@ class Upstream:
         name: str,
         url: str,
         authorization: bytes | None,
-        own_keys: OwnKeys,
+        proxy_keys: ProxyKeys,
         transport: httpx.AsyncBaseTransport,
         prober: MakeProber,
         managed: bool = True,
@@ -60,17 +60,17 @@ class Upstream:
         self.managed = managed
         """Whether requests to it are managed, where nothing is said of the model."""
         self._authorization = authorization
-        self._own_keys = own_keys
+        self._proxy_keys = proxy_keys
         self._transport = transport
         self._root = httpx.URL(url)
         self._prefix = self._root.raw_path.rstrip(b"/")
 
     @property
     def prober(self) -> Prober:
-        """What is known of it, as far as the current client may know it."""
+        """Knowledge of the backend, as far as the current client may know it."""
         if self._authorization is not None or not self._prober.runner.unauthorized:
             return self._prober
-        passing = request_headers(client_headers.get(), authorization=None, own_keys=self._own_keys)
+        passing = request_headers(client_headers.get(), authorization=None, proxy_keys=self._proxy_keys)
         credentials = tuple(header for header in openai_headers(passing) if is_credential(header[0]))
         if not credentials:
             return self._prober
@@ -87,7 +87,7 @@ class Upstream:
 
     @property
     def kind(self) -> str:
-        """What kind of backend it is, as far as that is known by now; empty: it is not."""
+        """Kind of backend, as far as that is known by now; empty: it is not."""
         known = self.prober.known_backend
         return "" if known is None else known.kind
 
@@ -121,11 +121,11 @@ class Upstream:
         if self.ahead and not ahead:
             self._make_way(method)
         passing = request_headers(
-            headers, authorization=self._authorization, own_keys=self._own_keys, drop=drop, accept=accept
+            headers, authorization=self._authorization, proxy_keys=self._proxy_keys, drop=drop, accept=accept
         )
         if not isinstance(body, bytes):
             passing += content_length(headers)
-        target = self._prefix + self._own_keys.without(target)
+        target = self._prefix + self._proxy_keys.without(target)
         try:
             request = httpx.Request(
                 method, self._root.copy_with(raw_path=target), headers=passing, content=body
@@ -147,7 +147,7 @@ class Upstream:
             task.cancel()
 
     def _failed(self, error: httpx.TransportError) -> UpstreamInvalid | UpstreamUnavailable:
-        """What a request failed for; unless it only took too long, the server may be another one by now."""
+        """Return the error for a request that failed; unless it only took too long, the server may be another one by now."""
         if isinstance(error, httpx.TimeoutException):
             return UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.")
         for prober in (self._prober, *self._probers.values()):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.net.credentials import OwnKeys, credential, is_credential
+from proxy.net.credentials import ProxyKeys, credential, is_credential
 
 LONG = "sk-spillway-Ünïque+/=1"
 keys = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=8, max_size=40)
@@ -43,7 +43,7 @@ def test_headers_in_which_clients_say_who_they_are(name: bytes, is_one: bool) ->
 
 @given(keys, st.binary(max_size=20), st.binary(max_size=20))
 def test_a_key_is_found_however_it_is_sent(key: str, before: bytes, after: bytes) -> None:
-    own = OwnKeys(["another-key-of-ours", key])
+    own = ProxyKeys(["another-key-of-ours", key])
     pair = before.replace(b":", b"") + b":" + key.encode()
     for value in (
         before + key.encode() + after,
@@ -58,17 +58,17 @@ def test_a_key_is_found_however_it_is_sent(key: str, before: bytes, after: bytes
 
 
 def test_a_key_is_found_in_latin_1_too() -> None:
-    assert OwnKeys([LONG]).are_in(b"Bearer " + LONG.encode("latin-1"))
+    assert ProxyKeys([LONG]).are_in(b"Bearer " + LONG.encode("latin-1"))
 
 
 @given(st.binary(max_size=60))
 def test_where_there_are_no_keys_nothing_is_one(value: bytes) -> None:
-    assert not OwnKeys().are_in(value)
-    assert OwnKeys().without(value) == value
+    assert not ProxyKeys().are_in(value)
+    assert ProxyKeys().without(value) == value
 
 
 def test_a_short_key_is_found_where_it_stands_alone() -> None:
-    own = OwnKeys(["ab", "8"])
+    own = ProxyKeys(["ab", "8"])
     for value in (b"Bearer ab", b"ab", b"x=ab;y", b"8"):
         assert own.are_in(value)
     for value in (b"abc", b"cab", b"application/json; charset=utf-80", b"a b", b"18"):
@@ -87,4 +87,4 @@ def test_a_short_key_is_found_where_it_stands_alone() -> None:
     ],
 )
 def test_a_parameter_with_a_key_is_left_out(target: bytes, kept: bytes) -> None:
-    assert OwnKeys(["sk-spillway-1"]).without(target) == kept
+    assert ProxyKeys(["sk-spillway-1"]).without(target) == kept

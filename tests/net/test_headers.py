@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.net.credentials import OwnKeys
+from proxy.net.credentials import ProxyKeys
 from proxy.net.headers import HOP_BY_HOP, Header, decodable, request_headers, response_headers, uncompressed
 
 names = st.sampled_from(
@@ -23,7 +23,7 @@ headers = st.lists(st.tuples(names, st.binary(max_size=8)))
 
 def upstream(pairs: list[Header], *, api_key: str | None = None, own: tuple[str, ...] = ()) -> list[Header]:
     authorization = None if api_key is None else b"Bearer " + api_key.encode()
-    return request_headers(pairs, authorization=authorization, own_keys=OwnKeys(own))
+    return request_headers(pairs, authorization=authorization, proxy_keys=ProxyKeys(own))
 
 
 @given(headers)
@@ -91,7 +91,7 @@ def test_further_headers_may_be_dropped() -> None:
         (b"expect", b"100-continue"),
         (b"x-conversation-id", b"1"),
     ]
-    passing = request_headers(pairs, authorization=None, own_keys=OwnKeys(), drop={b"content-encoding"})
+    passing = request_headers(pairs, authorization=None, proxy_keys=ProxyKeys(), drop={b"content-encoding"})
     assert passing == [(b"accept", b"*")]
 
 
@@ -130,6 +130,6 @@ def test_a_client_can_not_have_the_backends_own_key_left_out() -> None:
 def test_the_encodings_that_are_asked_for_may_be_others() -> None:
     pairs = [(b"accept-encoding", b"gzip;q=0.5, br"), (b"accept", b"*")]
     for accept, value in ((decodable, b"gzip;q=0.5"), (uncompressed, b"identity"), (None, pairs[0][1])):
-        passing = request_headers(pairs, authorization=None, own_keys=OwnKeys(), accept=accept)
+        passing = request_headers(pairs, authorization=None, proxy_keys=ProxyKeys(), accept=accept)
         assert passing == [(b"accept-encoding", value), (b"accept", b"*")]
     assert decodable(b"br, zstd") == b"identity"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from typing_extensions import override
 
-from proxy.net.credentials import OwnKeys
+from proxy.net.credentials import ProxyKeys
 from proxy.net.flows import FlowRunner
 from proxy.net.prober import Prober
 from proxy.net.readiness import BELIEVED, ReadinessProbe
@@ -54,7 +54,7 @@ def readiness(
             name=f"b{number}",
             url="http://127.0.0.1:9",
             authorization=None,
-            own_keys=OwnKeys(),
+            proxy_keys=ProxyKeys(),
             transport=server,
             prober=prober_of(server),
         )

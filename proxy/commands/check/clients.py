@@ -1,4 +1,4 @@
-"""What clients on this machine believe of windows, read from their own files; of those only that go by Spillway."""
+"""Windows that clients on this machine believe in, read from their own files; only of those that go by Spillway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTRIBUTE = "model_context_window"
 
 
 def beliefs(home: Path, url: str) -> tuple[Belief, ...]:
-    """Of the user whose folder this is, in clients that were pointed at `url` (without `/v1`)."""
+    """Read the files of the user whose folder this is, for clients that were pointed at `url` (without `/v1`)."""
     place = url.partition("://")[2]
     return (
         *_of_codex(home / ".codex/config.toml", place),
@@ -34,12 +34,12 @@ def _of_codex(file: Path, place: str) -> Iterator[Belief]:
 
 
 def _of_opencode(file: Path, place: str) -> Iterator[Belief]:
-    """Of a provider's models `limit.context` (opencode 1.18)."""
+    """Read `limit.context` of a provider's models (opencode 1.18)."""
     for provider in map(_table, _table(_read(file).get("provider")).values()):
         if place not in str(_table(provider.get("options")).get("baseURL")):
             continue
-        for model, told in _table(provider.get("models")).items():
-            tokens = _table(_table(told).get("limit")).get("context")
+        for model, entry in _table(provider.get("models")).items():
+            tokens = _table(_table(entry).get("limit")).get("context")
             if isinstance(tokens, int):
                 yield Belief("opencode", str(file), "limit.context", tokens, model)
 

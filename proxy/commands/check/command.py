@@ -73,8 +73,8 @@ def _print(
     if rows := [row for backend in seen for row in _rows(backend)]:
         _print_table([_HEAD, *rows])
     if not any(backend.kind for backend in seen):
-        looked = ", ".join(f"{host}:{port}" for host in settings.discover for port in DEFAULT_PORTS)
-        where = ", ".join(each.url for each in backends) or f"the usual ports ({looked})"
+        places = ", ".join(f"{host}:{port}" for host in settings.discover for port in DEFAULT_PORTS)
+        where = ", ".join(each.url for each in backends) or f"the usual ports ({places})"
         _say(
             f"\nNo backend answers at {where}.\n"
             "Start LM Studio (and its server), Ollama, llama-server or vLLM, or say where it is:\n"
@@ -113,11 +113,11 @@ def _facts(profile: ModelProfile) -> dict[str, Any]:
         "tools": profile.tools,
         "vision": profile.vision,
     }
-    told = {
+    shown = {
         name: None if each is None else {"value": each.value, "from": each.origin}
         for name, each in facts.items()
     }
-    return {**told, "loaded": not profile.provisional}
+    return {**shown, "loaded": not profile.provisional}
 
 
 # What there is
@@ -148,13 +148,13 @@ async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
 
 
 def _around(settings: Settings) -> Around:
-    """What is known of this machine; reads files and asks a port."""
+    """Look at this machine: reads files and asks a port."""
     url = url_of(settings)
     return Around(
         in_container=any(mark.exists() for mark in CONTAINERS),
         installed=dict(_installed()),
         beliefs=beliefs(Path.home(), url),
-        port_taken=listens(url) is False,
+        port_in_use=listens(url) is False,
     )
 
 

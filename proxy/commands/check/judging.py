@@ -92,7 +92,7 @@ class Around:
     installed: Mapping[str, str] | None = None
     """By kinds of backends, where their programs are on this machine."""
     beliefs: tuple[Belief, ...] = ()
-    port_taken: bool = False
+    port_in_use: bool = False
     """Whether another program has the port that Spillway is to listen on."""
 
 
@@ -115,7 +115,7 @@ def judged(settings: Settings, seen: Sequence[SeenBackend], around: Around) -> l
         *([] if answering or seen else _not_found(settings, around)),
         *(found for backend in answering for found in _of_backend(backend)),
         *_of_clients(answering, around),
-        *(_port_taken(settings) if around.port_taken else ()),
+        *(_port_in_use(settings) if around.port_in_use else ()),
     ]
 
 
@@ -214,13 +214,13 @@ def _windows(backend: SeenBackend) -> Iterator[Finding]:
         )
     small = [model for model in backend.models if _is_small(model)]
     if small and backend.wider:
-        made = max(
+        trained = max(
             model.profile.trained_window.value for model in small if model.profile.trained_window is not None
         )
         yield Finding(
             code="small_window",
             text=f"{_listing(small)} on {backend.name} {_have(small, 'has', 'have')} a window of {SMALL:,} tokens or less, "
-            f"though made for up to {made:,}: often a default that nobody chose, and little for tools or documents.",
+            f"though made for up to {trained:,}: often a default that nobody chose, and little for tools or documents.",
             cure=backend.wider,
             backend=backend.name,
             models=_ids(small),
@@ -264,7 +264,7 @@ def _of_clients(seen: Sequence[SeenBackend], around: Around) -> Iterator[Finding
             )
 
 
-def _port_taken(settings: Settings) -> list[Finding]:
+def _port_in_use(settings: Settings) -> list[Finding]:
     where = f"{settings.host}:{settings.port}"
     return [
         Finding(

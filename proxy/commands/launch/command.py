@@ -53,7 +53,7 @@ def launch(
         ):
             place = _place(url, key, model, Path(folder))
             start = program.start(place)
-            _say(_told(program, place))
+            _say(_banner(program, place))
             return _run([path, *start.arguments, *arguments], start)
     except (NoServer, LookupError) as error:
         _say(str(error.args[0]))
@@ -87,7 +87,7 @@ def _suits(model: Mapping[str, Any]) -> tuple[bool, bool, bool, int]:
 
 
 def _place(url: str, key: str | None, model: str | None, folder: Path) -> Place:
-    """Where it is, and which model.
+    """Find the model to use.
 
     Raises:
         NoServer: the models are not to be had.
@@ -127,7 +127,7 @@ def _run(command: Sequence[str], start: Start) -> int:
     return status if status >= 0 else _SIGNALLED - status
 
 
-def _told(program: Program, place: Place) -> str:
+def _banner(program: Program, place: Place) -> str:
     window = "unknown" if place.window is None else f"{place.window:,} tokens"
     return f"{program.name} works with {place.model} (window: {window}) through {place.url}"
 

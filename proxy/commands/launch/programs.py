@@ -17,7 +17,7 @@ NO_KEY = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where Spillway is, and what model it has."""
+    """Address of Spillway, and the model to use."""
 
     url: str
     """Without `/v1`."""
@@ -35,13 +35,13 @@ class Place:
 
     @property
     def small(self) -> bool:
-        """Whether the model's window is."""
+        """Return whether the model's window is small."""
         return self.window is not None and self.window <= SMALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """How a program is started: what stands in front of the user's own arguments, and in its environment."""
+    """Start of a program: what stands in front of the user's own arguments, and in its environment."""
 
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

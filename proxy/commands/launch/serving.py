@@ -29,13 +29,13 @@ class NoServer(Exception):
 
 
 def url_of(settings: Settings) -> str:
-    """Where it is, by these settings, without `/v1`."""
+    """Return the URL of Spillway by these settings, without `/v1`."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104 - where others listen
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def listens(url: str) -> bool | None:
-    """Whether what answers there is one; None: nothing listens."""
+    """Return whether Spillway answers there; None: nothing listens."""
     try:
         answer = httpx.get(f"{url}/healthz", timeout=5.0, trust_env=False)
         return bool(answer.json() == {"status": "ok"} and "x-request-id" in answer.headers)
@@ -88,17 +88,17 @@ def _started(settings: Settings, arguments: Sequence[str]) -> Iterator[str]:
     """One on a free port, with a store that lasts; it writes its log where that is."""
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    told: dict[str, str] = {"SPILLWAY_DEMO": "0"}  # an agent has no use for scripted answers
+    variables: dict[str, str] = {"SPILLWAY_DEMO": "0"}  # an agent has no use for scripted answers
     if "store" not in settings.model_fields_set:
         # The default is in the current folder, which is the user's project here.
-        told["SPILLWAY_STORE"] = f"sqlite:///{folder / 'spillway.sqlite3'}"
+        variables["SPILLWAY_STORE"] = f"sqlite:///{folder / 'spillway.sqlite3'}"
     command = [sys.executable, "-P", "-m", "proxy", "serve", "--host", "127.0.0.1", "--port", "0", *arguments]
     log = folder / "launch.log"
     with (
         log.open("w", encoding="utf-8") as errors,
         subprocess.Popen(  # noqa: S603 - ourselves
             command,
-            env=_environment(told),
+            env=_environment(variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -116,12 +116,12 @@ def _started(settings: Settings, arguments: Sequence[str]) -> Iterator[str]:
                 process.kill()
 
 
-def _environment(told: Mapping[str, str]) -> dict[str, str]:
-    """Of a Spillway that is this one, wherever it is started: `-P` keeps a `proxy` of the user's out."""
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for a Spillway that is this one, wherever it is started: `-P` keeps a `proxy` of the user's out."""
     known = environment()
     here = str(Path(proxy.__file__).parent.parent)
     path = ":".join(filter(None, (here, known.get("PYTHONPATH"))))
-    return {**known, "PYTHONPATH": path, **told}
+    return {**known, "PYTHONPATH": path, **variables}
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:
@@ -130,7 +130,7 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
         if line.startswith(LISTENING):
             return line.removeprefix(LISTENING).strip().removesuffix("/v1")
     process.wait(_STOP)
-    said = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
+    last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
     raise NoServer(
-        said.removeprefix("spillway: ") or f"Spillway ended with {process.returncode} as it was started"
+        last.removeprefix("spillway: ") or f"Spillway ended with {process.returncode} as it was started"
     )
