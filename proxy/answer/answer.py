@@ -100,6 +100,8 @@ class Answer:
         self.named = ""
         """The model, as the backend called it last; empty: it did not say."""
         self.attempts = [Attempt(prompt_tokens, bound=bound)]
+        self.ended = ""
+        """The finish reason that Spillway gave it; empty: it has the backend's."""
 
     @property
     def attempt(self) -> Attempt:
@@ -266,6 +268,11 @@ class Answer:
             attempt.finished += other.finish is not None
             self.calls.add(other.calls, other.index)
         # After what was said, because it counts that too where usage comes with every chunk (vLLM).
+        self.report(piece)
+
+    def report(self, piece: Piece) -> None:
+        """Take in what the backend counts with a piece."""
+        attempt = self.attempts[-1]
         # Zeros on interim chunks are no report (Ollama).
         if piece.prompt_tokens:
             attempt.prompt_tokens = piece.prompt_tokens
@@ -275,7 +282,7 @@ class Answer:
 
     def whole(self) -> Piece:
         """All of it in one piece."""
-        finish = self.attempt.finish
+        finish = self.ended or self.attempt.finish
         return Piece(text=self.text, thought=self.reasoning, calls=self.calls.whole, finish=finish)
 
     def usage(self) -> dict[str, Any]:

@@ -49,15 +49,6 @@ class CallsMade:
         return True
 
 
-def without_duplicates(piece: Piece) -> Piece:
-    """A whole answer without calls that it makes twice; the same if there is none."""
-    if len(piece.calls) < 2:
-        return piece
-    made = CallsMade()
-    kept = tuple(call for call in piece.calls if call.legacy or made.add(call.name, call.arguments))
-    return piece if len(kept) == len(piece.calls) else replace(piece, frame=b"", bare=True, calls=kept)
-
-
 @dataclass(slots=True)
 class _Call:
     """One call, as far as it came."""

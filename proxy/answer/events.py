@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from proxy.backends.overflow import Overflow
-from proxy.neutral.piece import CallPart
+from proxy.neutral.piece import CallPart, Piece
 
 
 class State(Enum):
@@ -23,6 +24,13 @@ class ChunkReceived:
     """Bytes came from the backend."""
 
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReceived:
+    """The backend sent its answer at once: the pieces in which a stream would have said it, with its end mark."""
+
+    pieces: Sequence[Piece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class Reopened:
     The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
     next character; else the white space before the next word may be missing, which is `gap` if that is known.
     `calls`: the attempt before was left for a tool call, which is to be made again, and so may be said what led up to it.
-    `room` holds from now on; None: as before.
+    `corrects`: it was asked for by Correct, or after a Search, and goes on with a paragraph of its own. `room` holds from now on; None: as before.
     """
 
     prompt_tokens: int
@@ -69,15 +77,8 @@ class Reopened:
     exact: bool = True
     gap: str = ""
     calls: bool = False
+    corrects: bool = False
     room: Room | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Corrected:
-    """The attempt that was asked for by Correct, or after a Search, is open."""
-
-    prompt_tokens: int
-    bound: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +95,17 @@ class EndedHere:
 
 
 StreamEvent: TypeAlias = (
-    ChunkReceived | UpstreamEnded | UpstreamFailed | Reopened | Corrected | ResumeFailed | EndedHere
+    ChunkReceived | AnswerReceived | UpstreamEnded | UpstreamFailed | Reopened | ResumeFailed | EndedHere
 )
 
 
 LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
     (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
+    (State.RELAYING, AnswerReceived): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
     (State.RELAYING, EndedHere): frozenset({State.DONE}),
     (State.PAUSED, Reopened): frozenset({State.RELAYING}),
-    (State.PAUSED, Corrected): frozenset({State.RELAYING}),
     (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
     (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
     (State.PAUSED, EndedHere): frozenset({State.DONE}),
@@ -143,7 +144,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Correct:
-    """A tool call can't be made: have it written once more, and answer with Corrected or ResumeFailed."""
+    """A tool call can't be made: have it written once more, and answer with Reopened or ResumeFailed."""
 
     written: str
     """What the model wrote of its calls."""
@@ -155,7 +156,7 @@ class Correct:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The model called Spillway's own tool: answer its calls, and answer with Corrected or ResumeFailed."""
+    """The model called Spillway's own tool: answer its calls, and answer with Reopened or ResumeFailed."""
 
     calls: tuple[CallPart, ...]
 

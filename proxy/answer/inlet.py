@@ -42,12 +42,17 @@ class Inlet:
 
     def read(self, frame: bytes) -> Sequence[Piece]:
         """What is said with a frame; nothing while it may be a call."""
-        piece = self._reader.read(frame)
+        return self.take(self._reader.read(frame))
+
+    def take(self, piece: Piece) -> Sequence[Piece]:
+        """What is said with a piece; the same."""
         if self.calls is None:
             calls = piece.calls or piece.beside or not self._twice.idle
             return self._once((piece,)) if calls else (piece,)
         self.calls.missed(self._answer.text_since(self._heard))
         ready = self.calls.feed(piece)
+        if piece.trailer and piece not in ready:
+            self._answer.report(piece)  # what it counts holds, though nothing behind a wrong call is said
         self._answer.attempt.unseen = self.calls.unseen
         return self._once(ready)
 
@@ -110,7 +115,8 @@ class Inlet:
             answer.add(piece)
         if self._watch.tokens_left(answer) == 0:
             return instead
-        answer.attempt.in_vain = True
+        # The call is asked for again where the window ended it.
+        answer.attempt.in_vain = answer.attempt.calling = answer.attempt.withheld = True
         answer.attempt.dropped += answer.count(wrong.written)
         return ending
 

@@ -302,6 +302,7 @@ class Outlet:
     def final(self, finish: str) -> bytes:
         """The end of an answer, in Spillway's own words."""
         identity, writer = self._answer.identity, self._writer
+        self._answer.ended = finish
         if identity is None or self._answer.attempt.errored:
             return writer.end()
         out: list[bytes] = []

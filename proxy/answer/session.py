@@ -18,10 +18,10 @@ from proxy.answer.calls import CallReader
 from proxy.answer.ending import Ending
 from proxy.answer.events import (
     LEGAL,
+    AnswerReceived,
     ChunkReceived,
     Commands,
     Correct,
-    Corrected,
     EndedHere,
     Finish,
     Pause,
@@ -106,27 +106,17 @@ class StreamSession:
         match event:
             case ChunkReceived(data):
                 return self._received(data)
+            case AnswerReceived(pieces):
+                return self._received_whole(pieces)
             case UpstreamEnded() | EndedHere():
                 return self._ended(here=isinstance(event, EndedHere))
             case UpstreamFailed(message):
                 return self._broke_off(message)
             case Reopened():
                 return self._reopened(event)
-            case Corrected(prompt_tokens, bound):
-                return self._corrected(Reopened(prompt_tokens, bound))
             case ResumeFailed():
                 return self._not_resumed()
         assert_never(event)
-
-    def pause_if_full(self) -> bool:
-        """For an answer that came whole: pause it if the window, not a bound, ended it."""
-        self.state = State.PAUSED if self.watch.is_full(self.answer) else self.state
-        return self.state is State.PAUSED
-
-    def pause_to_correct(self, instead: Sequence[Piece]) -> None:
-        """For an answer that came whole: wait for another attempt at its calls; `instead` ends it if there is none."""
-        self.state = State.PAUSED
-        self._inlet.instead = instead
 
     # -- relaying: every method below appends what is to be sent to `out`
 
@@ -134,6 +124,17 @@ class StreamSession:
         out: list[bytes] = []
         frames = sse.frames(self._inlet.splitter.feed(data))
         return sending(out, self._frames(frames, out))
+
+    def _received_whole(self, pieces: Sequence[Piece]) -> Commands:
+        """Take in an answer that is not paused before its end: what it counts decides whether it is gone on with."""
+        out, reported = list[bytes](), max((piece.prompt_tokens for piece in pieces), default=0)
+        self.answer.attempt.prompt_tokens = reported or self.answer.attempt.prompt_tokens
+        for piece in pieces:
+            for each in self._inlet.take(piece):
+                if stop := self._piece(each, out, whole=True):
+                    return sending(out, stop)
+            self._inlet.settle(self._outlet.template)
+        return self._ends(out, self._close(out))
 
     def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
         return next((stop for frame in frames if (stop := self._frame(frame, out))), None)
@@ -149,7 +150,9 @@ class StreamSession:
         stops = (self._piece(each, out, last=each is pieces[-1]) for each in pieces)
         return next((stop for stop in stops if stop), None)
 
-    def _piece(self, piece: Piece, out: list[bytes], *, last: bool) -> Stop | None:
+    def _piece(
+        self, piece: Piece, out: list[bytes], *, last: bool = False, whole: bool = False
+    ) -> Stop | None:
         if piece.form is None:
             return self._beside(piece, out)
         if self._done_seen or self.answer.attempt.errored:
@@ -159,7 +162,7 @@ class StreamSession:
             return None
         if piece.error is not None:
             return self._error(piece, out)
-        if stop := self._word(piece.text or piece.thought, out):
+        if not whole and (stop := self._word(piece.text or piece.thought, out)):
             return stop
         piece, attempt = self._inlet.sorted(piece), self.answer.attempt
         if piece.calls and self.watch.endangers(self.answer):
@@ -247,6 +250,9 @@ class StreamSession:
         return self._pause("restarted", out)
 
     def _reopened(self, event: Reopened) -> Commands:
+        out: list[bytes] = []
+        if event.corrects:
+            self._outlet.release(out)
         self.watch.settle(event.room)
         self._gap_before = event.gap or self._gap
         self._said_before = len(self.answer.text)
@@ -255,13 +261,8 @@ class StreamSession:
         self._inlet.next_attempt()
         self._gap, self._refusal, self._done_seen, self._due = "", None, False, False
         self.state = State.RELAYING
-        return ()
-
-    def _corrected(self, event: Reopened) -> Commands:
-        out: list[bytes] = []
-        self._outlet.release(out)
-        self._reopened(event)
-        self._outlet.begin_paragraph()
+        if event.corrects:
+            self._outlet.begin_paragraph()
         return sending(out)
 
     # -- ending

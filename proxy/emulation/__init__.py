@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from proxy.emulation.calls import Call, CallFault, FormCount, Malformed, Scanned, Text, texts_joined
 from proxy.emulation.history import as_text, calls_as_text
-from proxy.emulation.leaks import LeakedCalls, leaked_message
+from proxy.emulation.leaks import LeakedCalls
 from proxy.emulation.offer import NO_TOOLS, Offer, Tool, faults_of, offer_of
 from proxy.emulation.protocol import complaint, protocol
 from proxy.emulation.scanner import CallScanner
-from proxy.emulation.stream import EmulatedMessage, EmulatedStream, emulated_message
+from proxy.emulation.stream import EmulatedStream
 
 __all__ = [
     "NO_TOOLS",
     "Call",
     "CallFault",
     "CallScanner",
-    "EmulatedMessage",
     "EmulatedStream",
     "FormCount",
     "LeakedCalls",
@@ -27,9 +26,7 @@ __all__ = [
     "as_text",
     "calls_as_text",
     "complaint",
-    "emulated_message",
     "faults_of",
-    "leaked_message",
     "offer_of",
     "protocol",
     "texts_joined",

@@ -261,23 +261,6 @@ class LeakedCalls:
         return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
 
 
-def leaked_message(piece: Piece, offer: Offer, make_id: Callable[[], str]) -> tuple[Piece, LeakedCalls]:
-    """A choice of a whole answer with the calls that leaked into its text, the same object if there are none; and what read it."""
-    reader = LeakedCalls(offer, make_id)
-    ends = Piece(text=piece.text, finish=piece.finish, done=piece.finish is None, choice=True)
-    pieces = [*reader.feed(replace(ends, done=False)), *(reader.feed(ends) if ends.done else ())]
-    calls = tuple(call for each in pieces for call in each.calls)
-    if not calls:
-        return piece, reader
-    return replace(
-        piece,
-        text="".join(each.text for each in pieces if not each.done),
-        calls=calls,
-        finish=calls_finish(legacy=offer.legacy),
-        bare=True,
-    ), reader
-
-
 def _latest(pieces: Sequence[Piece], name: str) -> Any:
     """The newest of a count that pieces tell."""
     return next(

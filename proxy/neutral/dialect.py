@@ -56,6 +56,10 @@ class Reader(Protocol):
         """Read a body that is no stream; None for what is no answer in this dialect."""
         ...
 
+    def chunks(self, answer: WholeAnswer, choices: Sequence[Piece]) -> list[Piece]:
+        """The pieces in which a stream would say these choices of a body, with its usage and the end mark."""
+        ...
+
 
 class Writer(Protocol):
     """Writes one answer for one client, in the order in which it is sent; it may count what it wrote."""

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from proxy.answer.answer import Answer
-from proxy.answer.duplicates import without_duplicates
-from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, leaked_message, offer_of
-from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.piece import Piece
+from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, offer_of
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.telemetry.events import MalformedCall
@@ -55,32 +52,7 @@ def leaks_of(job: Job, offer: Offer | None, *, said: str) -> LeakedCalls | None:
     )
 
 
-def mended(job: Job, came: WholeAnswer) -> list[Piece] | None:
-    """The choices of a whole answer with their calls mended, and told of; None where no tools were offered by themselves."""
-    offer = native_offer(job)
-    if offer is None:
-        return None
-    pieces = [_mended(job, piece, offer) for piece in came.pieces]
-    for piece in pieces:
-        _tell(job, faults_of(piece.calls, offer, cut=piece.finish == "length"))
-    return pieces
-
-
-def _mended(job: Job, piece: Piece, offer: Offer) -> Piece:
-    if _reads_leaks(job) and not piece.calls:
-        piece, found = leaked_message(piece, offer, make_id)
-        tell_found(job, found)
-    return once(job, piece)
-
-
-def once(job: Job, piece: Piece) -> Piece:
-    """A choice of a whole answer without the calls that it makes again, of which is told."""
-    kept = without_duplicates(piece)
-    _tell_merged(job, len(piece.calls) - len(kept.calls))
-    return kept
-
-
-def tell_found(job: Job, found: CallsFound) -> None:
+def _tell_found(job: Job, found: CallsFound) -> None:
     """Tell what a reader found since it was asked last."""
     _tell(job, found.faults)
     found.faults = []
@@ -103,7 +75,7 @@ def judge(
     `over`: nothing more comes.
     """
     for reader in readers:
-        tell_found(job, reader)
+        _tell_found(job, reader)
     _tell_merged(job, answer.merged - judged.merged)
     judged.merged = answer.merged
     if not answer.attempt.finish or judged.attempts == len(answer.attempts):

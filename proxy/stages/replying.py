@@ -29,7 +29,7 @@ from proxy.stages.job import Job
 from proxy.stages.passing import relay_response
 from proxy.stages.reading import Memory
 from proxy.stages.streaming import StreamDriver
-from proxy.stages.whole import Whole, answer_whole, as_stream
+from proxy.stages.whole import Whole, answer_whole, as_stream, stream_whole
 from proxy.status import FORMS
 from proxy.wire.jsontext import loads
 
@@ -122,34 +122,35 @@ class _StreamReply:
         if answer is None:
             await end_with_nothing(self.audience, self._replies.identity(self._job))
         else:
-            await self._write_whole(Whole(200, [], b"", answer.pieces))
+            await self.audience.close_notice()
+            await self.audience.write(as_stream(answer, self.audience))
+            await self.audience.end()
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:
         """Pass on the backend's stream, or make one of its body."""
         job, client = self._job, self.audience
         if body is not None:
-            client.stop()
-            await self._relay_body(response, body)
-            return
-        plain = readable(response)
-        if plain is None:
+            if client.writer.native:
+                client.head = [*client.head, *headers_of(response, drop=_OF_ONE_BODY)]
+            other = await stream_whole(job, response, body, self._replies.driver, client)
+            if other is not None:
+                await self._relay_error(other)
+                return
+        elif (plain := readable(response)) is not None:
+            if client.writer.native:
+                client.head = headers_of(plain, drop=(b"content-length",))
+            await self._replies.driver.run(job, plain, client)
+        else:
             client.stop()
             await relay_response(job.exchange, response, job.spillway_headers())
             return
-        if client.writer.native:
-            client.head = headers_of(plain, drop=(b"content-length",))
-        await self._replies.driver.run(job, plain, client)
         await client.close_notice()
         await client.end()
 
-    async def _relay_body(self, response: httpx.Response, body: bytes) -> None:
-        """Make a stream of an answer of a backend that can't stream; an error stays as it came, if it still can."""
+    async def _relay_error(self, whole: Whole) -> None:
+        """Reply with what is no answer as it came, if that still can be; else end the stream with its error."""
         job, client = self._job, self.audience
-        if client.writer.native:
-            client.head = [*client.head, *headers_of(response, drop=_OF_ONE_BODY)]
-        whole = await answer_whole(job, response, body, self._replies.driver)
-        if await self._write_whole(whole):
-            return
+        client.stop()
         if whole.status < 400 and not whole.body:
             raise UpstreamInvalid(f"The backend answered {whole.status} and nothing else.")
         status = whole.error_status
@@ -158,17 +159,6 @@ class _StreamReply:
             await job.exchange.reply(status, [*whole.headers, *job.spillway_headers()], whole.body)
         else:
             await end_with_error(client, whole.error())
-
-    async def _write_whole(self, whole: Whole) -> bool:
-        """Write a whole answer as a stream; False if it is none."""
-        client = self.audience
-        frames = as_stream(whole, client, show_usage=self._job.prompt.request.usage_wish is True)
-        if frames is None:
-            return False
-        await client.close_notice()
-        await client.write(frames)
-        await client.end()
-        return True
 
 
 class _WholeReply:

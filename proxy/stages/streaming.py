@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,9 +12,9 @@ import httpx
 
 from proxy.answer.answer import Answer
 from proxy.answer.events import (
+    AnswerReceived,
     ChunkReceived,
     Correct,
-    Corrected,
     EndedHere,
     Finish,
     Pause,
@@ -92,13 +93,13 @@ class StreamDriver:
     ) -> None:
         self._attempts = attempts
         self._resumer = resumer
-        self.counting = counting
+        self._counting = counting
         self.ledger = ledger
         self._searcher = searcher
 
-    def begin(self, job: Job, to: Audience) -> Run:
+    def _begin(self, job: Job, to: Audience) -> Run:
         """An empty answer to a job, which is its first attempt, and a session that watches for what is allowed."""
-        key, meter, readers = job.key, self.counting.meter, list[EmulatedStream | LeakedCalls]()
+        key, meter, readers = job.key, self._counting.meter, list[EmulatedStream | LeakedCalls]()
         answer = Answer(
             job.prompt.estimate.tokens,
             lambda text: meter.count_text(key, text),
@@ -144,11 +145,16 @@ class StreamDriver:
         summary = [Piece(comment=summed_up)] if (summed_up := job.summed_up()) else []
         return [form(notice) for notice in job.afterwards() for form in run.to.beside] + summary
 
-    async def run(self, job: Job, response: httpx.Response, to: Audience) -> None:
-        """Relay the answer to its end, over as many attempts as it takes."""
-        run = self.begin(job, to)
+    async def run(self, job: Job, came: httpx.Response | Sequence[Piece], to: Audience) -> Run:
+        """Relay an answer to its end, over as many attempts as it takes: a stream, or one that came whole."""
+        run = self._begin(job, to)
         try:
-            await self.go_on(run, await self._pump(run, response))
+            if isinstance(came, httpx.Response):
+                stopped = await self._pump(run, came)
+            else:
+                stopped = await self._carry_out(run, AnswerReceived(came))
+                self._attempt_over(run)
+            await self._go_on(run, stopped)
         except asyncio.CancelledError:
             if not (job.exchange.halted and run.session.answer.begun and job.exchange.stopped()):
                 raise
@@ -156,9 +162,10 @@ class StreamDriver:
                 await self._carry_out(run, EndedHere())
         finally:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
-            self.over(run)
+            self._over(run)
+        return run
 
-    async def go_on(self, run: Run, stopped: Interrupted) -> None:
+    async def _go_on(self, run: Run, stopped: Interrupted) -> None:
         """From a pause to the end of the answer; at once if it has ended."""
         while stopped is not None:
             if isinstance(stopped, Correct | Search):
@@ -191,7 +198,7 @@ class StreamDriver:
                 continue
             stopped = await self._pump(run, response)
 
-    def over(self, run: Run) -> None:
+    def _over(self, run: Run) -> None:
         """Write down what became of an answer, and learn from what the backend reported."""
         session, outcome = run.session, run.job.outcome
         answer = session.answer
@@ -238,12 +245,12 @@ class StreamDriver:
 
     def _observe(self, run: Run) -> None:
         """Learn from what the backend reported of attempts that have ended, once of each."""
-        self.counting.named(run.job, run.session.answer.named)
+        self._counting.named(run.job, run.session.answer.named)
         ended = zip(run.session.answer.attempts, run.estimates, strict=False)
         for attempt, estimate in list(ended)[run.observed :]:
             run.observed += 1
             if attempt.usage is not None:
-                self.counting.observe(run.job, estimate, attempt.usage, finish=attempt.finish)
+                self._counting.observe(run.job, estimate, attempt.usage, finish=attempt.finish)
 
     async def _again(self, run: Run, stopped: Retry) -> httpx.Response | None:
         """Send a prompt that was refused inside the stream, in a way that may be taken."""
@@ -268,7 +275,7 @@ class StreamDriver:
         if attempted is None:
             return await self._carry_out(run, ResumeFailed())
         run.estimates.append(attempted.estimate)
-        await self._carry_out(run, Corrected(attempted.estimate.tokens, attempted.bound))
+        await self._carry_out(run, Reopened(attempted.estimate.tokens, attempted.bound, corrects=True))
         return await self._pump(run, attempted.response)
 
     async def _corrected(self, run: Run, correction: Correct) -> Attempted | None:
@@ -309,9 +316,13 @@ class StreamDriver:
             return await self._carry_out(run, failed)
         finally:
             await response.aclose()
-            _judge(run)
-            while run.readers:
-                self.ledger.add(run.job, run.readers.pop().stats)
+            self._attempt_over(run)
+
+    def _attempt_over(self, run: Run) -> None:
+        """Tell of the calls of an attempt, and count them."""
+        _judge(run)
+        while run.readers:
+            self.ledger.add(run.job, run.readers.pop().stats)
 
     async def _carry_out(self, run: Run, event: StreamEvent) -> Interrupted:
         for command in run.session.handle(event):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.answer.events import ChunkReceived, Corrected, Pause, Reopened, ResumeFailed, UpstreamEnded
+from proxy.answer.events import ChunkReceived, Pause, Reopened, ResumeFailed, UpstreamEnded
 from proxy.answer.seam import seam_for
 from proxy.answer.session import State, Watch
 from proxy.backends.profile import Continuation
@@ -188,8 +188,8 @@ def test_a_call_before_one_that_is_corrected_is_not_lost() -> None:
     watch = Watch(window=2000, pause_point=1800, resumable=True)
     of = session_of(watch, answer(100, lambda text: 1))
     out = of.handle(ChunkReceived(opening() + call('{"a": 1}')))
-    of.pause_to_correct(())
-    out += of.handle(Corrected(150))
+    of.state = State.PAUSED
+    out += of.handle(Reopened(150, corrects=True))
     again = call('{"b": 2}', index=1, name="two") + ending("tool_calls", name="two") + DONE
     out += of.handle(ChunkReceived(again))
     out += of.handle(UpstreamEnded())
@@ -202,8 +202,8 @@ def test_a_call_that_is_taken_back_takes_no_earlier_one_with_it() -> None:
     watch = Watch(window=2000, pause_point=1800, resumable=True)
     of = session_of(watch, answer(100, lambda text: 1))
     of.handle(ChunkReceived(opening() + call('{"a": 1}')))
-    of.pause_to_correct(())
-    of.handle(Corrected(150))
+    of.state = State.PAUSED
+    of.handle(Reopened(150, corrects=True))
     many = b"".join(
         frame(chunk({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]}, name="two"))
         for _ in range(1900)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.duplicates import RepeatedCalls, without_duplicates
+from proxy.answer.duplicates import RepeatedCalls
 from proxy.dialects.chat.reading import piece_of
 from proxy.neutral.piece import CallPart, Piece
 from proxy.wire.jsontext import dumps, loads
@@ -84,10 +84,6 @@ def test_what_is_asked_twice_is_told_once(calls: list[tuple[str, str]], size: in
     sent, of = streamed(calls, size, finish=finish)
     assert said(sent) == once(calls)
     assert len(of.dropped) == len(calls) - len(once(calls))
-    whole = Piece(
-        calls=tuple(CallPart(name, arguments, f"c{n}", n) for n, (name, arguments) in enumerate(calls))
-    )
-    assert [(c.id, c.name, c.arguments) for c in without_duplicates(whole).calls] == once(calls)
 
 
 @given(st.lists(st.sampled_from([PARIS, TIGHT, LISBON, SPACED, NOW]), max_size=8), st.integers(1, 30))
@@ -114,8 +110,6 @@ def test_calls_that_all_come_under_one_index_are_told_apart_by_their_ids() -> No
 
 def test_calls_that_have_no_name_that_is_known_are_left_alone() -> None:
     custom = tuple(CallPart(kind="custom", id=f"c{n}", index=n) for n in range(2))
-    whole = Piece(calls=custom)
-    assert without_duplicates(whole) is whole
     of = RepeatedCalls()
     piece = Piece(calls=custom, finish="tool_calls", form={}, choice=True)
     assert of.feed(piece) == [piece]

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.answer.events import (
+    AnswerReceived,
     ChunkReceived,
     EndedHere,
     Finish,
@@ -21,8 +22,7 @@ from proxy.answer.events import (
     UpstreamFailed,
 )
 from proxy.answer.session import LEGAL, State, StreamSession, Watch
-from proxy.dialects.chat import ChatWriter
-from proxy.dialects.chat.reading import piece_of
+from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.neutral.piece import Identity, Piece
 from proxy.wire import sse
 from proxy.wire.jsontext import loads
@@ -385,15 +385,14 @@ def test_a_bound_that_spillway_lowered_is_not_the_end() -> None:
     assert commands(of, full(words(TEXT[:40]), 100, 10))[-1] == Pause("window full")
 
 
-def test_an_answer_that_came_whole_is_paused_by_hand() -> None:
+def test_an_answer_that_came_whole_goes_on_where_the_window_ended_it() -> None:
     of = session(replace(CLOSE, pause_point=10_000))
-    used = {"prompt_tokens": 190, "completion_tokens": 10}
-    of.answer.add(piece_of({**chunk({"content": TEXT[:40]}, "length"), "usage": used}, b""))
-    assert of.pause_if_full()
+    reader = ChatReader()
+    pieces = [reader.read(each) for each in (said(TEXT[:40]), ending("length"), usage(190, 10), DONE)]
+    assert of.handle(AnswerReceived(pieces))[-1] == Pause("window full")
     of.handle(Reopened(50, echo=TEXT[:40]))
     commands(of, stream([TEXT[:40], TEXT[40:]], name="two"))
     assert of.answer.text == TEXT
-    assert not session(CLOSE).pause_if_full()
 
 
 # -- an answer under another identity from the start

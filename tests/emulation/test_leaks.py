@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.emulation import LeakedCalls, Offer, faults_of, leaked_message, offer_of
+from proxy.emulation import LeakedCalls, Offer, faults_of, offer_of
 from proxy.neutral.piece import CallPart, Piece
 from tests.emulation.outputs import ARGS, FENCED, FUNCTIONS, LISBON, TAGGED, P, offer
 from tests.emulation.test_scanner import pieces_of_text
@@ -152,12 +152,6 @@ def test_a_call_that_leaked_is_read_back_however_it_comes(name: str, *, seeing_a
         out = list(through(reader, pieces_of(text, size), "stop", seeing_all=seeing_all))
         assert outcome(out) == (left, calls, ["tool_calls"]), size
         assert (reader.leaked, reader.faults) == (len(calls), [])
-    whole, _ = leaked_message(Piece(text=text, finish="stop", choice=True), OFFER, lambda: "id")
-    assert (whole.text, [(c.name, c.arguments) for c in whole.calls], whole.finish) == (
-        left,
-        calls,
-        "tool_calls",
-    )
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -169,8 +163,6 @@ def test_what_is_shown_stays_text_piece_by_piece(name: str, *, seeing_all: bool)
         out = list(through(reader_of(), given_in, "stop", seeing_all=seeing_all))
         assert [id(piece) for piece in out[:-1]] == [id(piece) for piece in given_in], size
         assert out[-1].finish == "stop"
-    whole = Piece(text=text, finish="stop", choice=True)
-    assert leaked_message(whole, OFFER, lambda: "id")[0] is whole
 
 
 @pytest.mark.parametrize("name", LEAKED)

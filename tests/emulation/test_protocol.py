@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import CallScanner, Offer, offer_of, protocol
+from proxy.emulation import CallScanner, Malformed, Offer, complaint, offer_of, protocol
 from proxy.emulation.protocol import rule
 from proxy.wire.jsontext import dumps
 from tests.emulation.outputs import BODY, offer
@@ -181,3 +181,13 @@ def test_a_model_that_repeats_the_protocol_calls_nothing() -> None:
     scanner = CallScanner(found)
     pieces = [*scanner.feed(TEXT), *scanner.close()]
     assert [type(piece).__name__ for piece in pieces] == ["Text"] * len(pieces)
+
+
+def test_the_complaint_says_each_reason_once_and_shows_the_form() -> None:
+    wrong = [Malformed("x", "bare", "a"), Malformed("y", "bare", "a"), Malformed("z", "bare", "cut")]
+    text = complaint(wrong)
+    assert "made: a; it was cut off before its end. Write it again" in text
+    assert "<tool_call>" in text
+    assert len(complaint([Malformed("x", "bare", "y" * 5000)] * 9)) < 1000
+    scanner = CallScanner(offer())
+    assert all(not isinstance(piece, Malformed) for piece in [*scanner.feed(text), *scanner.close()])

@@ -7,12 +7,13 @@ OpenRouter add to it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from proxy.dialects.bodies import text_in
 from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.piece import CallPart, Identity, Piece, whole_number
+from proxy.neutral.piece import CallPart, Identity, Piece, calls_finish, whole_number
 from proxy.neutral.request import THOUGHT_FIELDS
 from proxy.wire import sse
 from proxy.wire.jsontext import loads
@@ -83,6 +84,22 @@ class ChatReader:
             model=text_in(parsed, "model"),
             refused="error" in parsed and not choices,
         )
+
+    def chunks(self, answer: WholeAnswer, choices: Sequence[Piece]) -> list[Piece]:
+        """The pieces in which a stream would say these choices of a body."""
+        pieces = [part for piece in choices for part in _parts(piece)]
+        if answer.usage is not None:
+            chunk = unprivileged({**answer.form, "object": "chat.completion.chunk", "choices": []})
+            pieces.append(piece_of(chunk, encoded(chunk)))
+        return [*pieces, Piece(frame=DONE, done=True)]
+
+
+def _parts(piece: Piece) -> list[Piece]:
+    """Return the pieces of one choice: text and reasoning, calls, end. A body that tells no reason is complete."""
+    calls, blank = piece.calls, piece.blank()
+    finish = piece.finish or (calls_finish(legacy=calls[0].legacy) if calls else "stop")
+    begun = replace(piece.uncounted(), calls=(), finish=None)
+    return [begun, *([replace(blank, calls=calls)] if calls else []), replace(blank, finish=finish)]
 
 
 def _pieces(parsed: dict[str, Any], choices: Sequence[dict[str, Any]]) -> tuple[Piece, ...]:
@@ -192,7 +209,7 @@ def _call(call: dict[str, Any]) -> CallPart:
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
     message = choice.get("message")
-    delta = dict(message) if isinstance(message, dict) else {}
+    delta = {"role": "assistant", **(message if isinstance(message, dict) else {})}
     if isinstance(calls := delta.get("tool_calls"), list):
         delta["tool_calls"] = [
             {**call, "index": index} for index, call in enumerate(calls) if isinstance(call, dict)

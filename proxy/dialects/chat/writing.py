@@ -152,6 +152,8 @@ def _delta(piece: Piece) -> dict[str, Any]:
     if piece.thought != thought_of(delta):
         named = [name for name in THOUGHT_FIELDS if name in delta] or THOUGHT_FIELDS[:1]
         delta = _without(delta, _ALL_THOUGHTS) | dict.fromkeys(named if piece.thought else (), piece.thought)
+    if not piece.calls:
+        return _without(delta, _CALLS)
     return {**delta, **_calls(piece.calls)} if piece.bare else delta
 
 
