@@ -83,7 +83,8 @@ def _appended(reduction: Reduction, by: Summariser, start: int, source: Source) 
     """Ask at the end of the live prompt, which the backend has cached; None if there is no room, or no such cache."""
     if not by.same_model:
         return None
-    live = _live(reduction, start)
+    # What is covered, and no more: a client may edit what comes after it, and a summary would still tell of what it was.
+    live = list(reduction.messages[:start])
     frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
     what = "since the summary near its beginning" if frozen else "so far"
     text = summary.instruction(tokens=by.tokens, what=what, prompt=by.prompt, language=source.language)
@@ -162,14 +163,6 @@ def at_its_end(live: list[Message], ask: Message) -> list[Message]:
     if last.get("role") == "user" and isinstance(last.get("content"), str):
         return [*live[:-1], {**last, "content": f"{last['content']}\n\n{ask['content']}"}]
     return [*live, ask]
-
-
-def _live(reduction: Reduction, start: int) -> list[Message]:
-    """Messages that are covered, which the backend has seen and cached.
-
-    No more than that: a client may edit what comes after it, and a summary would still tell of what it was.
-    """
-    return list(reduction.messages[:start])
 
 
 def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:

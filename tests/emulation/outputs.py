@@ -189,6 +189,7 @@ CLEAN = [
     row("gpt-oss without its end", f"<|start|>assistant<|channel|>commentary to=functions.get_weather<|message|>{ARGS}", paris("harmony")),
     row("granite", f"<|tool_call|>[{P}]", paris("tool_call_token")),
     row("phi 4 mini", f"<|tool_call|>[{P}]<|/tool_call|>", paris("tool_call_token")),
+    row("lfm 2 alone", '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>', paris("tool_call_token")),
     row(
         "lfm 2", '<|tool_call_start|>[get_weather(city="Paris"), now()]<|tool_call_end|>B.',
         paris("tool_call_token"), Call("now", "{}", "tool_call_token"), "B.",

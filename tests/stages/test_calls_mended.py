@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from proxy.emulation import Call
+from tests.emulation.outputs import BODY, CLEAN
 from tests.fakes import (
     FAKES,
     FakeModel,
@@ -30,7 +32,13 @@ pytestmark = pytest.mark.slow
 FENCED = '```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```'
 SHOWN = f"A call looks like this:\n\n{CALL}\n\nIt is sent as it stands."
 SECRET = "a word that nobody else may read"
+FAMILIES = {
+    *("kimi k2 over lines", "deepseek v3.1", "deepseek v3.2", "glm 4.5", "gemma 3", "gpt-oss"),
+    *("minimax m2", "claude with a prefix", "granite", "lfm 2 alone"),
+}
+RECORDED = {row.name: row for row in CLEAN if row.name in FAMILIES}
 REPLIES = {
+    **{name: Reply(text=row.text) for name, row in RECORDED.items()},
     "leaked": Reply(text=f"I look it up.\n{CALL}"),
     "leaked in a block": Reply(text=FENCED),
     "leaked in python": Reply(text='[get_weather(city="Paris")]'),
@@ -112,6 +120,14 @@ def test_a_leaked_call_becomes_a_call(proxy: Proxy, name: str, text: str, *, str
 @both
 def test_a_call_in_python_becomes_a_call(proxy: Proxy, *, stream: bool) -> None:
     assert said(proxy, "leaked in python", stream=stream) == ("", [PARIS], "tool_calls")
+
+
+@both
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_call_in_the_form_of_a_family_becomes_a_call(proxy: Proxy, name: str, *, stream: bool) -> None:
+    calls = [each for each in RECORDED[name].pieces if isinstance(each, Call)]
+    made = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    assert said(proxy, name, stream=stream, tools=BODY["tools"]) == ("", made, "tool_calls")
 
 
 @pytest.mark.parametrize("kind", FAKES)
