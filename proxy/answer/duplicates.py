@@ -20,33 +20,12 @@ def bare_of(arguments: str) -> str:
     return "".join(arguments.split())
 
 
-def same(one: str, other: str) -> bool:
-    """Whether two arguments say the same, in the same order."""
-    if one == other:
-        return True
-    if bare_of(one) != bare_of(other):
-        return False
+def _equal(one: str, other: str) -> bool:
+    """Compare arguments that differ in white space at most: inside a text it has a meaning."""
     try:
-        return bool(loads(one) == loads(other))
+        return one == other or bool(loads(one) == loads(other))
     except ValueError:
         return False
-
-
-class CallsMade:
-    """The calls that an answer has made."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, str], list[str]] = {}
-
-    def add(self, name: str, arguments: str) -> bool:
-        """Take in one; False if it was made before. One without a name, of a kind that is not known here, never was."""
-        if not name:
-            return True
-        alike = self._made.setdefault((name, bare_of(arguments)), [])
-        if any(same(arguments, each) for each in alike):
-            return False
-        alike.append(arguments)
-        return True
 
 
 @dataclass(slots=True)
@@ -118,9 +97,8 @@ class RepeatedCalls:
     """
 
     def __init__(self) -> None:
-        self._made = CallsMade()
-        self._bare: dict[str, list[str]] = {}
-        """Bare arguments of the calls that were made, by name."""
+        self._made: dict[str, list[tuple[str, str]]] = {}
+        """Arguments of the calls that were made, bare and as they came, by name."""
         self._now: _Call | None = None
         self._like: Piece | None = None
         """The newest piece with calls."""
@@ -175,7 +153,7 @@ class RepeatedCalls:
         return self._held_or(part)
 
     def _begin(self, part: CallPart) -> None:
-        alike = self._bare.get(part.name, [])[-_COMPARED:] if part.name else []
+        alike = [bare for bare, _ in self._made_before(part)]
         self._now = _Call(part, [part.arguments], alike, held=bool(alike))
 
     def _held_or(self, part: CallPart) -> list[CallPart]:
@@ -198,11 +176,18 @@ class RepeatedCalls:
         if now is None:
             return []
         call = now.whole()
-        if not self._made.add(call.name, call.arguments) and now.held:
+        bare = bare_of(call.arguments)
+        if now.held and any(
+            bare == each and _equal(call.arguments, made) for each, made in self._made_before(call)
+        ):
             self.dropped.append(call.name + call.arguments)
             return []
-        self._bare.setdefault(call.name, []).append(bare_of(call.arguments))
+        self._made.setdefault(call.name, []).append((bare, call.arguments))
         return [self._placed(call)] if now.held else []
+
+    def _made_before(self, part: CallPart) -> list[tuple[str, str]]:
+        """Arguments of earlier calls of its name; one without a name, of a kind that is not known here, repeats none."""
+        return self._made.get(part.name, [])[-_COMPARED:] if part.name else []
 
     def _placed(self, part: CallPart) -> CallPart:
         """The part with its place in the client's list."""

@@ -1,4 +1,9 @@
-"""What comes in of an answer: frames are read into pieces, and calls that were written as text into calls."""
+"""Reading one attempt: frames into pieces, calls that were written as text into calls, searches apart from other calls.
+
+Models call several tools at a time. A message whose first call is the search of Spillway's own is a search: it is answered
+first, and its other calls, of which the client has seen nothing, are left for the model to make once more. Behind a call of
+the client's, which has gone out already, a search is left out, for the model to make in its next step.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,6 @@ from proxy.answer.answer import Answer
 from proxy.answer.calls import CallReader
 from proxy.answer.duplicates import RepeatedInChoices
 from proxy.answer.events import Correct
-from proxy.answer.searching import SearchCalls, own
 from proxy.answer.template import Template
 from proxy.answer.watch import Watch
 from proxy.neutral.dialect import Reader
@@ -35,29 +39,30 @@ class Inlet:
         self.calls = self._make_calls()
         self._heard = self._answer.text_size
         """Characters of the answer that the reader of calls knows of."""
-        self._twice = RepeatedInChoices()
-        self._own = SearchCalls(self._watch.search)
+        self._repeated: RepeatedInChoices | None = None
+        """None until a call is made."""
+        self._searches: set[int | None] = set()
+        """Indices of calls that are searches."""
         self.instead: Sequence[Piece] | None = None
         """What to send if nobody corrects the calls in it; None: there is nothing to be corrected."""
 
     def read(self, frame: bytes) -> Sequence[Piece]:
-        """What is said with a frame; nothing while it may be a call."""
+        """Return what the client may get of a frame; nothing while it may be a call."""
         return self.take(self._reader.read(frame))
 
     def take(self, piece: Piece) -> Sequence[Piece]:
-        """What is said with a piece; the same."""
+        """Return what the client may get of a piece."""
         if self.calls is None:
-            calls = piece.calls or piece.beside or not self._twice.idle
-            return self._once((piece,)) if calls else (piece,)
+            return self._once((piece,))
         self.calls.missed(self._answer.text_since(self._heard))
         ready = self.calls.feed(piece)
         if piece.trailer and piece not in ready:
-            self._answer.report(piece)  # what it counts holds, though nothing behind a wrong call is said
+            self._answer.report(piece)  # what it counts holds, though nothing behind a wrong call is sent
         self._answer.attempt.unseen = self.calls.unseen
         return self._once(ready)
 
     def settle(self, template: Template) -> None:
-        """Say which frames need not be read, now that what was read is said."""
+        """Tell the template which frames need not be read, now that those before them are sent."""
         if self.calls is None:
             return
         self._heard = self._answer.text_size
@@ -66,18 +71,33 @@ class Inlet:
             template.forget()
 
     def _once(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
-        """The pieces without calls that the attempt has made before; what is left of those if it has `ended`."""
-        said = [each for piece in pieces for each in self._twice.feed(piece)]
-        said += self._twice.close() if ended else ()
-        for text in self._twice.dropped():
+        """Return the pieces without calls that the attempt has made before, and what is held of those if it has `ended`."""
+        if self._repeated is None:
+            if not any(piece.calls or piece.beside for piece in pieces):
+                return pieces
+            self._repeated = RepeatedInChoices()
+        single = [each for piece in pieces for each in self._repeated.feed(piece)]
+        single += self._repeated.close() if ended else ()
+        for text in self._repeated.dropped():
             self._answer.repeated(text)
-        return said
+        return single
 
     def sorted(self, piece: Piece) -> Piece:
-        """A piece of an attempt that is a search, or without searches, which come too late in it."""
-        attempt = self._answer.attempt
-        attempt.searching |= self._own.begins(piece, attempt)
-        return piece if attempt.searching else self._own.less(piece)
+        """Return a piece of an attempt that is a search as it is, any other without searches."""
+        calls, attempt = piece.calls, self._answer.attempt
+        if not (calls and self._watch.search):
+            return piece
+        attempt.searching |= not attempt.calling and calls[0].name == self._watch.search
+        if attempt.searching:
+            return piece
+        rest = tuple(call for call in calls if not self._is_search(call))
+        return piece if len(rest) == len(calls) else replace(piece, frame=b"", bare=True, calls=rest)
+
+    def _is_search(self, call: CallPart) -> bool:
+        if call.name:
+            is_search = call.name == self._watch.search
+            (self._searches.add if is_search else self._searches.discard)(call.index)
+        return call.index in self._searches
 
     @property
     def searched(self) -> bool:
@@ -86,22 +106,22 @@ class Inlet:
 
     @property
     def searches(self) -> tuple[CallPart, ...]:
-        """The calls of Spillway's own tool that were made."""
-        return own(self._answer.calls.whole, self._watch.search)
+        """Calls of Spillway's own tool."""
+        return tuple(call for call in self._answer.calls.whole if call.name == self._watch.search)
 
     def rest(self) -> list[bytes]:
-        """The frames that are left at the end of the body, but for one that was cut off in the middle."""
+        """Return the frames at the end of the body, but for one that was cut off in the middle."""
         frames = sse.frames(self.splitter.flush())
         return frames[:-1] if frames and self._reader.torn(frames[-1]) else frames
 
     def close(self) -> Sequence[Piece]:
-        """What is left to say at the end of an attempt, but for what has to be corrected."""
+        """Return what is held at the end of an attempt, but for what has to be corrected."""
         rest = () if self.calls is None else self.calls.close()
         self._answer.attempt.unseen = 0
         return self._once(rest, ended=True)
 
     def corrected(self) -> Correct | Sequence[Piece]:
-        """What has to be corrected, or what is to be said because it can't be."""
+        """Return what has to be corrected, or the pieces to send because it can't be."""
         wrong = self.calls.correction() if self.calls is not None else None
         if self.calls is None or wrong is None or self._answer.attempt.searching:
             return ()
@@ -122,5 +142,5 @@ class Inlet:
 
 
 def _end_of(piece: Piece) -> Piece:
-    """What a piece says of the end of the answer, without what it says in words."""
+    """Return the end of the answer that a piece tells, without its text."""
     return replace(piece, frame=b"", text="") if piece.text else piece

@@ -85,7 +85,7 @@ class Outlet:
         text = template.read(frame)
         if text is None or self._withheld is not None or not self._watch.far(answer, 4 * len(text)):
             return False
-        answer.add_plain(text, thought=template.thought, told=template.told(frame))
+        answer.add_plain(text, thought=template.thought, told=template.told(frame) if template.counts else 0)
         out.append(template.fill(frame, text))
         return True
 

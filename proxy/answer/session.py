@@ -143,6 +143,8 @@ class StreamSession:
         if self._outlet.plain(frame, out):
             return None
         stop = self._pieces(self._inlet.read(frame), out)
+        if self._inlet.calls is None:
+            return stop
         self._inlet.settle(self._outlet.template)
         return stop or (self._pause_if_due(out) if self.answer.attempt.unseen else None)
 
