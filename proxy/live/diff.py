@@ -54,24 +54,24 @@ def _changed(
     sent: Sequence[Message], forwarded: Sequence[Message], gone: range, come: range
 ) -> list[DiffLine]:
     """Pair what came with what went, as far as it is the same message; the rest is summed up, or left out."""
-    left = list(gone)
+    rest = list(gone)
     found: list[DiffLine] = []
     for at in come:
         message = forwarded[at]
         if is_summary(message):
             found.append(DiffLine("summarised", [], at))
             continue
-        one = None if is_bridge(forwarded, at) else _origin(sent, left, message, alone=len(gone) == len(come))
+        one = None if is_bridge(forwarded, at) else _origin(sent, rest, message, alone=len(gone) == len(come))
         if one is None:
             found.append(DiffLine("added", [], at))
             continue
-        left.remove(one)
+        rest.remove(one)
         found.append(DiffLine(_kind(sent[one], message), [one], at))
     summary = next((line for line in found if line.what == "summarised"), None)
     if summary is not None:
-        summary.sent = left
+        summary.sent = rest
         return found
-    return [*(DiffLine("removed", [one]) for one in left), *found]
+    return [*(DiffLine("removed", [one]) for one in rest), *found]
 
 
 def _origin(sent: Sequence[Message], left: Sequence[int], message: Message, *, alone: bool) -> int | None:

@@ -75,7 +75,7 @@ class Feed:
 
     def take(self) -> Waiting:
         """All of it; from now on it collects anew."""
-        taken = Waiting(
+        waiting = Waiting(
             list(self._talks.values()),
             list(self._ended),
             list(dict.fromkeys(self._learned)),
@@ -85,7 +85,7 @@ class Feed:
         self._missed = False
         for each in (self._talks, self._ended, self._learned, self._gone):
             each.clear()
-        return taken
+        return waiting
 
     def answering(self) -> list[Talk]:
         """Conversations in which an answer is being made."""

@@ -51,14 +51,14 @@ class Looker:
         parts = await self._parts(talk.shown)
         return row_of(talk, viewer, self.book.now(), parts)
 
-    def talks(self, viewer: Viewer, asked: Mapping[str, str], most: int) -> list[Talk]:
+    def talks(self, viewer: Viewer, query: Mapping[str, str], most: int) -> list[Talk]:
         """Conversations that a viewer may see and asks for, newest first."""
         found: list[Talk] = []
         for talk in visible(self.book.talks(), viewer):
             outcome = talk.shown.outcome
-            if not all(asked.get(name) in (None, getattr(outcome, name)) for name in ("model", "backend")):
+            if not all(query.get(name) in (None, getattr(outcome, name)) for name in ("model", "backend")):
                 continue
-            if asked.get("background") == "false" and talk.shown.background:
+            if query.get("background") == "false" and talk.shown.background:
                 continue
             found.append(talk)
             if len(found) >= most:
@@ -116,17 +116,17 @@ class Looker:
         """One request with all that happened to it."""
         return turn_of(record, self.book.now())
 
-    def outcomes(self, viewer: Viewer, asked: Mapping[str, str], most: int) -> dict[str, Any]:
+    def outcomes(self, viewer: Viewer, query: Mapping[str, str], most: int) -> dict[str, Any]:
         """A page of the log.
 
         Raises:
             BadRequest: `before` is no place in it.
         """
         found: list[Record] = []
-        before = asked.get("before", "")
+        before = query.get("before", "")
         if before and not (before.isdecimal() and len(before) <= _DIGITS):
             raise BadRequest("`before` must be the `next` of an answer.", param="before")
-        for record in self._asked(viewer, asked):
+        for record in self._matching(viewer, query):
             if before and record.number >= int(before):
                 continue
             if len(found) == most:
@@ -138,24 +138,24 @@ class Looker:
         now = self.book.now()
         return {"outcomes": [outcome_of(each, now) for each in records], "next": further}
 
-    def _asked(self, viewer: Viewer, asked: Mapping[str, str]) -> Iterator[Record]:
+    def _matching(self, viewer: Viewer, query: Mapping[str, str]) -> Iterator[Record]:
         for record in self.book.records():
             outcome = record.outcome
             if not viewer.sees(record.tenant):
                 continue
             if not all(
-                asked.get(name) in (None, getattr(outcome, name))
+                query.get(name) in (None, getattr(outcome, name))
                 for name in ("model", "backend", "dialect", "action")
             ):
                 continue
-            if not _has_status(outcome.status, asked.get("status")):
+            if not _has_status(outcome.status, query.get("status")):
                 continue
             talk = None if record.talk is None else record.talk.id
-            if asked.get("conversation") not in (None, talk):
+            if query.get("conversation") not in (None, talk):
                 continue
-            if asked.get("error") in _YES and outcome.error is None:
+            if query.get("error") in _YES and outcome.error is None:
                 continue
-            if asked.get("running") in _YES and not record.running:
+            if query.get("running") in _YES and not record.running:
                 continue
             yield record
 
@@ -170,14 +170,14 @@ class Looker:
         if bodies is None or not bodies.forwarded:
             raise Conflict("The bodies of this request are not kept (any more).", code="not_kept")
         forwarded = await parsed(bodies.forwarded)
-        asked = bodies.asked.body if isinstance(bodies.asked, Request) else await parsed(bodies.asked)
-        before, after = asked.get("messages") or [], forwarded.get("messages") or []
+        sent = bodies.asked.body if isinstance(bodies.asked, Request) else await parsed(bodies.asked)
+        before, after = sent.get("messages") or [], forwarded.get("messages") or []
         key = record.outcome.key
-        tokens = (await self._meter.measure(key, dict(asked))).tokens
+        tokens = (await self._meter.measure(key, dict(sent))).tokens
         await self._meter.measure(key, forwarded)
         costs = self._meter.costs(key, after)
         lines, rows = await apart(True, _compared, before, after, costs, full)
-        offered = [_tools(body) for body in (asked, forwarded)]
+        offered = [_tools(body) for body in (sent, forwarded)]
         return {
             "request": record.outcome.id,
             "same": bodies.same,
@@ -193,22 +193,22 @@ class Looker:
 
     # -- sums
 
-    def savings(self, viewer: Viewer, asked: Mapping[str, str]) -> dict[str, Any]:
+    def savings(self, viewer: Viewer, query: Mapping[str, str]) -> dict[str, Any]:
         """What was saved for those whom the viewer may see."""
-        return self.book.accounts.told(
+        return self.book.accounts.totals(
             lambda account: (
                 viewer.sees(account.tenant)
-                and asked.get("backend") in (None, account.backend)
-                and asked.get("model") in (None, account.model)
+                and query.get("backend") in (None, account.backend)
+                and query.get("model") in (None, account.model)
             ),
             since=self.book.since,
         )
 
-    def calibration(self, viewer: Viewer, asked: Mapping[str, str]) -> dict[str, Any]:
+    def calibration(self, viewer: Viewer, query: Mapping[str, str]) -> dict[str, Any]:
         """Estimates of prompts and what the backend reported, oldest first."""
         points = []
-        for record in self._asked(
-            viewer, {name: asked[name] for name in ("model", "backend") if name in asked}
+        for record in self._matching(
+            viewer, {name: query[name] for name in ("model", "backend") if name in query}
         ):
             outcome = record.outcome
             reported = whole_number((outcome.usage or {}).get("prompt_tokens"))
@@ -226,12 +226,12 @@ class Looker:
         return {"points": points[::-1]}
 
 
-def _has_status(status: int, asked: str | None) -> bool:
+def _has_status(status: int, wanted: str | None) -> bool:
     """Whether a status is the one that is asked for, or of its kind: `200`, `4xx`."""
-    if asked is None:
+    if wanted is None:
         return True
-    said = str(status)
-    return asked == said or (len(asked) == 3 and asked.lower().endswith("xx") and said[:1] == asked[0])
+    text = str(status)
+    return wanted == text or (len(wanted) == 3 and wanted.lower().endswith("xx") and text[:1] == wanted[0])
 
 
 def _compared(
@@ -251,7 +251,7 @@ def _row(
     """A line of a diff with its texts."""
     at = line.forwarded
     one = line.sent[0] if line.sent and line.what != "summarised" else None
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "what": line.what,
         "role": str((before[line.sent[0]] if at is None else after[at]).get("role")),
         "sent": line.sent,
@@ -261,11 +261,11 @@ def _row(
         "tokens": 0 if at is None else round(costs[at]),
     }
     if full and line.what == "summarised":
-        told["covered"] = [
+        row["covered"] = [
             {"index": each, "role": before[each].get("role"), "text": shown(before[each])}
             for each in line.sent
         ]
-    return told
+    return row
 
 
 def _tools(body: Mapping[str, Any]) -> list[Any]:

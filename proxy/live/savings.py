@@ -82,9 +82,9 @@ class Account:
             self.avoided += reused
         if outcome.attempts != 1 or outcome.compactions or outcome.first_byte is None:
             return
-        told = whole_number((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after or 0
-        if told > reused:
-            self.read += told - reused
+        reported = whole_number((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after or 0
+        if reported > reused:
+            self.read += reported - reused
             self.reading += outcome.first_byte
 
 
@@ -105,7 +105,7 @@ class Accounts:
         self._known.move_to_end(key)
         return account
 
-    def told(self, counts: Callable[[Account], bool], *, since: float) -> dict[str, Any]:
+    def totals(self, counts: Callable[[Account], bool], *, since: float) -> dict[str, Any]:
         """What those accounts come to that count."""
         accounts = [account for account in self._known.values() if counts(account)]
 

@@ -45,7 +45,7 @@ class Viewer:
 def outcome_of(record: Record, now: float) -> dict[str, Any]:
     """One request; `now` is on the clock of the telemetry."""
     outcome, usage = record.outcome, record.outcome.usage or {}
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": outcome.id,
         "conversation": None if record.talk is None else record.talk.id,
         "owner": owner(record.tenant),
@@ -64,8 +64,8 @@ def outcome_of(record: Record, now: float) -> dict[str, Any]:
         "completion_tokens": whole_number(usage.get("completion_tokens")) or None,
     }
     if record.running:
-        told["seconds"] = now - record.since
-    return told
+        fields["seconds"] = now - record.since
+    return fields
 
 
 def turn_of(record: Record, now: float) -> dict[str, Any]:
@@ -151,8 +151,8 @@ def _speed(record: Record, now: float) -> float | None:
     first = record.outcome.first_byte
     if not record.running or first is None:
         return None if record.speed is None else round(record.speed, 1)
-    said, since = record.tokens_said(), now - record.since - first
-    return round(said / since, 1) if said and since > 0 else None
+    tokens, since = record.tokens_said(), now - record.since - first
+    return round(tokens / since, 1) if tokens and since > 0 else None
 
 
 def _bar(record: Record, parts: Parts | None) -> dict[str, int | None] | None:

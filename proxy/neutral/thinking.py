@@ -47,8 +47,8 @@ def in_openais_word(word: str) -> Thinking | None:
 
 def effort_in(fields: Mapping[str, Any], name: str) -> str:
     """An effort in a field; empty where it is none."""
-    said = fields.get(name)
-    return said if said in EFFORTS else ""
+    text = fields.get(name)
+    return text if text in EFFORTS else ""
 
 
 def _rank(effort: str) -> int:

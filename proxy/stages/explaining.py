@@ -19,7 +19,7 @@ def explain(job: Job, counting: Counting) -> dict[str, Any]:
     """
     key, budget = job.key, job.budget
     costs = counting.meter.costs(key, job.prompt.messages)
-    told: dict[str, Any] = {
+    explanation: dict[str, Any] = {
         "model": job.route.model,
         "backend": job.route.upstream.name,
         "window": None if budget is None else budget.window,
@@ -36,17 +36,17 @@ def explain(job: Job, counting: Counting) -> dict[str, Any]:
         "messages": job.prompt.messages,
     }
     if budget is None or not is_managed(job.route, job.settings):
-        return {**told, **_left_alone(job)}
-    told["budget"] = {
+        return {**explanation, **_left_alone(job)}
+    explanation["budget"] = {
         "trigger": budget.brim,
         "target": budget.goal,
         "pause": budget.pause_point,
     }
-    told["limits"] = asdict(prune_limits(job.settings, budget.zone))
+    explanation["limits"] = asdict(prune_limits(job.settings, budget.zone))
     if job.is_due:
         note = "It is due: Spillway would bring it down to about the target first, and send other messages than these."
-        told |= {"action": "due", "note": note}
-    return told
+        explanation |= {"action": "due", "note": note}
+    return explanation
 
 
 def _recalled(job: Job) -> dict[str, Any] | None:

@@ -82,19 +82,19 @@ async def stop(on: On, viewer: CurrentViewer, name: str) -> Response:
 @router.delete("/spillway/lessons", response_model=schemas.Forgotten)
 async def forget_lesson(on: On, viewer: CurrentViewer, request: Request) -> Response:
     """Forget what was learned of a model."""
-    asked = request.query_params
+    query = request.query_params
     if not viewer.all:
         raise Forbidden(
             "What was learned of a model is everybody's: forgetting it needs a key of SPILLWAY_ADMIN_KEYS.",
             code="admin_only",
         )
-    lesson = asked.get("lesson", "")
+    lesson = query.get("lesson", "")
     if lesson not in _LESSONS:
         raise BadRequest(f"`lesson` must be one of {', '.join(_LESSONS)}.", param="lesson")
-    upstream = next((each for each in on.relay.router.upstreams if each.name == asked.get("backend")), None)
+    upstream = next((each for each in on.relay.router.upstreams if each.name == query.get("backend")), None)
     if upstream is None:
         raise BadRequest("`backend` must be the name of a backend.", param="backend")
-    model = asked.get("model", "")
+    model = query.get("model", "")
     forgotten = upstream.prober.unlearn(model, lesson)
     _log.info("what was learned of %s/%s was forgotten: %s (%s)", upstream.name, model, lesson, viewer.role)
     for each in on.looker.book.watching if forgotten else ():
@@ -105,8 +105,8 @@ async def forget_lesson(on: On, viewer: CurrentViewer, request: Request) -> Resp
 @router.get("/spillway/conversations", response_model=schemas.Conversations)
 async def conversations(on: On, viewer: CurrentViewer, request: Request) -> Response:
     """List conversations, newest first."""
-    asked = request.query_params
-    talks = on.looker.talks(viewer, asked, limit_in(asked, usual=_USUAL, most=_MOST))
+    query = request.query_params
+    talks = on.looker.talks(viewer, query, limit_in(query, usual=_USUAL, most=_MOST))
     return _json({"conversations": await on.looker.rows(talks, viewer)})
 
 
@@ -119,8 +119,8 @@ async def conversation(on: On, viewer: CurrentViewer, conversation: str) -> Resp
 @router.get("/spillway/outcomes", response_model=schemas.Outcomes)
 async def outcomes(on: On, viewer: CurrentViewer, request: Request) -> Response:
     """List requests, newest first."""
-    asked = request.query_params
-    return _json(on.looker.outcomes(viewer, asked, limit_in(asked, usual=_USUAL, most=_MOST)))
+    query = request.query_params
+    return _json(on.looker.outcomes(viewer, query, limit_in(query, usual=_USUAL, most=_MOST)))
 
 
 @router.get("/spillway/requests/{name:path}", response_model=schemas.Turn)

@@ -12,11 +12,11 @@ from proxy.telemetry.events import MalformedCall, Reduced
 from proxy.telemetry.outcome import Activity
 
 
-class _Told(BaseModel):
+class _Extensible(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class Session(_Told):
+class Session(_Extensible):
     """Who looks, and what they may see."""
 
     role: Literal["open", "key", "admin"] | None = Field(description="null: a key is needed.")
@@ -25,7 +25,7 @@ class Session(_Told):
     base_url: str
 
 
-class Bar(_Told):
+class Bar(_Extensible):
     """What the window holds, in tokens."""
 
     system: int
@@ -37,7 +37,7 @@ class Bar(_Told):
     room: int | None
 
 
-class CheckpointTold(_Told):
+class CheckpointNote(_Extensible):
     """The rewrite of its beginning with which a prompt is sent."""
 
     kind: str
@@ -46,7 +46,7 @@ class CheckpointTold(_Told):
     created_at: float
 
 
-class Row(_Told):
+class Row(_Extensible):
     """One conversation."""
 
     id: str
@@ -77,13 +77,13 @@ class Row(_Told):
     pauses: list[int]
     tokens_per_second: float | None
     compactions: int
-    checkpoint: CheckpointTold | None
+    checkpoint: CheckpointNote | None
     sent_tokens: int
     not_sent_tokens: int
     error: str | None
 
 
-class Prefix(_Told):
+class Prefix(_Extensible):
     """How a prompt goes on from the one before it."""
 
     repeated: int | None
@@ -91,7 +91,7 @@ class Prefix(_Told):
     why: str
 
 
-class RequestOutcome(_Told):
+class RequestOutcome(_Extensible):
     """One request."""
 
     id: str
@@ -146,11 +146,11 @@ class Turn(RequestOutcome):
     """One request with all that happened to it."""
 
     messages: int | None
-    checkpoint: CheckpointTold | None
+    checkpoint: CheckpointNote | None
     events: list[dict[str, Any]] = Field(description="Each with `at`, `event` and the event's own fields.")
 
 
-class Conversations(_Told):
+class Conversations(_Extensible):
     """All that the viewer may see, newest first."""
 
     conversations: list[Row]
@@ -162,14 +162,14 @@ class Conversation(Row):
     timeline: list[Turn]
 
 
-class Outcomes(_Told):
+class Outcomes(_Extensible):
     """A page of the log, newest first."""
 
     outcomes: list[RequestOutcome]
     next: str | None = Field(description="For `before`; null: there are no more.")
 
 
-class SummaryBlock(_Told):
+class SummaryBlock(_Extensible):
     """One summary block."""
 
     index: int
@@ -180,11 +180,11 @@ class SummaryBlock(_Told):
     tokens: int
 
 
-class Summary(_Told):
+class Summary(_Extensible):
     """What stands for the covered part of a conversation."""
 
     conversation: str
-    checkpoint: CheckpointTold
+    checkpoint: CheckpointNote
     tokens_before: int
     tokens_after: int
     blocks: list[SummaryBlock]
@@ -193,14 +193,14 @@ class Summary(_Told):
     earlier: int
 
 
-class CheckpointForgotten(_Told):
+class CheckpointForgotten(_Extensible):
     """A checkpoint was forgotten, and the summary that holds now."""
 
     rejected: bool
     summary: Summary | None
 
 
-class DiffRow(_Told):
+class DiffRow(_Extensible):
     """One message of the forwarded prompt, or one that is not in it any more."""
 
     what: What
@@ -212,7 +212,7 @@ class DiffRow(_Told):
     tokens: int
 
 
-class Diff(_Told):
+class Diff(_Extensible):
     """What the client sent and what was forwarded."""
 
     request: str
@@ -223,25 +223,25 @@ class Diff(_Told):
     rows: list[DiffRow]
 
 
-class Stopping(_Told):
+class Stopping(_Extensible):
     """A request is being stopped."""
 
     stopped: bool
 
 
-class Forgotten(_Told):
+class Forgotten(_Extensible):
     """Whether there was such a lesson."""
 
     forgotten: bool
 
 
-class CalibrationPoints(_Told):
+class CalibrationPoints(_Extensible):
     """Estimates of prompts and what the backend reported, oldest first."""
 
     points: list[dict[str, float]]
 
 
-class Savings(_Told):
+class Savings(_Extensible):
     """What was saved, against the same traffic without Spillway. Differences may be negative."""
 
     requests: int

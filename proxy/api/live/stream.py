@@ -60,29 +60,29 @@ class LiveFeed:
             ticks += 1
             waiting = feed.take()
             if waiting.missed:
-                told = await self._snapshot(feed, session)
+                data = await self._snapshot(feed, session)
             else:
-                told = await self._told(feed, waiting) + self._progress(feed, waiting, ticks)
+                data = await self._changes(feed, waiting) + self._progress(feed, waiting, ticks)
             silent += TICK
-            if not told and silent >= SILENCE:
-                told = b":\n\n"
-            if told:
+            if not data and silent >= SILENCE:
+                data = b":\n\n"
+            if data:
                 silent = 0.0
-                await exchange.write(told)
+                await exchange.write(data)
 
     async def _snapshot(self, feed: Feed, session: Mapping[str, Any]) -> bytes:
         looker, viewer = self._looker, feed.viewer
         talks = [talk for talk in looker.talks(viewer, {}, MOST_SHOWN) if feed.shows(talk)]
-        asked = {"conversation": feed.only} if feed.only else {}
-        told = {
+        query = {"conversation": feed.only} if feed.only else {}
+        data = {
             "at": looker.book.clock(),
             "session": dict(session),
             "conversations": await looker.rows(talks, viewer),
-            "outcomes": looker.outcomes(viewer, asked, MOST_SHOWN)["outcomes"],
+            "outcomes": looker.outcomes(viewer, query, MOST_SHOWN)["outcomes"],
         }
-        return _event("snapshot", told)
+        return _event("snapshot", data)
 
-    async def _told(self, feed: Feed, waiting: Waiting) -> bytes:
+    async def _changes(self, feed: Feed, waiting: Waiting) -> bytes:
         now = self._looker.book.now()
         out = [_event("gone", {"id": name}) for name in waiting.gone]
         out += [_event("conversation", row) for row in await self._looker.rows(waiting.talks, feed.viewer)]
@@ -98,8 +98,8 @@ class LiveFeed:
         answering = feed.answering()
         if not answering or ticks % (1 + len(answering) // MANY):
             return b""
-        now, told = self._looker.book.now(), {talk.id for talk in waiting.talks}
-        progress = [progress_of(talk, now) for talk in answering if talk.id not in told]
+        now, data = self._looker.book.now(), {talk.id for talk in waiting.talks}
+        progress = [progress_of(talk, now) for talk in answering if talk.id not in data]
         return _event("progress", progress) if progress else b""
 
 
