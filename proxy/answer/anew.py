@@ -73,9 +73,9 @@ class AnewFilter:
             return self._restart()
         return "" if doubt is not False or echo is None or len(self._held) < _LOOK else self._release(0)
 
-    def flush(self, *, left: bool = False) -> str:
-        """What is held when the attempt ends."""
-        del left
+    def flush(self, *, interrupted: bool = False) -> str:
+        """Return what is held when the attempt ends."""
+        del interrupted
         if not self.open:
             return ""
         share, letters = self._alike()
@@ -85,19 +85,19 @@ class AnewFilter:
         return self._release(echo)
 
     def _doubt(self) -> bool | None:
-        """Whether it may still turn out to be the answer from its beginning on; None: it is."""
+        """Return whether it may still turn out to be the answer from its beginning on; None: it is."""
         share, letters = self._alike()
         if letters < self._judged:
             return letters > 0 and (share >= _RISING or letters < _JUDGED[0] // 2)
         return None if share >= _SAME else False
 
     def _alike(self) -> tuple[float, int]:
-        """How much of what is held stands in the beginning of the answer, from where it is taken up, and out of how many."""
+        """Return how much of what is held stands in the beginning of the answer, from where it is taken up, and out of how many."""
         grams = _grams(_letters(self._held[:_END]))
-        taken_up = next((at for at, gram in enumerate(grams[:_PREAMBLE]) if gram in self._first), None)
-        if taken_up is None:
+        start = next((at for at, gram in enumerate(grams[:_PREAMBLE]) if gram in self._first), None)
+        if start is None:
             return 0.0, 0
-        alike = [gram in self._own for gram in grams[taken_up : taken_up + self._judged]]
+        alike = [gram in self._own for gram in grams[start : start + self._judged]]
         return sum(alike) / len(alike), len(alike)
 
     def _echo(self) -> int | None:
@@ -131,7 +131,7 @@ class AnewFilter:
 
 
 def _comes_again(said: str, begin: int) -> bool:
-    """Whether any piece of a text's beginning stands in the rest of it once more: then it may well come a third time."""
+    """Return whether any piece of a text's beginning stands in the rest of it once more: then it may well come a third time."""
     probes = range(begin, min(begin + _BEGINNING, len(said)) - _PROBE, _PROBE)
     return any(said.find(said[at : at + _PROBE], at + 1) >= 0 for at in probes)
 
@@ -146,7 +146,7 @@ def _grams(letters: str) -> list[str]:
 
 
 def _rare(part: str, whole: str) -> frozenset[str]:
-    """What stands in a part, and only once in the whole."""
+    """Return what stands in a part, and only once in the whole."""
     counts: dict[str, int] = {}
     for gram in _grams(whole):
         counts[gram] = counts.get(gram, 0) + 1

@@ -69,7 +69,7 @@ class Attempt:
 
     @property
     def spoke(self) -> bool:
-        """Whether the model said anything in it."""
+        """Return whether the model said anything in it."""
         return self.deltas > 0 or self.unseen > 0 or self.completion_tokens > 0
 
 
@@ -124,7 +124,7 @@ class Answer:
 
     @property
     def unplaced(self) -> str:
-        """What of it the prompt does not have."""
+        """Return what of it the prompt does not have."""
         return self.text[self.placed :]
 
     @property
@@ -143,27 +143,27 @@ class Answer:
         return self._text.size + self._reasoning.size
 
     @property
-    def said_tokens(self) -> int:
+    def delivered_tokens(self) -> int:
         """Those of them that the client got or gets."""
         return sum(attempt.gained for attempt in self.attempts)
 
     @property
     def begun(self) -> bool:
-        """Whether anything but a role was said."""
+        """Return whether anything but a role was said."""
         return any(attempt.spoke for attempt in self.attempts)
 
     @property
     def has_text(self) -> bool:
-        """Whether there is any content yet."""
+        """Return whether there is any content yet."""
         return bool(self._text)
 
     @property
     def resumes(self) -> int:
-        """How many times it was gone on with; an attempt that added nothing to it is none."""
+        """Return how many times it was gone on with; an attempt that added nothing to it is none."""
         return sum(1 for a in self.attempts[:-1] if a.spoke and not (a.restarted or a.cleared or a.searching))
 
     def vain(self, gain: int) -> int:
-        """How many attempts in a row, the running one included, have each given the client less than `gain` tokens.
+        """Return how many attempts in a row, the running one included, have each given the client less than `gain` tokens.
 
         The first attempt had its prompt to share the window with; one that was cleared was not at fault.
         """
@@ -263,7 +263,7 @@ class Answer:
             attempt.finish = piece.finish
             attempt.finished += 1
         self.role_sent |= piece.role
-        self._take_said(attempt, piece)
+        self._add_content(attempt, piece)
         for other in piece.beside:
             attempt.finished += other.finish is not None
             self.calls.add(other.calls, other.index)
@@ -296,7 +296,7 @@ class Answer:
             "total_tokens": prompt + completion,
         }
 
-    def _take_said(self, attempt: Attempt, piece: Piece) -> None:
+    def _add_content(self, attempt: Attempt, piece: Piece) -> None:
         said = piece.thought + piece.text
         if piece.thought:
             self._reasoning.add(piece.thought)

@@ -22,32 +22,32 @@ class CallReader(Protocol):
 
     @property
     def holding(self) -> bool:
-        """Whether the next piece has to be read, whatever it says."""
+        """Return whether the next piece has to be read, whatever it says."""
         ...
 
     @property
     def suspects(self) -> re.Pattern[str] | None:
-        """What in a text has to be read where nothing else has to; None: nothing."""
+        """Return what in a text has to be read where nothing else has to; None: nothing."""
         ...
 
     def missed(self, text: str) -> None:
-        """What was said without having been read, since it held nothing of that kind; before what is fed next."""
+        """Return what was said without having been read, since it held nothing of that kind; before what is fed next."""
         ...
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
-        """What may be said now."""
+        """Return what may be said now."""
         ...
 
     def close(self) -> Sequence[Piece]:
-        """What is left at the end of an attempt, but for what has to be corrected."""
+        """Return what is left at the end of an attempt, but for what has to be corrected."""
         ...
 
     def correction(self) -> Correct | None:
-        """What has to be corrected in the attempt."""
+        """Return what has to be corrected in the attempt."""
         ...
 
     def give_up(self) -> Sequence[Piece]:
-        """What would have been corrected, as it was written, and all that came after it."""
+        """Return what would have been corrected, as it was written, and all that came after it."""
         ...
 
 
@@ -79,7 +79,7 @@ class CallCollector:
 
     @property
     def count(self) -> int:
-        """How many there are, but for the one of the older form."""
+        """Return how many there are, but for the one of the older form."""
         return sum(not call.legacy for call in self._calls)
 
     @property
@@ -89,7 +89,7 @@ class CallCollector:
 
     @property
     def callable(self) -> bool:
-        """Whether each of them has a name, and arguments that are whole: JSON, or none at all."""
+        """Return whether each of them has a name, and arguments that are whole: JSON, or none at all."""
         return all(
             call.name and (not call.arguments.strip() or _is_json(call.arguments)) for call in self._calls
         )

@@ -57,7 +57,7 @@ class RepeatedInChoices:
 
     @property
     def idle(self) -> bool:
-        """Whether no call has begun, so that what says none may pass."""
+        """Return whether no call has begun, so that what says none may pass."""
         return all(of.idle for of in self._of.values())
 
     def feed(self, piece: Piece) -> list[Piece]:
@@ -74,13 +74,13 @@ class RepeatedInChoices:
         return [*rest, *self._of[piece.index].feed(piece)]
 
     def _several(self, piece: Piece) -> list[Piece]:
-        apart = piece.apart()
-        said = [out for each in apart for out in self.feed(each)]
-        same = len(said) == len(apart) and all(map(is_, said, apart))
+        choices = piece.by_choice()
+        said = [out for each in choices for out in self.feed(each)]
+        same = len(said) == len(choices) and all(map(is_, said, choices))
         return [piece] if same else said
 
     def close(self) -> list[Piece]:
-        """What is held where the stream ends without a finish reason."""
+        """Return what is held where the stream ends without a finish reason."""
         return [each for of in self._of.values() for each in of.close()]
 
     def dropped(self) -> list[str]:
@@ -109,7 +109,7 @@ class RepeatedCalls:
 
     @property
     def idle(self) -> bool:
-        """Whether no call has begun, so that what says none may pass."""
+        """Return whether no call has begun, so that what says none may pass."""
         return self._now is None
 
     def feed(self, piece: Piece) -> list[Piece]:
@@ -119,7 +119,7 @@ class RepeatedCalls:
         ends = bool(piece.finish) or piece.done or bool(piece.error)
         if not piece.calls and not ends:
             return [piece]
-        parts = [out for part in piece.calls for out in self._taken(part)]
+        parts = [out for part in piece.calls for out in self._feed_part(part)]
         last = self._settled() if ends else []
         if not piece.calls:
             return [*self._saying(last), piece]
@@ -130,18 +130,18 @@ class RepeatedCalls:
         return [rest] if _says(rest) else []
 
     def close(self) -> list[Piece]:
-        """What is held where the stream ends without a finish reason."""
+        """Return what is held where the stream ends without a finish reason."""
         return self._saying(self._settled())
 
     def _saying(self, parts: list[CallPart]) -> list[Piece]:
         return [replace(self._like.blank(), calls=tuple(parts))] if parts and self._like else []
 
-    def _taken(self, part: CallPart) -> list[CallPart]:
+    def _feed_part(self, part: CallPart) -> list[CallPart]:
         now = self._now
         if part.legacy:
             return [part]
-        goes_on = now is not None and part.index == now.part.index and part.id in ("", now.part.id)
-        if now is None or not goes_on:
+        same_call = now is not None and part.index == now.part.index and part.id in ("", now.part.id)
+        if now is None or not same_call:
             if now is not None and part.index in self._places and not part.id and not part.name:
                 # More of an earlier call, in between: who writes several at a time repeats none knowingly.
                 return [*self._settled(), self._placed(part)]

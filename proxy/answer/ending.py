@@ -28,13 +28,13 @@ class Ending:
 
     @property
     def lacking(self) -> bool:
-        """Whether nothing has told yet why the running attempt ends."""
+        """Return whether nothing has told yet why the running attempt ends."""
         attempt = self._answer.attempts[-1]
         return attempt.finish is None and not attempt.errored
 
     @property
     def why(self) -> str:
-        """What to tell of an answer that the backend ended without a reason."""
+        """Return what to tell of an answer that the backend ended without a reason."""
         return _EARLY if self._answer.begun else _NOTHING
 
     def marked(self, out: list[bytes]) -> None:
@@ -44,8 +44,8 @@ class Ending:
         if not (cut or self._outlet.rewriting or self._outlet.withholding):
             self._outlet.finish(out)
 
-    def anew(self, out: list[bytes], *, marked: bool) -> bool:
-        """Whether an attempt that has ended did not go on with the answer: it told it again, or said nothing at all."""
+    def restarted(self, out: list[bytes], *, marked: bool) -> bool:
+        """Return whether an attempt that has ended did not go on with the answer: it told it again, or said nothing at all."""
         attempt, outlet = self._answer.attempt, self._outlet
         if not outlet.rewriting or attempt.errored:
             return False
@@ -63,7 +63,7 @@ class Ending:
         return self.supplied
 
     def complete(self, out: list[bytes], *, marked: bool) -> bytes:
-        """What is left to send of an attempt that has ended, in good order or with an error that was passed on."""
+        """Return what is left to send of an attempt that has ended, in good order or with an error that was passed on."""
         attempt, outlet = self._answer.attempt, self._outlet
         unseen = attempt.searching or self._watch.tokens_left(self._answer) != 0
         if attempt.withheld and attempt.finish == "length" and unseen:
@@ -78,6 +78,6 @@ class Ending:
         return b"" if marked else outlet.counted() + self._writer.end()
 
     def here(self, out: list[bytes]) -> bytes:
-        """What is left to send of an answer that is wanted no further: of a call that was begun nobody takes half for all."""
+        """Return what is left to send of an answer that is wanted no further: of a call that was begun nobody takes half for all."""
         self._outlet.settle(out)
         return self._outlet.final("length" if self._answer.attempt.calling else "stop")

@@ -101,7 +101,7 @@ class Inlet:
 
     @property
     def searched(self) -> bool:
-        """Whether the attempt is a search, and was not cut off in it."""
+        """Return whether the attempt is a search, and was not cut off in it."""
         return self._answer.attempt.searching and self._answer.attempt.finish != "length"
 
     @property

@@ -70,7 +70,7 @@ class Outlet:
         self._ending = []
 
     def begin_paragraph(self) -> None:
-        """What the attempt says is no continuation of what was said before."""
+        """Return what the attempt says is no continuation of what was said before."""
         self._seam = SpacedFilter("\n\n" if self._answer.text else "")
         self.expected = False
 
@@ -85,7 +85,9 @@ class Outlet:
         text = template.read(frame)
         if text is None or self._withheld is not None or not self._watch.far(answer, 4 * len(text)):
             return False
-        answer.add_plain(text, thought=template.thought, told=template.told(frame) if template.counts else 0)
+        answer.add_plain(
+            text, thought=template.thought, told=template.completion_tokens(frame) if template.counts else 0
+        )
         out.append(template.fill(frame, text))
         return True
 
@@ -193,7 +195,7 @@ class Outlet:
         return writer.insert(Piece(trailer=True, usage=answer.usage()), answer.identity)
 
     def _remarks(self) -> bytes:
-        """What is told beside the answer, once: in front of its usage, which clients look for in the last chunk, or of its end mark."""
+        """Return what is told beside the answer, once: in front of its usage, which clients look for in the last chunk, or of its end mark."""
         if self._remarked:
             return b""
         self._remarked = True
@@ -256,13 +258,16 @@ class Outlet:
 
     @property
     def withholding(self) -> bool:
-        """Whether anything is withheld."""
+        """Return whether anything is withheld."""
         return self._withheld is not None
 
-    def flush(self, out: list[bytes], *, left: bool = False) -> bool:
+    def flush(self, out: list[bytes], *, interrupted: bool = False) -> bool:
         """Text that was held back at the seam turns out to be no repetition; False: it is the answer begun anew."""
         identity = self._answer.identity
-        thought, text = self._thoughts.flush(left=left), self._seam.flush(left=left)
+        thought, text = (
+            self._thoughts.flush(interrupted=interrupted),
+            self._seam.flush(interrupted=interrupted),
+        )
         if identity is not None and (thought or text):
             self._answer.add_text(thought, thought=True)
             self._answer.add_text(text)
@@ -285,7 +290,7 @@ class Outlet:
 
     @property
     def ending(self) -> bool:
-        """Whether an end waits."""
+        """Return whether an end waits."""
         return bool(self._ending)
 
     def finish(self, out: list[bytes]) -> None:
@@ -293,7 +298,7 @@ class Outlet:
         out += [self._relayed(piece, role_sent=role_sent) for piece, role_sent in self._ending]
         self._ending = []
 
-    def said_at_end(self, out: list[bytes]) -> None:
+    def release_end(self, out: list[bytes]) -> None:
         """The end that waits turns out to be none: only what it says goes out."""
         out += [
             self._part(piece, role_sent=role_sent) for piece, role_sent in self._ending if not piece.error

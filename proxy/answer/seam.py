@@ -29,25 +29,25 @@ class Seam(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether text may still be held back, taken out or put in."""
+        """Return whether text may still be held back, taken out or put in."""
         ...
 
     @property
     def restarted(self) -> bool:
-        """Whether the model began its answer anew instead of going on."""
+        """Return whether the model began its answer anew instead of going on."""
         ...
 
     def feed(self, text: str) -> str:
         """New text in, text for the client out."""
         ...
 
-    def flush(self, *, left: bool = False) -> str:
-        """What is held when the attempt ends, or was `left` before its end; nothing is held after it."""
+    def flush(self, *, interrupted: bool = False) -> str:
+        """Return what is held when the attempt ends, or was `interrupted` before its end; nothing is held after it."""
         ...
 
 
 def seam_for(reopened: Reopened, said: str, gap: str) -> Seam:
-    """What stands between an answer that said so much and the attempt that goes on with it.
+    """Return what stands between an answer that said so much and the attempt that goes on with it.
 
     `gap` is the white space before the word that was not taken, if that is known.
     """
@@ -69,7 +69,7 @@ def seam_for(reopened: Reopened, said: str, gap: str) -> Seam:
 
 
 def _long(said: str) -> str:
-    """What is long enough to tell a copy of it from a coincidence."""
+    """Return what is long enough to tell a copy of it from a coincidence."""
     return said if len(said) > _BEGINNING else ""
 
 
@@ -112,12 +112,12 @@ class EchoFilter:
             return ""
         return self._release(text[same:])
 
-    def flush(self, *, left: bool = False) -> str:
-        """What is held: the beginning of a copy is the end of a real text, or of one that was begun anew."""
+    def flush(self, *, interrupted: bool = False) -> str:
+        """Return what is held: the beginning of a copy is the end of a real text, or of one that was begun anew."""
         if not self.open:
             return ""
         whole = self._at >= self._core
-        if not (left and not whole and self._at >= LONG):
+        if not (interrupted and not whole and self._at >= LONG):
             self._at = len(self._copy) if whole else 0
         if whole:
             self._held.clear()
@@ -138,12 +138,12 @@ class EchoFilter:
 
 
 def repeats_its_beginning(text: str) -> bool:
-    """Whether a text begins like something that it says again later."""
+    """Return whether a text begins like something that it says again later."""
     return text.find(text[: min(_BEGINNING, len(text) // 2)], 1) > 0
 
 
 def _same(copy: str, at: int, text: str) -> int:
-    """How many characters of the text are the next ones of the copy."""
+    """Return how many characters of the text are the next ones of the copy."""
     if copy.startswith(text, at):
         return len(text)
     pairs = zip(copy[at : at + len(text)], text, strict=False)
@@ -188,9 +188,9 @@ class OverlapFilter:
         longest = self._candidates[0]
         return self._release(len(longest)) if held.startswith(longest) else ""
 
-    def flush(self, *, left: bool = False) -> str:
-        """What is held when the attempt ends, less a whole repetition."""
-        del left
+    def flush(self, *, interrupted: bool = False) -> str:
+        """Return what is held when the attempt ends, less a whole repetition."""
+        del interrupted
         held = self._said_again()
         whole = [c for c in self._candidates if held.startswith(c)]
         return self._release(len(whole[0]) if whole else 0)
@@ -221,7 +221,7 @@ class SpacedFilter:
 
     @property
     def open(self) -> bool:
-        """Whether white space may still be put in."""
+        """Return whether white space may still be put in."""
         return bool(self._gap)
 
     def feed(self, text: str) -> str:
@@ -232,9 +232,9 @@ class SpacedFilter:
         joins = text[0].isspace() or text[0] in (_STOPS if "\n" in gap else _STOPS + _CLOSING)
         return text if joins else gap + text
 
-    def flush(self, *, left: bool = False) -> str:
+    def flush(self, *, interrupted: bool = False) -> str:
         """Nothing is ever held."""
-        del left
+        del interrupted
         return ""
 
 
@@ -247,12 +247,12 @@ class Joint:
 
     @property
     def open(self) -> bool:
-        """Whether any of them may still change something."""
+        """Return whether any of them may still change something."""
         return any(each.open for each in self._filters)
 
     @property
     def restarted(self) -> bool:
-        """Whether any of them recognised a new beginning."""
+        """Return whether any of them recognised a new beginning."""
         return any(each.restarted for each in self._filters)
 
     def feed(self, text: str) -> str:
@@ -261,11 +261,11 @@ class Joint:
             text = each.feed(text)
         return text
 
-    def flush(self, *, left: bool = False) -> str:
-        """What is held when the attempt ends."""
+    def flush(self, *, interrupted: bool = False) -> str:
+        """Return what is held when the attempt ends."""
         text = ""
         for each in self._filters:
-            text = each.feed(text) + each.flush(left=left)
+            text = each.feed(text) + each.flush(interrupted=interrupted)
         return text
 
 
@@ -275,7 +275,7 @@ def margin(text: str) -> str:
 
 
 def _repeats(said: str, length: int) -> bool:
-    """Whether a piece of this length stands twice in a row somewhere in a text."""
+    """Return whether a piece of this length stands twice in a row somewhere in a text."""
     run = 0
     for a, b in zip(said, said[length:], strict=False):
         run = run + 1 if a == b else 0

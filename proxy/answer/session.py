@@ -80,12 +80,12 @@ class StreamSession:
         """White space before the word that was not taken: a quoted answer goes on without it."""
         self._gap_before = ""
         """The same for the running attempt, in case it adds nothing to the answer."""
-        self._said_before = -1
+        self._length_before = -1
         """Characters of the answer before the running attempt."""
 
     @property
     def delivered(self) -> bool:
-        """Whether the client has got all of the answer; the backend may not have ended the body yet."""
+        """Return whether the client has got all of the answer; the backend may not have ended the body yet."""
         waiting = self._outlet.ending or self._outlet.withholding or self._outlet.rewriting
         return self.state is State.DONE or (self._done_seen and not waiting)
 
@@ -131,7 +131,7 @@ class StreamSession:
         self.answer.attempt.prompt_tokens = reported or self.answer.attempt.prompt_tokens
         for piece in pieces:
             for each in self._inlet.take(piece):
-                if stop := self._piece(each, out, whole=True):
+                if stop := self._piece(each, out, at_once=True):
                     return sending(out, stop)
             self._inlet.settle(self._outlet.template)
         return self._ends(out, self._close(out))
@@ -153,7 +153,7 @@ class StreamSession:
         return next((stop for stop in stops if stop), None)
 
     def _piece(
-        self, piece: Piece, out: list[bytes], *, last: bool = False, whole: bool = False
+        self, piece: Piece, out: list[bytes], *, last: bool = False, at_once: bool = False
     ) -> Stop | None:
         if piece.form is None:
             return self._beside(piece, out)
@@ -164,7 +164,7 @@ class StreamSession:
             return None
         if piece.error is not None:
             return self._error(piece, out)
-        if not whole and (stop := self._word(piece.text or piece.thought, out)):
+        if not at_once and (stop := self._word(piece.text or piece.thought, out)):
             return stop
         piece, attempt = self._inlet.sorted(piece), self.answer.attempt
         if piece.calls and self.watch.endangers(self.answer):
@@ -238,10 +238,10 @@ class StreamSession:
         attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
             self._gap = margin(word)
-        if not self._outlet.flush(out, left=True):
+        if not self._outlet.flush(out, interrupted=True):
             attempt.restart()
         attempt.restarted |= self.watch.only_copied(attempt)
-        if len(self.answer.text) == self._said_before:
+        if len(self.answer.text) == self._length_before:
             self._gap = self._gap_before  # the word is still to come
         self._due = False
         self.state = State.PAUSED
@@ -257,7 +257,7 @@ class StreamSession:
             self._outlet.release(out)
         self.watch.settle(event.room)
         self._gap_before = event.gap or self._gap
-        self._said_before = len(self.answer.text)
+        self._length_before = len(self.answer.text)
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt()
@@ -305,13 +305,13 @@ class StreamSession:
             calls, self.state = self._inlet.searches, State.PAUSED
             self._outlet.take_back()
             return Search(calls)
-        if self._ending.anew(out, marked=self._done_seen):
+        if self._ending.restarted(out, marked=self._done_seen):
             return self._restarted(out)
         outlet, attempt = self._outlet, self.answer.attempt
         waits = outlet.ending or outlet.rewriting or self._ending.supplied
         if waits and attempt.finish == "length" and self.watch.is_full(self.answer):
             if not outlet.withholding:
-                outlet.said_at_end(out)
+                outlet.release_end(out)
             return self._pause("window full", out)
         if attempt.finish == "length" and self.watch.spent(self.answer):
             return self._pause("no room gained", out, last=True)

@@ -114,7 +114,7 @@ class Template:
         # The same as `_plain`, without a call: this runs for every chunk.
         return text if text and text.isprintable() and '"' not in text and "\\" not in text else None
 
-    def told(self, frame: bytes) -> int:
+    def completion_tokens(self, frame: bytes) -> int:
         """Completion tokens that a frame tells of that was read; 0 where frames tell of none."""
         if not self.counts:
             return 0
@@ -123,7 +123,7 @@ class Template:
         return int(number) if number.isdigit() else 0
 
     def fill(self, frame: bytes, text: str) -> bytes:
-        """What to send to the client for a frame with this text."""
+        """Return what to send to the client for a frame with this text."""
         return frame if self.write is None else self.write(text)
 
 
@@ -136,7 +136,7 @@ def _plain(text: str) -> bool:
 
 
 def _around(frame: bytes, name: str, literal: bytes) -> tuple[bytes, bytes] | None:
-    """What stands before and after a value in a frame, if it stands there as it is and the key stands there once."""
+    """Return what stands before and after a value in a frame, if it stands there as it is and the key stands there once."""
     key = b'"%b"' % name.encode()
     if frame.count(key) != 1:
         return None

@@ -63,9 +63,9 @@ class ThoughtFilter:
         self._until = f"</{found[1]}>"
         return self._skip()
 
-    def flush(self, *, left: bool = False) -> str:
-        """What is held when the attempt ends: a thought that never ended is left out."""
-        del left
+    def flush(self, *, interrupted: bool = False) -> str:
+        """Return what is held when the attempt ends: a thought that never ended is left out."""
+        del interrupted
         return self._release("" if self._until else self._answering(self._held))
 
     def _skip(self) -> str:

@@ -72,7 +72,7 @@ class Watch:
         return usage if told is None else {**usage, "spillway": told}
 
     def pause_due(self, answer: Answer) -> bool:
-        """Whether the running attempt has reached the pause point and would outgrow the window."""
+        """Return whether the running attempt has reached the pause point and would outgrow the window."""
         attempt = answer.attempts[-1]
         used = attempt.used
         near_bound = attempt.bound is not None and attempt.completion_tokens >= attempt.bound - _BOUND_MARGIN
@@ -86,7 +86,7 @@ class Watch:
         return left is None or used + left > self.window - _FULL_SLACK
 
     def far(self, answer: Answer, tokens: int) -> bool:
-        """Whether so many more tokens are sure not to reach the pause point."""
+        """Return whether so many more tokens are sure not to reach the pause point."""
         attempt = answer.attempts[-1]
         if self.unknown or attempt.bound is not None:
             return False
@@ -95,7 +95,7 @@ class Watch:
         return most < self.pause_point or not self.resumable
 
     def overdue(self, answer: Answer) -> bool:
-        """Whether no word ended for so long after the pause point that the pause can't wait for one."""
+        """Return whether no word ended for so long after the pause point that the pause can't wait for one."""
         attempt = answer.attempts[-1]
         return (
             attempt.withheld
@@ -104,7 +104,7 @@ class Watch:
         )
 
     def endangers(self, answer: Answer) -> bool:
-        """Whether a tool call that begins now might not fit, or is no client's: then it is withheld until it is whole."""
+        """Return whether a tool call that begins now might not fit, or is no client's: then it is withheld until it is whole."""
         attempt = answer.attempts[-1]
         if attempt.searching and not attempt.withheld:
             return True
@@ -113,64 +113,64 @@ class Watch:
         return managed and not attempt.calling and attempt.used >= self.pause_point - reserve
 
     def called_enough(self, answer: Answer) -> bool:
-        """Whether whole calls were made and the window is nearly full of what the model says after them."""
+        """Return whether whole calls were made and the window is nearly full of what the model says after them."""
         attempt = answer.attempts[-1]
         made = self.calls_whole and attempt.calling and self.resumable and self.window > 0
         return made and not attempt.searching and not attempt.finish and attempt.used >= self.pause_point
 
     def cut_after_calls(self, answer: Answer) -> bool:
-        """Whether the window ended an answer that has made whole calls."""
+        """Return whether the window ended an answer that has made whole calls."""
         attempt = answer.attempts[-1]
         made = self.calls_whole and attempt.calling and attempt.finish == "length"
         return made and self.tokens_left(answer) != 0
 
     def may_be_full(self, answer: Answer) -> bool:
-        """Whether an end for its length may have been the window's doing: usage may tell later."""
+        """Return whether an end for its length may have been the window's doing: usage may tell later."""
         left = self.tokens_left(answer)
         untold = self.unknown and not self.window and self.vain_resumes > 0
         may = self._between_words(answer) if untold else self.may_go_on(answer)
         return may and (left is None or left > 0)
 
     def _cut_by_unknown(self, answer: Answer) -> bool:
-        """Whether it was not the client's bound that ended it, by the backend's own count."""
+        """Return whether it was not the client's bound that ended it, by the backend's own count."""
         return self.unknown and (self.max_tokens is None or answer.attempt.usage is not None)
 
     def is_full(self, answer: Answer) -> bool:
-        """Whether an attempt that ended for its length is to be gone on with."""
+        """Return whether an attempt that ended for its length is to be gone on with."""
         if not self.may_be_full(answer):
             return False
         # A bound that ended it was Spillway's, not the client's.
         return answer.attempt.bound is not None or self.outgrown(answer) or self._cut_by_unknown(answer)
 
     def outgrown(self, answer: Answer) -> bool:
-        """Whether the running attempt has filled the window, as far as was counted."""
+        """Return whether the running attempt has filled the window, as far as was counted."""
         attempt = answer.attempts[-1]
         slack = _FULL_SLACK if attempt.usage else self.window // 16
         full = attempt.prompt_tokens + attempt.completion_tokens >= self.window - slack
         return self.window > 0 and attempt.spoke and full
 
     def ended_short(self, answer: Answer) -> bool:
-        """Whether the answer as a whole ended for want of room: not by the client's bound, and not gone on with."""
+        """Return whether the answer as a whole ended for want of room: not by the client's bound, and not gone on with."""
         attempt = answer.attempt
         full = self.window > 0 and attempt.used >= self.window - self.window // 16
         return attempt.finish == "length" and full and self.tokens_left(answer) != 0
 
     def suspiciously_empty(self, answer: Answer) -> bool:
-        """Whether an answer that said nothing at all is a refusal of the prompt."""
+        """Return whether an answer that said nothing at all is a refusal of the prompt."""
         attempt = answer.attempt
         empty = not answer.begun and not attempt.finish and not attempt.errored
         return empty and self.window > 0 and attempt.prompt_tokens >= _EMPTY_FILL * self.window
 
     def tokens_left(self, answer: Answer) -> int | None:
         """Completion tokens that the client still allows."""
-        return None if self.max_tokens is None else max(0, self.max_tokens - answer.said_tokens)
+        return None if self.max_tokens is None else max(0, self.max_tokens - answer.delivered_tokens)
 
     def may_go_on(self, answer: Answer) -> bool:
-        """Whether the answer can be resumed where it stands: between words, and with room gained so far."""
+        """Return whether the answer can be resumed where it stands: between words, and with room gained so far."""
         return self._between_words(answer) and self._resumes(answer)
 
     def may_ask_again(self, answer: Answer) -> bool:
-        """Whether an attempt that was refused inside the stream, before it said a word, may be made once more."""
+        """Return whether an attempt that was refused inside the stream, before it said a word, may be made once more."""
         return not answer.attempt.spoke and sum(not each.spoke for each in answer.attempts) < _SILENT
 
     def _between_words(self, answer: Answer) -> bool:
@@ -180,11 +180,11 @@ class Watch:
         return answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
 
     def only_copied(self, attempt: Attempt) -> bool:
-        """Whether an attempt told the answer again to its end, word for word, and had hardly any room left to go on."""
+        """Return whether an attempt told the answer again to its end, word for word, and had hardly any room left to go on."""
         return attempt.copied and attempt.gained < self.window // _GAIN_SHARE
 
     def spent(self, answer: Answer) -> bool:
-        """Whether an answer that was gone on with has filled the window again, and is not gone on with any more.
+        """Return whether an answer that was gone on with has filled the window again, and is not gone on with any more.
 
         Where a window shifts, nothing else ends it.
         """
@@ -195,7 +195,7 @@ class Watch:
         return not half_a_call and self.tokens_left(answer) != 0 and not self._resumes(answer)
 
     def _resumes(self, answer: Answer) -> bool:
-        """Whether there may be one more attempt after the running one."""
+        """Return whether there may be one more attempt after the running one."""
         if not self.resumable or not self.window:
             return False
         if answer.vain(self.window // _GAIN_SHARE) >= self.vain_resumes:

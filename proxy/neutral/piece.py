@@ -97,7 +97,7 @@ class Piece:
         """What it says, without what it counts, to be written anew."""
         return replace(self, frame=b"", beside=(), usage=None, prompt_tokens=0, completion_tokens=0)
 
-    def apart(self) -> list[Piece]:
+    def by_choice(self) -> list[Piece]:
         """What it says of each choice by itself, to be written anew; what it counts comes with the last. None if it lists no choice."""
         made = [each.uncounted() for each in (self, *self.beside) if each.choice]
         if not made:

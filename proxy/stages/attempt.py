@@ -128,12 +128,12 @@ class Attempts:
         self,
         job: Job,
         ask: ContinuationRequest,
-        said_tokens: int,
+        delivered_tokens: int,
         *,
         how: Continuation | None,
         why: str = "correction",
     ) -> Attempted | Refusal:
-        """Ask for more of an answer of which `said_tokens` are said, in this way; None: for another reason.
+        """Ask for more of an answer of which `delivered_tokens` are said, in this way; None: for another reason.
 
         A backend that is not ready, or breaks off, is asked again: see `Spent.retry`.
 
@@ -149,7 +149,7 @@ class Attempts:
         bound: dict[str, int] = {}
         if (budget := job.budget) is not None:
             end = budget.window if job.cancels else budget.pause_point
-            bound = bounded_answer(job, end - estimate.upper, said_tokens)
+            bound = bounded_answer(job, end - estimate.upper, delivered_tokens)
         content = ChatBody(dumps(body | bound))
         while True:
             try:

@@ -36,7 +36,7 @@ class Judged:
 
 
 def native_offer(job: Job) -> Offer | None:
-    """What the request offers to a model that has tools of its own; None: nothing, or they are emulated."""
+    """Return what the request offers to a model that has tools of its own; None: nothing, or they are emulated."""
     if job.prompt.offer is not None or not (job.offers_tools or job.prompt.search):
         return None
     return offer_of(job.prompt.request.body)
@@ -90,7 +90,7 @@ def judge(
 
 
 def _reads_leaks(job: Job) -> bool:
-    """Whether text may be taken for calls; not where the client wants a format, or has a chore done."""
+    """Return whether text may be taken for calls; not where the client wants a format, or has a chore done."""
     return job.settings.tool_mode != "native" and not job.undisturbed
 
 

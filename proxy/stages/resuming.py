@@ -84,7 +84,7 @@ class Resumer:
 
     async def takes_long(self, job: Job, answer: Answer) -> bool:
         """Return whether much has to be shortened before the answer goes on: what was said of it, or the history."""
-        budget, said = job.budget, answer.said_tokens
+        budget, said = job.budget, answer.delivered_tokens
         if budget is None:
             return True
         over = said > budget.zone * SAID_SHARE or job.prompt.estimate.tokens + said > budget.limit
@@ -107,7 +107,7 @@ class Resumer:
             return Remedy.GIVE_UP
         while await self._told_cut(job):
             request = asked()
-            opened = await self._attempts.go_on(job, request, answer.said_tokens, how=how)
+            opened = await self._attempts.go_on(job, request, answer.delivered_tokens, how=how)
             if isinstance(opened, Attempted):
                 return opened
             done = await self._attempts.mend(job, opened)
@@ -150,7 +150,7 @@ class Resumer:
         )
         said = sum(cost([{"role": "assistant", "content": answer.unplaced + answer.reasoning}]))
         added = sum(cost(request.messages)) - sum(cost(prompt.messages))
-        more = max(1.0, answer.said_tokens / max(1.0, said))
+        more = max(1.0, answer.delivered_tokens / max(1.0, said))
         return max(added * more, whole.upper - prompt.estimate.upper)
 
     async def correct(self, job: Job, answer: Answer, correction: Correct) -> Attempted | None:
@@ -162,7 +162,7 @@ class Resumer:
         written: Message = {"role": "assistant", "content": answer.unplaced + correction.written}
         complaint: Message = {"role": "user", "content": correction.complaint}
         request = ContinuationRequest([*job.prompt.messages, written, complaint], {}, exact=True)
-        opened = await self._attempts.go_on(job, request, answer.said_tokens, how=None)
+        opened = await self._attempts.go_on(job, request, answer.delivered_tokens, how=None)
         return opened if isinstance(opened, Attempted) else None
 
     async def _refuse(self, job: Job, how: Continuation, why: str) -> None:
@@ -176,7 +176,7 @@ class Resumer:
         return lambda messages: self._counting.meter.costs(job.key, messages)
 
     async def _shortened(self, job: Job, answer: Answer, state: ResumeState, room: float) -> Partial:
-        """What was said so far, or thought if nothing was said, in `room` tokens."""
+        """Return what was said so far, or thought if nothing was said, in `room` tokens."""
         budget = job.budget
         assert budget is not None
         text = answer.unplaced

@@ -65,7 +65,7 @@ class Searcher:
         return await self._opened(job, answer)
 
     async def _results(self, job: Job, calls: Sequence[CallPart]) -> list[str]:
-        """What the searches of one message come to, in the room for one block."""
+        """Return what the searches of one message come to, in the room for one block."""
         room = self._room(job)
         if room < _ROOMY * _most(job) and await self._recaller.drop(job):
             # What the model asks for goes before what its turn was thought to need.
@@ -86,7 +86,7 @@ class Searcher:
         return min(_most(job) - spent, room_left(job, budget))
 
     async def _result(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
-        """What one search comes to, less what those before it have found."""
+        """Return what one search comes to, less what those before it have found."""
         if not (text := wanted(call)):
             return NO_QUERY
         if job.prompt.checkpoint is None:
@@ -101,7 +101,7 @@ class Searcher:
     async def _opened(self, job: Job, answer: Answer) -> Attempted | None:
         while True:
             ask = ContinuationRequest(job.prompt.messages, {}, exact=True)
-            opened = await self._attempts.go_on(job, ask, answer.said_tokens, how=None, why="search")
+            opened = await self._attempts.go_on(job, ask, answer.delivered_tokens, how=None, why="search")
             if isinstance(opened, Attempted):
                 return opened
             if await self._attempts.mend(job, opened) not in (Remedy.WAIT, Remedy.SHORTEN):

@@ -136,7 +136,7 @@ class StreamDriver:
         return run
 
     def _remarks(self, run: Run) -> list[Piece]:
-        """What is told beside an answer that ends."""
+        """Return what is told beside an answer that ends."""
         if not run.to.beside:
             return []
         self._observe(run)  # which may show that the prompt was cut
@@ -347,7 +347,7 @@ def _outcome(run: Run, before: int, response: httpx.Response | None) -> Notice:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with the bytes of an answer, or the kind of failure."""
+    """Return what is wrong with the bytes of an answer, or the kind of failure."""
     told = isinstance(error, FrameTooLong | InvalidResponse | Undecoded)
     return str(error) if told else type(error).__name__
 

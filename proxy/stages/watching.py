@@ -14,7 +14,7 @@ from proxy.stages.job import Job
 def watch_of(
     job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]
 ) -> Watch:
-    """What to watch for; for the rest see the fields of `Watch`."""
+    """Return what to watch for; for the rest see the fields of `Watch`."""
     budget, request = job.budget, job.prompt.request
     return Watch(
         window=budget.window if budget is not None else 0,

@@ -196,7 +196,7 @@ def _refused(job: Job, response: httpx.Response, whole: Whole) -> Whole:
 
 
 def _is_readable(response: httpx.Response, body: bytes) -> bool:
-    """Whether a client can take it for JSON; in an encoding that is not known here it may be anything."""
+    """Return whether a client can take it for JSON; in an encoding that is not known here it may be anything."""
     try:
         plain = plain_body(response, body, ERROR_BYTES)
         return plain is None or loads(plain) is not None

@@ -164,11 +164,11 @@ def test_an_attempt_that_says_nothing_costs_no_further_word() -> None:
         made.add_plain(word)
     for _ in range(3):
         assert made.cut_back() == " "
-        assert (made.text, made.said_tokens) == ("one two", 2)
+        assert (made.text, made.delivered_tokens) == ("one two", 2)
         made.attempts.append(Attempt(100))
     made.add_plain(" three")
     assert made.cut_back() == " "
-    assert (made.text, made.said_tokens) == ("one two", 2)
+    assert (made.text, made.delivered_tokens) == ("one two", 2)
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,11 @@ def test_running_counts_are_read_from_the_bytes() -> None:
     template = learnt_counts()
     data = counted("yes", {"cache_n": 9, "predicted_n": 1234, "ms": 70.25, "per_s": 1e-7}, name="two")
     assert template.read(data) == "yes"
-    assert template.told(data) == 1234
+    assert template.completion_tokens(data) == 1234
     assert template.fill(data, "yes") == said("yes")
-    assert template.told(counted("a", {"predicted_n": 7}, name="two")) == 7
-    assert template.told(counted("a", {"predicted_n": "7"}, name="two")) == 0
-    assert learnt().told(said("a")) == 0
+    assert template.completion_tokens(counted("a", {"predicted_n": 7}, name="two")) == 7
+    assert template.completion_tokens(counted("a", {"predicted_n": "7"}, name="two")) == 0
+    assert learnt().completion_tokens(said("a")) == 0
 
 
 @pytest.mark.parametrize(

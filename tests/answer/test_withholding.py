@@ -96,7 +96,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again(legacy: bool) -> None:
     client = read(sent(out))
     one_answer(client, "Well.", "tool_calls")
     assert arguments(client) == {0: "x" * 120}
-    assert of.answer.said_tokens < of.answer.completion_tokens
+    assert of.answer.delivered_tokens < of.answer.completion_tokens
 
 
 def test_parallel_calls_are_asked_for_again_together() -> None:
