@@ -56,8 +56,6 @@ class Inlet:
             return self._once((piece,))
         self.calls.missed(self._answer.text_since(self._heard))
         ready = self.calls.feed(piece)
-        if piece.trailer and piece not in ready:
-            self._answer.report(piece)  # what it counts holds, though nothing behind a wrong call is sent
         self._answer.attempt.unseen = self.calls.unseen
         return self._once(ready)
 

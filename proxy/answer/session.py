@@ -127,13 +127,15 @@ class StreamSession:
 
     def _received_whole(self, pieces: Sequence[Piece]) -> Commands:
         """Take in an answer that is not paused before its end: what it counts decides whether it is gone on with."""
-        out, reported = list[bytes](), max((piece.prompt_tokens for piece in pieces), default=0)
-        self.answer.attempt.prompt_tokens = reported or self.answer.attempt.prompt_tokens
+        out, attempt = list[bytes](), self.answer.attempt
+        counts = next((piece for piece in pieces if piece.trailer), Piece())
+        attempt.prompt_tokens = counts.prompt_tokens or attempt.prompt_tokens
         for piece in pieces:
             for each in self._inlet.take(piece):
                 if stop := self._piece(each, out, at_once=True):
                     return sending(out, stop)
             self._inlet.settle(self._outlet.template)
+        self.answer.report(counts)  # it holds, though nothing behind a wrong call is sent
         return self._ends(out, self._close(out))
 
     def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
