@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 Vector: TypeAlias = tuple[float, ...]
 
-SCRIPTS = 10
+SCRIPTS = 11
 """In this order: ASCII, digits, Latin with marks, Greek and Cyrillic, Hebrew and Arabic, Indic and Thai, typographic marks,
-Han and kana, Hangul, emoji."""
+Han and kana, Hangul, emoji, indentation."""
 MESSAGES, CALLS, REASONING, IMAGES, FIRST, TOOLS = range(SCRIPTS, SCRIPTS + 6)
 """Number of messages, of tool calls, tokens of reasoning that the client sends again (many templates drop it), of images by
 rule, 1 for a whole prompt and 0 for what follows an anchor, tokens of tools and schemas."""
@@ -26,6 +26,8 @@ _LEADS = ((0x30, 0x39), (0xC2, 0xCB), (0xCC, 0xD4), (0xD5, 0xDF), (0xE0, 0xE1), 
 """First and last byte in UTF-8 with which characters of each script but ASCII begin."""
 _TOKENS = (0.4, 3.0, 0.5, 0.7, 1.0, 1.0, 1.0, 1.0, 2.0)
 """Tokens that a character of each stands for, about: a marked letter for its word."""
+_INDENT = 1.0
+"""Tokens that a pair of spaces stands for, about: indented code has a ratio of its own."""
 _CLASSES = bytes(
     next((n for n, (first, last) in enumerate(_LEADS, 1) if first <= byte <= last), 0) for byte in range(256)
 )
@@ -39,7 +41,9 @@ _GUESSED = (0.25, 0.8, *(0.6,) * (SCRIPTS - 2))
 _LOWEST = 0.2
 """Least ratio of a script."""
 _NOISE = 0.02
-"""Relative error that no ratio explains."""
+"""Least relative error that no ratio explains."""
+_MEMORY = 0.1
+"""Share of the newest report in what is taken for that error."""
 _ROUNDING = 4.0
 """Variance of a count in tokens²: merges across the borders of texts."""
 _CLIP = 4.0
@@ -54,6 +58,7 @@ def by_script(text: str, tokens: int) -> tuple[float, ...]:
     """Share the tokens of a text out among scripts, by its characters: `SCRIPTS` numbers, whose sum is `tokens`."""
     classes = text.encode("utf-8", "replace").translate(_CLASSES)
     parts = [each * classes.count(n) for n, each in enumerate(_TOKENS, 1)]
+    parts.append(_INDENT * text.count("  "))
     total = sum(parts)
     if total > tokens:
         parts, total = [tokens * part / total for part in parts], tokens
@@ -85,6 +90,8 @@ class Ratios:
         self.weights = [*ratios, *(weight for weight, _ in _TEMPLATE)]
         self._first = [deviation**2 for deviation in deviations]
         self.variances = list(self._first)
+        self.noise = _NOISE
+        """Relative error that no ratio explains, as reports show it: prose and code may have different ratios."""
 
     def predict(self, x: Vector) -> float:
         """Tokens of what `x` counts."""
@@ -100,6 +107,8 @@ class Ratios:
         spread, variance = self._spread(x, tokens)
         limit = _CLIP * math.sqrt(variance)
         error = min(max(tokens - self.predict(x), -limit), limit)
+        unexplained = max(0.0, error * error - _dot(map(mul, self.variances, x), x) - _ROUNDING) / tokens**2
+        self.noise = max(_NOISE, math.sqrt((1.0 - _MEMORY) * self.noise**2 + _MEMORY * unexplained))
         for i, part in enumerate(spread):
             if part:
                 least = _LOWEST if i < SCRIPTS else 0.0
@@ -125,4 +134,4 @@ class Ratios:
     def _spread(self, x: Vector, tokens: float) -> tuple[list[float], float]:
         """Part of each weight in the variance of what `x` takes, and that variance in tokens²."""
         spread = [*map(mul, self.variances, x)]
-        return spread, _dot(spread, x) + (_NOISE * tokens) ** 2 + _ROUNDING
+        return spread, _dot(spread, x) + (self.noise * tokens) ** 2 + _ROUNDING

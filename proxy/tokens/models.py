@@ -87,6 +87,8 @@ class Model:
     samples: int = 0
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=128))
     """Relative errors of whole prompts."""
+    held: deque[bool] = field(default_factory=lambda: deque(maxlen=128))
+    """Whether each was within the upper bound."""
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=BIAS_SAMPLES))
     """Error and prediction of the last increments, in tokens."""
     dispute: Dispute | None = None
@@ -113,6 +115,7 @@ class Model:
             "vocabulary": self.vocabulary,
             "samples": self.samples,
             "p95_error": round(ordered[int(0.95 * (len(ordered) - 1))], 5) if ordered else None,
+            "bound_held": round(sum(self.held) / len(self.held), 4) if self.held else None,
             "rejected": self.rejections,
             "cuts": self.cuts,
         }
@@ -172,6 +175,7 @@ class Model:
     def learn(self, estimate: Estimate, tokens: int) -> None:
         """Learn from an accepted report; a vocabulary that reports contradict is given up."""
         self.errors.append(abs(estimate.tokens - tokens) / tokens)
+        self.held.append(tokens <= estimate.upper)
         expected, increment = estimate.expected, tokens - estimate.expected.anchor
         if estimate.x is None or self.counter is None or estimate.counted_by != self.counter.id:
             return

@@ -18,7 +18,7 @@ from proxy.counting.ratios import (
     by_script,
 )
 
-ASCII, DIGITS, LATIN, CYRILLIC, ARABIC, INDIC, MARKS, HAN, HANGUL, EMOJI = range(SCRIPTS)
+ASCII, DIGITS, LATIN, CYRILLIC, ARABIC, INDIC, MARKS, HAN, HANGUL, EMOJI, INDENT = range(SCRIPTS)
 
 
 def vector(**counts: float) -> Vector:
@@ -40,7 +40,7 @@ def vector(**counts: float) -> Vector:
     ("text", "script"),
     [
         ("plain words, and code()", ASCII), ("31415 9265", DIGITS), ("éèüß", LATIN), ("слова", CYRILLIC), ("λέξη", CYRILLIC),
-        ("كلمات", ARABIC), ("शब्द", INDIC), ("คำ", INDIC), ("“”—…", MARKS), ("漢字かな", HAN), ("단어", HANGUL), ("😀", EMOJI),
+        ("كلمات", ARABIC), ("शब्द", INDIC), ("คำ", INDIC), ("“”—…", MARKS), ("漢字かな", HAN), ("단어", HANGUL), ("😀", EMOJI), ("        x", INDENT),
     ],
 )  # fmt: skip
 def test_tokens_are_those_of_the_script_that_a_text_is_written_in(text: str, script: int) -> None:

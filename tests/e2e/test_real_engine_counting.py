@@ -106,7 +106,7 @@ def p95(pairs: list[tuple[float, int]]) -> float:
     ("vocab", "alias", "fresh", "anchored"),
     [
         pytest.param("phi-3", "phi-3-mini-4k-instruct", 0.13, 0.005, id="a family by its name"),
-        pytest.param("gpt-2", "somebodys-own-model", 0.13, 0.015, id="a model nobody knows"),
+        pytest.param("gpt-2", "somebodys-own-model", 0.13, 0.02, id="a model nobody knows"),
     ],
 )
 def test_counts_against_the_engines_own(
@@ -127,4 +127,4 @@ def check(proxy: Spillway, alias: str, *, fresh: float, anchored: float) -> None
     counting = told["backends"][0]["models"][alias]["counting"]
     assert counting["source"] == "calibrated"
     assert counting["samples"] >= 100
-    assert counting["bound_held"] >= 0.985
+    assert counting["bound_held"] >= 0.95
