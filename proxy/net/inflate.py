@@ -19,6 +19,8 @@ PIECE = 256 * 1024
 """Bytes that are undone at a time."""
 MOST_TIMES = 256
 """What comes out may be so many times what went in. Model output comes to 5 to 30, one word over and over to 150."""
+_LEAST_MEMBER = 32
+"""Bytes of a member of gzip, at least and on average; an empty one has 20, and each costs a copy of what follows."""
 FREE = 8 * 2**20
 """Bytes that may come out whatever went in."""
 
@@ -34,8 +36,10 @@ class Undecoded(httpx.ReadError):
 class Inflater:
     """Undoes one of `UNDONE` as the data comes."""
 
-    def __init__(self, encoding: str) -> None:
+    def __init__(self, encoding: str, *, members: bool = False) -> None:
+        """`members`: several of gzip may follow one another (RFC 1952, 2.2): some servers make one of each event."""
         self._decoder = None if encoding == "deflate" else zlib.decompressobj(31)
+        self._members = 0 if members and self._decoder is not None else None
         self._input = self._output = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -50,20 +54,34 @@ class Inflater:
             # RFC 9110, 8.4.1.2: "deflate" is in zlib's format, but some send the bare stream, as browsers accept.
             self._decoder = zlib.decompressobj(15 if data[0] & 0x8F == 8 else -15)
         self._input += len(data)
-        full = True
-        while full:
-            try:
-                piece = self._decoder.decompress(data, PIECE)
-            except zlib.error as error:
-                raise Undecodable(str(error)) from None
-            self._output += len(piece)
-            if self._output > max(FREE, MOST_TIMES * self._input):
-                raise Undecodable(f"it grows to more than {MOST_TIMES} times its size")
-            if piece:
-                yield piece
-            full, data = len(piece) == PIECE, self._decoder.unconsumed_tail
-        if self._decoder.unused_data:
-            raise Undecodable("there is something behind its end")
+        while data:
+            self._begin_member()
+            full = True
+            while full:
+                try:
+                    piece = self._decoder.decompress(data, PIECE)
+                except zlib.error as error:
+                    raise Undecodable(str(error)) from None
+                self._output += len(piece)
+                if self._output > max(FREE, MOST_TIMES * self._input):
+                    raise Undecodable(f"it grows to more than {MOST_TIMES} times its size")
+                if piece:
+                    yield piece
+                full, data = len(piece) == PIECE, self._decoder.unconsumed_tail
+            data = self._decoder.unused_data
+
+    def _begin_member(self) -> None:
+        """Begin another member behind the end of one.
+
+        Raises:
+            Undecodable: none may follow, or they are so many that they hold nothing.
+        """
+        assert self._decoder is not None
+        if self._decoder.eof:
+            if self._members is None or self._members * _LEAST_MEMBER > self._input:
+                raise Undecodable("there is something behind its end")
+            self._members += 1
+            self._decoder = zlib.decompressobj(31)
 
     def close(self) -> None:
         """Note the end of the data.
@@ -106,7 +124,9 @@ def readable(response: httpx.Response) -> httpx.Response | None:
     assert isinstance(response.stream, httpx.AsyncByteStream)
     headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
     return httpx.Response(
-        response.status_code, headers=headers, stream=_Inflated(response.stream, Inflater(encoding))
+        response.status_code,
+        headers=headers,
+        stream=_Inflated(response.stream, Inflater(encoding, members=True)),
     )
 
 
