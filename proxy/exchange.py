@@ -14,10 +14,9 @@ from typing import Any, NoReturn
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.errors import ClientError, Forbidden, ShuttingDown
-from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import body_too_large, decoded
-from proxy.net.tasks import spawn
+from proxy.net.tasks import offload_if, spawn
 from proxy.wire.headers import Headers, joined
 from proxy.wire.jsontext import dumps
 
@@ -168,7 +167,7 @@ class Exchange:
         """
         if b"content-encoding" not in self._first:
             return body
-        return await apart(True, decoded, body, self.header(b"content-encoding") or "", limit)
+        return await offload_if(True, decoded, body, self.header(b"content-encoding") or "", limit)
 
     async def peek(self, least: int, open_: Callable[[bytes], object] = lambda _: True) -> bytes:
         """The first `least` bytes of the body or more, which are read again; fewer if it is shorter.

@@ -14,8 +14,7 @@ from typing_extensions import override
 from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import completion
 from proxy.history.client_compaction import SINCE, grown, marks_of, plainly
-from proxy.net.apart import apart
-from proxy.net.tasks import spawn
+from proxy.net.tasks import offload_if, spawn
 from proxy.neutral.dialect import WholeAnswer
 from proxy.neutral.request import text_of
 from proxy.neutral.weight import is_heavy
@@ -57,7 +56,7 @@ class ClientCompactions(AddOn):
         entries = await self._entries(job)
         text = next((entry["text"] for entry in entries if entry["of"] == _of(job)), None)
         if text is None and entries:
-            text = await apart(is_heavy(job.prompt.sent), self._told_again, job, entries)
+            text = await offload_if(is_heavy(job.prompt.sent), self._told_again, job, entries)
             if text is not None:
                 await self._remember(job, text, entries)
         if text is None:
@@ -76,7 +75,7 @@ class ClientCompactions(AddOn):
             spawn(self._keep(job, said.text), name="own-compaction")
 
     async def _keep(self, job: Job, text: str) -> None:
-        if await apart(is_heavy(job.prompt.sent), _is_one, job, text):
+        if await offload_if(is_heavy(job.prompt.sent), _is_one, job, text):
             await self._remember(job, text, await self._entries(job))
 
     def _told_again(self, job: Job, entries: Sequence[dict[str, str]]) -> str | None:

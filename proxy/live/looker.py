@@ -13,7 +13,7 @@ from proxy.live.diff import DiffLine, What, lines_of, shown
 from proxy.live.parts import parsed, parts_in
 from proxy.live.record import Parts, Record, Talk
 from proxy.live.telling import Viewer, outcome_of, row_of, turn_of, visible
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.piece import whole_number
 from proxy.neutral.request import Message, Request
 from proxy.tokens.meter import Meter
@@ -176,7 +176,7 @@ class Looker:
         tokens = (await self._meter.measure(key, dict(sent))).tokens
         await self._meter.measure(key, forwarded)
         costs = self._meter.costs(key, after)
-        lines, rows = await apart(True, _compared, before, after, costs, full)
+        lines, rows = await offload_if(True, _compared, before, after, costs, full)
         offered = [_tools(body) for body in (sent, forwarded)]
         return {
             "request": record.outcome.id,

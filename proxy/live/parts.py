@@ -8,7 +8,7 @@ from typing import Any
 from proxy.backends.profile import ModelKey
 from proxy.history.marks import RECALLED, RECALLED_END, is_summary
 from proxy.live.record import Parts
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.request import Message, leading_system, text_of
 from proxy.neutral.weight import HEAVY
 from proxy.shortening.summary import is_bridge
@@ -18,7 +18,7 @@ from proxy.wire.jsontext import loads
 
 async def parsed(body: bytes) -> Mapping[str, Any]:
     """The body of a request that was sent, or came; empty if it is none that holds messages."""
-    value = await apart(len(body) > HEAVY, loads, body)
+    value = await offload_if(len(body) > HEAVY, loads, body)
     return value if isinstance(value, dict) and isinstance(value.get("messages"), list) else {}
 
 

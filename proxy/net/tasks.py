@@ -1,16 +1,23 @@
-"""The only place that starts detached tasks: a reference is kept, and a failure is reported."""
+"""Detached tasks, started only here so that none is lost or fails unseen, and threads for work that would block the loop.
+
+Python runs one thread at a time: a thread that computes hands over every 5 ms, so few of them may compute at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger("spillway.tasks")
 _running: set[asyncio.Task[Any]] = set()
+_THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="spillway-heavy")
 
 
 def spawn(coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
@@ -20,6 +27,13 @@ def spawn(coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     _running.add(task)
     task.add_done_callback(_done)
     return task
+
+
+async def offload_if(heavy: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: FBT001 - reads as a condition
+    """Do the work and return its result; in a thread if it is heavy, else at once. It must not raise `StopIteration`."""
+    if not heavy:
+        return work(*args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(work, *args, **kwargs))
 
 
 def running() -> frozenset[asyncio.Task[Any]]:

@@ -10,8 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from proxy.history.checkpoint import Checkpoint, Store
-from proxy.net.apart import apart
-from proxy.net.tasks import spawn
+from proxy.net.tasks import offload_if, spawn
 from proxy.neutral.request import Message
 from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.recall.recalled import NOTHING
@@ -119,7 +118,7 @@ class Compactor:
         if budget is None or not job.prompt.history:
             return False
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
-        return await apart(heavy, _is_worth_a_summary, job, budget, self._counting.meter)
+        return await offload_if(heavy, _is_worth_a_summary, job, budget, self._counting.meter)
 
     async def drop_recalled(self, job: Job) -> bool:
         """Make the room in which something was recalled; False if nothing was."""
@@ -218,7 +217,7 @@ class Compactor:
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, asked: Asked) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
-        reduction, overhead = await apart(heavy, reduction_of, job, budget, goal, self._counting.meter)
+        reduction, overhead = await offload_if(heavy, reduction_of, job, budget, goal, self._counting.meter)
         by = await self.summariser(job, budget, overhead)
         summarised = job.asked.compaction is not None or job.managed.hands_over
         flow = compact(

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from proxy.errors import UpstreamUnavailable
-from proxy.net.apart import apart
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, plain_body
-from proxy.net.tasks import spawn
+from proxy.net.tasks import offload_if, spawn
 from proxy.recall.dense import Embedding, nearness, texts_for, vector_of
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
@@ -92,7 +91,7 @@ class Embedder:
         for key in wanted.keys:
             self._kept.move_to_end(key)
         found = [vector for vector in vectors if vector is not None]
-        return await apart(len(found) * len(found[0]) > _HEAVY, nearness, found[0], found[1:])
+        return await offload_if(len(found) * len(found[0]) > _HEAVY, nearness, found[0], found[1:])
 
     async def _filled(self, job: Job, model: str, wanted: _Wanted) -> bool:
         """Have what is missing embedded; False: it is being done, or too much is, or the request is only looked at."""
@@ -198,7 +197,7 @@ async def _asked(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding
     body = await body_of(response, _LONGEST_ANSWER)
     try:
         plain = plain_body(response, body, _LONGEST_ANSWER)
-        return await apart(len(body) > 2**17, _vectors, plain or b"", len(texts))
+        return await offload_if(len(body) > 2**17, _vectors, plain or b"", len(texts))
     except (Undecodable, LookupError, TypeError, ValueError, OverflowError):
         raise _Failed("its answer holds no vectors") from None
 

@@ -10,7 +10,7 @@ from typing import Any
 from proxy.backends.profile import ModelProfile
 from proxy.history.checkpoint import Store
 from proxy.history.sealed import KEY_BYTES, is_sealed, opened, seal
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.managing import COMPACTION, Cleared, CompactionWish, Edit, Kept, Sealed, fingerprint
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import HEAVY, is_heavy
@@ -105,7 +105,7 @@ class Keeper:
         tokens = (await self._counting.measure(route, profile, body)).tokens
         meter, key = self._counting.meter, route.key
         heavy = is_heavy(list(sent))
-        return await apart(
+        return await offload_if(
             heavy, partial(edited, sent, edits, tokens=tokens, cost=lambda m: meter.costs(key, m))
         )
 
@@ -133,14 +133,14 @@ class Sealer:
             TypeError, ValueError: it is not JSON.
         """
         keys = await self._known()
-        return await apart(is_heavy(value), seal, keys[0], owner, purpose, value)
+        return await offload_if(is_heavy(value), seal, keys[0], owner, purpose, value)
 
     async def open(self, owner: str, purpose: str, text: Any) -> Any:
         """The value under a seal; None for what was sealed by somebody else, for another, or for something else."""
         if not is_sealed(text):
             return None
         keys = await self._known()
-        return await apart(len(text) > HEAVY, opened, keys, owner, purpose, text)
+        return await offload_if(len(text) > HEAVY, opened, keys, owner, purpose, text)
 
     async def _known(self) -> list[bytes]:
         if not self._shared and (key := await self._store.value(_NAME, self._keys[0], once=True)) is not None:

@@ -14,9 +14,9 @@ import httpx
 
 from proxy.errors import BadRequest, BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
 from proxy.exchange import Exchange
-from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
+from proxy.net.tasks import offload_if
 from proxy.settings import Settings
 from proxy.stages.reading import LARGE
 from proxy.stages.routing import Route, Router, has_path, is_managed
@@ -245,14 +245,14 @@ async def address_read(
         return Addressed(await router.unnamed(exchange.path), wire)
     names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
     large = len(body) > LARGE
-    field = await apart(True, text_field, body, names) if large else _field(body, names)
+    field = await offload_if(True, text_field, body, names) if large else _field(body, names)
     if field is None or (asks and not field.value):
         meant = ""
         if asks:
             with suppress(BadRequest):  # it goes on without
                 meant = await router.chosen()
         route = await router.route(meant)
-        named = await apart(large, _naming, body, route.model) if meant else None
+        named = await offload_if(large, _naming, body, route.model) if meant else None
         if named is None:
             return Addressed(await router.unnamed(exchange.path), wire)
         return Addressed(route, named, plain=True)

@@ -11,7 +11,7 @@ from proxy.exchange import Exchange
 from proxy.history.chain import chain
 from proxy.history.checkpoint import Checkpoint, Store
 from proxy.history.client_compaction import asks_to_compact, unfolded
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.dialect import Dialect
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import HEAVY, is_heavy
@@ -145,7 +145,7 @@ class Preparer:
         sent: Sequence[Message] = messages[lead:]
         if job.managed.restored:
             sent, _ = repair([*job.managed.restored, *sent], _rules(job.route.model, request))
-        links = await apart(is_heavy(sent, _LONG), chain, sent)
+        links = await offload_if(is_heavy(sent, _LONG), chain, sent)
         wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
         limits = limits_from_the_first(job)
         shown = wished if limits is None else await limited(wished, limits)
@@ -216,7 +216,7 @@ class Preparer:
         )
         asked, settings = job.asked, job.settings
         if heavy:
-            request, made = await apart(heavy, shaped, asked, settings, window)
+            request, made = await offload_if(heavy, shaped, asked, settings, window)
         else:
             request, made = shaped(asked, settings, window)
         search = ""
@@ -229,12 +229,12 @@ class Preparer:
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
         own = rules if offer is None else RepairRules()
         long = not small and is_heavy(request.messages, HEAVY_TEXT)
-        messages, kinds = await apart(long, tidied, request.messages, own)
+        messages, kinds = await offload_if(long, tidied, request.messages, own)
         _tell(job.outcome, kinds)
         if offer is None:
             return _Form(request, None, messages, search, made)
         heavy = heavy or (not small and is_heavy(messages, HEAVY_TEXT))
-        request, messages, kinds = await apart(heavy, _as_text, request, offer, messages, rules)
+        request, messages, kinds = await offload_if(heavy, _as_text, request, offer, messages, rules)
         _tell(job.outcome, kinds)
         return _Form(request, offer, messages, search, made)
 

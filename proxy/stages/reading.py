@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from proxy.errors import BadRequest, BodyTooLarge, StoreUnavailable
 from proxy.exchange import Exchange
 from proxy.history.checkpoint import Store
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.request import Fetch, Message, Request, Unseal
 from proxy.neutral.weight import is_heavy
 from proxy.settings import Settings
@@ -43,7 +43,7 @@ async def read(
         Overloaded: too much is held already.
     """
     body = await exchange.decoded(wire, settings.max_body)
-    return await apart(True, _read, body, wire, reads) if _is_much(body) else reads(body, wire)
+    return await offload_if(True, _read, body, wire, reads) if _is_much(body) else reads(body, wire)
 
 
 def _is_much(body: bytes) -> bool:
@@ -154,7 +154,7 @@ class Memory:
         reply: Any = None
         left, heavy = self._limit, False
         while True:
-            step = await apart(heavy, _next, flow, reply)
+            step = await offload_if(heavy, _next, flow, reply)
             if isinstance(step, tuple):
                 result: T = step[0]
                 return result
@@ -187,7 +187,7 @@ class Memory:
     async def keep_answer(self, owner: str, request: Request, answer: dict[str, Any]) -> None:
         """Store an answer, if its request wants that; one that the store never takes is left out."""
         if request.keeping is not None:
-            name, document = await apart(is_heavy(request.messages), request.keeping, answer)
+            name, document = await offload_if(is_heavy(request.messages), request.keeping, answer)
             await self._documents.keep(owner, name, document)
 
     async def drop(self, owner: str, name: str) -> None:

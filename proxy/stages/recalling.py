@@ -14,7 +14,7 @@ from functools import partial
 from proxy.counting.anchors import digest_of
 from proxy.history.checkpoint import Checkpoint
 from proxy.history.turns import newest_user
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
@@ -192,8 +192,8 @@ class Recaller:
         if checkpoint is None or room <= 0:
             return []
         heavy = not is_loaded() or is_heavy(prompt.sent[newest])
-        query = await apart(heavy, query_of, prompt.sent, newest)
-        words = await apart(heavy, asked_in, prompt.sent, newest)
+        query = await offload_if(heavy, query_of, prompt.sent, newest)
+        words = await offload_if(heavy, asked_in, prompt.sent, newest)
         return await self._ranked(job, checkpoint, query, words, room) if query.terms else []
 
     async def search(self, job: Job, text: str, room: float) -> list[Passage]:
@@ -219,10 +219,10 @@ class Recaller:
         heavy = many or is_heavy(prompt.sent)
         near = None
         if job.settings.recall_model is not None:
-            texts = await apart(heavy, _texts, prompt.sent, said)
+            texts = await offload_if(heavy, _texts, prompt.sent, said)
             near = await self._embedder.near(job, words, texts)
         ranked = partial(rank, said, query, near)
-        return await apart(heavy, self._best, job, checkpoint, said, ranked, room)
+        return await offload_if(heavy, self._best, job, checkpoint, said, ranked, room)
 
     def _best(
         self,
@@ -262,7 +262,7 @@ class Recaller:
             if entry is None
         }
         large = sum(len(spoken_text(each)) for each in new.values()) > INLINE
-        read = dict(zip(new, await apart(large, _read, [*new.values()]), strict=True))
+        read = dict(zip(new, await offload_if(large, _read, [*new.values()]), strict=True))
         entries = [entry or read[digest] for digest, entry in zip(digests, found, strict=True)]
         for digest, entry in zip(digests, entries, strict=True):
             self._indexed += 0 if digest in known else entry[0]

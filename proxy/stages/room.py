@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from proxy.errors import ContextOverflow
 from proxy.history.turns import is_result, newest_user
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.shortening.budget import ContextBudget
@@ -64,9 +64,9 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     if both is None:
         return None
     heavy = is_heavy(both)
-    whole, left = await apart(heavy, meter.costs, job.key, both)
-    own = await apart(heavy, lambda: [user_words(message) for message in both])
-    words, rest = await apart(heavy, meter.costs, job.key, own) if own[0]["content"] else (whole, left)
+    whole, left = await offload_if(heavy, meter.costs, job.key, both)
+    own = await offload_if(heavy, lambda: [user_words(message) for message in both])
+    words, rest = await offload_if(heavy, meter.costs, job.key, own) if own[0]["content"] else (whole, left)
     if rest >= LEAST_SHARE * words:
         return max(1, round(whole - left)), round(whole)
     window = 0 if job.budget is None else job.budget.window

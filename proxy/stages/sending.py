@@ -17,10 +17,10 @@ from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
 from proxy.dialects.ollama.upstream import ollama_body
 from proxy.errors import UpstreamInvalid
 from proxy.exchange import unique
-from proxy.net.apart import apart
 from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, headers_of
 from proxy.net.inflate import readable
 from proxy.net.responses import body_of, error_of
+from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.neutral.weight import HEAVY
 from proxy.stages.routing import OLLAMA
@@ -66,7 +66,7 @@ async def send_chat(
         drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
         target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
         return await upstream.send("POST", target, headers, content, drop=drop, accept=accept, ahead=ahead)
-    content, usage = await apart(len(body.content) > 8 * HEAVY, _translate, body.content)
+    content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content)
     response = await upstream.send(
         "POST", OLLAMA_PATH, headers, body.native or content, drop=OF_ENCODING, accept=accept, ahead=ahead
     )

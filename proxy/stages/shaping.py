@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.emulation import Offer
 from proxy.history.checkpoint import Checkpoint
-from proxy.net.apart import apart
+from proxy.net.tasks import offload_if
 from proxy.neutral.request import Message, Request
 from proxy.neutral.weight import is_heavy
 from proxy.shaping.shape import ShapedPart, narrowed
@@ -26,7 +26,7 @@ def limits_from_the_first(job: Job) -> ResultLimits | None:
 
 async def limited(messages: Sequence[Message], limits: ResultLimits) -> Sequence[Message]:
     """A history with its results within the limits."""
-    return await apart(is_heavy(messages), within_limits, messages, limits)
+    return await offload_if(is_heavy(messages), within_limits, messages, limits)
 
 
 async def tell_shaped(
@@ -39,7 +39,7 @@ async def tell_shaped(
     shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
 
     async def tokens(messages: Sequence[Message]) -> float:
-        return sum(await apart(is_heavy(messages), counting.meter.costs, job.key, messages))
+        return sum(await offload_if(is_heavy(messages), counting.meter.costs, job.key, messages))
 
     saved: dict[str, int] = {
         step.kind: round(await tokens(step.removed) - await tokens(step.added)) for step in made

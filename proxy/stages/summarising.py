@@ -15,11 +15,11 @@ from proxy.backends.remedy import LONGEST_RETRY
 from proxy.dialects import UPSTREAM
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.errors import UpstreamUnavailable
-from proxy.net.apart import apart
 from proxy.net.credentials import is_credential
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import readable
 from proxy.net.responses import retry_after
+from proxy.net.tasks import offload_if
 from proxy.neutral.piece import whole_number
 from proxy.shortening.asking import SummaryAsk
 from proxy.shortening.loops import LoopWatch
@@ -61,9 +61,9 @@ class NotWritten(Exception):
 
 async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked, *, heavy: bool = False) -> T:
     """Run a flow to its end, having every summary it asks for made. `heavy`: not on the loop."""
-    step = await apart(heavy, _next, flow, None)
+    step = await offload_if(heavy, _next, flow, None)
     while isinstance(step, SummaryAsk):
-        step = await apart(heavy, _next, flow, await asked(step))
+        step = await offload_if(heavy, _next, flow, await asked(step))
     return step[0]
 
 
