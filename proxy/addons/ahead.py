@@ -59,7 +59,7 @@ Became = Literal["done", "cancelled", "failed", "useless"]
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """What is asked as if the client did, and in whose name."""
+    """Request to make in the client's name, as if the client had sent it."""
 
     exchange: Exchange
     dialect: Dialect
@@ -98,11 +98,11 @@ class _Plan:
         return self.scope, self.expected.link
 
     def is_replaced_by(self, job: Job) -> bool:
-        """Whether a job is of the same conversation, gone on with, asked again or edited."""
+        """Return whether a job is of the same conversation: resumed, repeated or edited."""
         return self.scope == job.scope and self.stem.begins(job.prompt.links)
 
     def is_gone_on_by(self, job: Job) -> bool:
-        """Whether a job goes on with it."""
+        """Return whether a job resumes the conversation of this one."""
         return self.scope == job.scope and self.expected.goes_on(job.prompt.links)
 
 
@@ -237,7 +237,7 @@ class AheadCompactor(AddOn):
             plans.popitem(last=False)
 
     def _may(self, upstream: Upstream, settings: Settings) -> bool:
-        """Whether work may be done ahead at a backend; by itself only where tokens are not paid."""
+        """Return whether work may be done ahead at a backend; by default only where tokens are not paid for."""
         if settings.ahead != "auto":
             return settings.ahead == "on"
         backend = upstream.prober.known_backend
@@ -361,7 +361,7 @@ def _giving_way(upstreams: set[Upstream], task: asyncio.Task[Became | None]) -> 
 
 
 def _is_conversation(job: Job) -> bool:
-    """Whether a turn can be expected to follow, that goes on with this answer: not after a question that stands alone."""
+    """Return whether a turn is likely to follow that resumes this answer: not after a question that stands alone."""
     request, exchange = job.asked, job.exchange
     answered = (
         job.state.said is not None and job.outcome.error is None and (exchange.ended or job.outcome.delivered)

@@ -115,7 +115,7 @@ def _of(job: Job) -> str:
 
 
 def _is_one(job: Job, text: str) -> bool:
-    """Whether a model wrote a summary, and not what it was asked, or one of its answers, or nothing but "Sorry"."""
+    """Return whether a text is a model's summary, and not its prompt, an earlier answer, or nothing but "Sorry"."""
     *history, asked = job.prompt.sent
     if plainly(text) in plainly(text_of(asked)):
         return False

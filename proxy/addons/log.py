@@ -76,7 +76,7 @@ class RequestLog(AddOn):
 
 
 def line(outcome: Outcome) -> str:
-    """What became of a request, in one line."""
+    """Format the outcome of a request as one line."""
     parts = [f"{outcome.id} {_where(outcome)}: {outcome.status} {outcome.error or outcome.action}"]
     if outcome.conversation:
         parts.append(f"conversation {outcome.conversation}")
@@ -115,7 +115,7 @@ def line(outcome: Outcome) -> str:
 
 
 def _cache(outcome: Outcome) -> str:
-    """How much of the prompt was as before, and how much of it the backend had read."""
+    """Format how much of the prompt was unchanged, and how much of it the backend took from its cache."""
     reused = "" if outcome.reused is None else f", {outcome.reused} reused"
     return f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}"
 

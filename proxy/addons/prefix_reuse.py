@@ -1,4 +1,4 @@
-"""How much of a prompt the one before it of the same conversation began with, and how much of that the backend used again."""
+"""Length of the prefix that a prompt shares with the one before it in the conversation, and of what the backend reused of it."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ class PrefixReuse(AddOn):
 
 
 def _common(before: Sequence[bytes], now: Sequence[bytes]) -> int:
-    """How many links two chains have in common."""
+    """Count the leading links that two chains share."""
     return bisect_left(range(min(len(before), len(now))), True, key=lambda at: before[at] != now[at])

@@ -268,7 +268,7 @@ class Exporting(TracerProvider):
 
 
 def _outcome_of(outcome: Outcome) -> dict[str, AttributeValue]:
-    """What is known of a request at its end."""
+    """Return a request's attributes at its end."""
     attributes: dict[str, AttributeValue | None] = {
         "http.response.status_code": outcome.status,
         "spillway.action": outcome.action,

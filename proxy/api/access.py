@@ -157,7 +157,7 @@ class AccessControl:
         exchange.authorized = True
 
     def is_known_host(self, name: str) -> bool:
-        """Whether a name is this machine's own, listed, or an address, which can't be pointed elsewhere."""
+        """Return whether a name is this machine's own, listed, or an address, which can't be pointed elsewhere."""
         if self._hosts.match(name):
             return True
         try:
@@ -167,7 +167,7 @@ class AccessControl:
         return True
 
     def is_allowed_origin(self, origin: bytes) -> bool:
-        """Whether pages of this origin may call from a browser."""
+        """Return whether pages of this origin may call from a browser."""
         return self._origins.match(origin.decode("latin-1").lower()) is not None
 
     @staticmethod

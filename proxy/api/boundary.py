@@ -59,7 +59,7 @@ class Boundary:
 
 
 async def _is_answered(exchange: Exchange) -> bool:
-    """Whether a cancelled request may end here: the client has left, or has been told that the server stops."""
+    """Return whether a cancelled request may end here: the client is gone, or was sent an error since the server stops."""
     if (stopped := exchange.stopped()) is not None:
         await _refuse(exchange, stopped)
         return True

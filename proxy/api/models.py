@@ -78,7 +78,7 @@ async def one_model(router: Router, settings: Settings, public: str) -> dict[str
 
 
 async def profiles(router: Router, settings: Settings, meter: Any, ledger: CallLedger) -> dict[str, Any]:
-    """What is known of every backend and model, with the origin of every field, for `/spillway/models`."""
+    """Return the known facts about every backend and model, with the origin of every field, for `/spillway/models`."""
     backends = []
     await router.table()
     for upstream in router.upstreams:
@@ -121,7 +121,7 @@ def _effective(settings: Settings, upstream: Upstream, model: str, told: Mapping
 
 
 def _policy(settings: Settings, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """What the policy comes to for a model: figures in tokens, lines and characters, and where each comes from."""
+    """Return the effective policy for a model: figures in tokens, lines and characters, and the origin of each."""
     chosen = settings.for_model(model)
     window = told["window"]["value"] if told.get("window") is not None else None
     limits: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def _policy(settings: Settings, model: str, told: Mapping[str, Any]) -> dict[str
 
 
 def _guide(tokens: int | None) -> str:
-    """What becomes of guide files in prompts, of which so many tokens may stay; None: all."""
+    """Describe the treatment of guide files in prompts, of which so many tokens may stay; None: all."""
     return "as sent" if tokens is None else f"within {tokens} tokens"
 
 
@@ -194,7 +194,7 @@ def _trigger(chosen: Settings, window: int | None) -> float:
 
 
 def _tools(profile: ModelProfile, settings: Settings) -> str:
-    """How a request's tools reach the model."""
+    """Describe how a request's tools reach the model."""
     if profile.tools is None:
         return "native, until they are refused"
     if profile.tools.value:

@@ -55,7 +55,7 @@ def normalized(target: bytes) -> str:
 
 
 def is_admin(method: str, path: str) -> bool:
-    """Whether a request changes, or takes away, what a backend serves; `path` as `normalized` gives it."""
+    """Return whether a request changes, or deletes, what a backend serves; `path` as `normalized` gives it."""
     return _ADMIN.match(f"{method} {path}") is not None
 
 

@@ -1,4 +1,4 @@
-"""What Spillway's own endpoints answer. Fields that are not named here pass as they are."""
+"""Responses of Spillway's own endpoints. Fields that are not named here pass unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Health(_Open):
 
 
 class Readiness(_Open):
-    """Whether requests can be served."""
+    """Readiness to serve requests."""
 
     status: Literal["ready", "no backend answers", "draining"]
     backends: dict[str, str | None] | None = Field(
@@ -31,7 +31,7 @@ class Readiness(_Open):
 
 
 class ModelNote(_Open):
-    """What Spillway adds to a model's object."""
+    """Additions of Spillway's to a model's object."""
 
     backend: str
     window: int | None = Field(description="Effective context window in tokens; null: not known.")
@@ -61,7 +61,7 @@ class ModelList(_Open):
 
 
 class OllamaVersion(_Open):
-    """Which version of Ollama's API is answered."""
+    """Version of Ollama's API that is emulated."""
 
     version: str
 
@@ -81,7 +81,7 @@ class OllamaModel(_Open):
 
 
 class KnownBackend(_Open):
-    """What is known of one backend."""
+    """Known facts about one backend."""
 
     name: str
     url: str
@@ -90,13 +90,13 @@ class KnownBackend(_Open):
 
 
 class KnownBackends(_Open):
-    """What is known of every backend and model."""
+    """Known facts about every backend and model."""
 
     backends: list[KnownBackend]
 
 
 class Explanation(_Open):
-    """What would be done to a chat request."""
+    """Plan for a chat request, without sending it."""
 
     model: str
     backend: str

@@ -1,4 +1,4 @@
-"""Who serves the models: one file per kind of backend, pure flows of requests and replies.
+"""Servers of models: one file per kind of backend, with pure flows of requests and replies.
 
 To add a kind: a file with a class that satisfies `Backend`, and a line in `BACKENDS`.
 """

@@ -28,7 +28,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back. `status` 0: no connection. `json` is None when the body is not JSON."""
+    """Reply to a probe. `status` 0: no connection. `json` is None when the body is not JSON."""
 
     status: int
     json: Any = None
@@ -106,7 +106,7 @@ class Backend(Protocol):
         ...
 
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
-        """Whether breaking off a stream ends its generation, and its bill."""
+        """Return whether closing a stream stops the generation, and its bill."""
         ...
 
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
@@ -118,7 +118,7 @@ class Backend(Protocol):
         ...
 
     def busy(self, model: str) -> Flow[bool]:
-        """Whether it says that it is at work on a request, whoever sent that; False where it says nothing of it."""
+        """Ask whether the backend is at work on any request, whoever sent it; False if it does not report that."""
         ...
 
     def count(self, body: dict[str, Any]) -> Flow[int | None]:
@@ -126,7 +126,7 @@ class Backend(Protocol):
         ...
 
     def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """Whether the model has a chat template of its own, so that it can tell who said what; None: nobody tells."""
+        """Ask whether the model has a chat template of its own, so that it can tell roles apart; None if unknown."""
         ...
 
 
@@ -134,7 +134,7 @@ _NO_FIELDS: dict[str, Any] = {}
 
 
 class Usual:
-    """What holds of most servers; a kind says in what it differs."""
+    """Defaults that hold for most servers; a kind overrides those in which it differs."""
 
     chat_dialect = "chat"
     ask_running_counts = _NO_FIELDS
@@ -157,7 +157,7 @@ class Usual:
         return True
 
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
-        """The same for every request."""
+        """Return the profile as it is: it holds for every request."""
         del body
         return profile
 
@@ -172,7 +172,7 @@ class Usual:
         return _untold()
 
     def busy(self, model: str) -> Flow[bool]:
-        """It does not say."""
+        """Return False: not reported."""
         del model
         yield from ()
         return False
@@ -183,7 +183,7 @@ class Usual:
         return _untold()
 
     def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """It does not say."""
+        """Return None: not reported."""
         del model
         return _untold()
 

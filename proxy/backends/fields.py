@@ -52,14 +52,14 @@ def objects(value: object) -> list[dict[str, Any]]:
 
 
 def dig(value: object, *path: str) -> Any:
-    """What lies at the end of `path` through nested objects, or None."""
+    """Return the value at the end of `path` through nested objects, or None."""
     for name in path:
         value = mapping(value).get(name)
     return value
 
 
 def contains(value: object, word: str) -> bool | None:
-    """Whether a JSON array names `word`; None when there is no array."""
+    """Return whether a JSON array contains `word`; None when there is no array."""
     return word in value if isinstance(value, list) else None
 
 

@@ -131,7 +131,7 @@ class LlamaCpp(Usual):
 
     @override
     def busy(self, model: str) -> Flow[bool]:
-        """Whether a slot is; `/slots` can be switched off (`--no-slots`)."""
+        """Ask whether a slot is processing; `/slots` can be switched off (`--no-slots`)."""
         slots = objects((yield Probe("GET", f"/slots?{_unloaded(model)}")).json)
         return any(slot.get("is_processing") is True for slot in slots)
 
@@ -214,7 +214,7 @@ def _described(props: JsonObject, listed: ModelProfile, window: Fact[int] | None
 
 
 def _tools(caps: JsonObject) -> Fact[bool] | None:
-    """Whether the chat template shows the model the tools, and its own earlier calls.
+    """Return whether the chat template shows the model the tools, and its own earlier calls.
 
     Where it does not, the server takes `tools` all the same and says nothing: without the first the model never
     hears of them, without the second calls come back as text and vanish from the history, and not even

@@ -38,7 +38,7 @@ _FLAGS = re.compile(r"llama-server|\bvllm\b")
 
 
 class LlamaSwap(Usual):
-    """What stands in front of servers of any kind."""
+    """Proxy in front of servers of any kind."""
 
     kind = "llamaswap"
     continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
@@ -60,7 +60,7 @@ class LlamaSwap(Usual):
         return [Listed(entry["id"], entry, _listed(entry)) for entry in entries]
 
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """What the command of the server that runs says; of one that does not run, what the configuration says."""
+        """Read the command line of a running server; for one that does not run, the configuration."""
         entry = _entry(openai_models((yield _LIST).json) or [], model)
         listed = _listed(entry)
         if listed.provisional:
@@ -79,7 +79,7 @@ class LlamaSwap(Usual):
 
     @override
     def busy(self, model: str) -> Flow[bool]:
-        """Whether the model would have to be loaded, and another one to go for it: not for what nobody waits for."""
+        """Ask whether the model would have to be loaded, at the cost of another one: background work must not do that."""
         running = dig((yield _RUNNING).json, "running")
         if not isinstance(running, list):
             return False

@@ -62,7 +62,7 @@ class LmStudio(Usual):
         return _listed_v0((yield _V0).json) is not None
 
     def models(self) -> Flow[list[Listed]]:
-        """What may be asked for (`/v1/models`), with what the native list tells of each."""
+        """List the models that can be requested (`/v1/models`), with details from the native list."""
         ids = openai_models((yield Probe("GET", "/v1/models")).json)
         current = _listed_v1((yield _V1).json)
         if current is not None:

@@ -95,7 +95,7 @@ class Ollama(Usual):
         return "models" in mapping((yield _TAGS).json)
 
     def models(self) -> Flow[list[Listed]]:
-        """What may be asked for (`/v1/models`), with what tags and loaded models tell of each."""
+        """List the models that can be requested (`/v1/models`), with details from tags and loaded models."""
         ids = openai_models((yield Probe("GET", "/v1/models")).json)
         tags = objects(dig((yield _TAGS).json, "models"))
         loaded = objects(dig((yield _PS).json, "models"))
@@ -162,7 +162,7 @@ class Ollama(Usual):
 
     @override
     def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """What is made of a file without a template gets one that holds nothing but the words (`ollama create`)."""
+        """Compare the template with the bare one that `ollama create` gives to a file without a template."""
         shown = mapping((yield Probe("POST", "/api/show", {"model": model})).json)
         template = nonblank(shown.get("template"))
         if template is None or _RENDERER.search(nonblank(shown.get("modelfile")) or ""):

@@ -54,7 +54,7 @@ _CANCELLING = re.compile(
 
 
 def is_openrouter(url: str) -> bool:
-    """Whether the address is OpenRouter's own."""
+    """Return whether the address is OpenRouter's own."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -63,7 +63,7 @@ def is_openrouter(url: str) -> bool:
 
 
 def cancels(provider: str) -> bool:
-    """Whether a provider stops generating, and billing, when a stream is broken off; False if that is not known.
+    """Return whether a provider stops generating, and billing, when a stream is closed; False if that is not known.
 
     By name (`DeepInfra`) or tag (`deepinfra/fp8`). No provider stops an answer that is not streamed.
     """
@@ -79,7 +79,7 @@ def allowed(preferences: object, providers: Iterable[Provider]) -> list[Provider
 
 
 def _matches(provider: Provider, slugs: list[Any]) -> bool:
-    """Whether a slug means this provider: `deepinfra` all of its endpoints, `deepinfra/fp8` the one with that tag."""
+    """Return whether a slug means this provider: `deepinfra` all of its endpoints, `deepinfra/fp8` the one with that tag."""
     return any(
         slug.casefold() == provider.tag.casefold() if "/" in slug else _plain(slug) == _plain(provider.name)
         for slug in slugs
@@ -145,7 +145,7 @@ class OpenRouter(Usual):
 
     @override
     def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
-        """Whether every provider that may serve the request stops; True where none is known."""
+        """Return whether every provider that may serve the request stops; True where none is known."""
         providers = profile.providers.value if profile.providers is not None else ()
         return all(cancels(each.name) for each in allowed(body.get("provider"), providers) or providers)
 

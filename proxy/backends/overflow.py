@@ -145,7 +145,7 @@ class Overflow:
 
     @property
     def shared(self) -> bool:
-        """Whether it may be the memory of all slots together that is full, rather than this one's."""
+        """True if the memory of all slots together may be full, rather than this one's."""
         return self.origin == _SHARED
 
 
@@ -156,7 +156,7 @@ POOL_FULL = Overflow(None, None, _SHARED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowEvidence:
-    """What is known of a refused request and its backend, in tokens.
+    """Facts about a refused request and its backend, in tokens.
 
     `needed`: prompt and answer at most. `loaded`: window that the loaded instance reports now. `held`: the most that the
     backend held at once lately, 0 for unknown.
@@ -215,7 +215,7 @@ def error_text(status: int, body: bytes) -> str | None:
 
 
 def is_error_frame(chunk: _Object) -> bool:
-    """Whether parsed SSE data (or a 200 body) is an error, in any of the forms that backends use.
+    """Return whether parsed SSE data (or a 200 body) is an error, in any of the forms that backends use.
 
     `error` as a string or an object; vLLM's old `object: "error"`; renamed keys without choices; OpenRouter's
     `finish_reason: "error"` or an error inside a choice.
@@ -232,7 +232,7 @@ def is_error_frame(chunk: _Object) -> bool:
 
 
 def is_refusal(body: bytes) -> bool:
-    """Whether a whole response is an error in spite of a good status (OpenRouter; LM Studio for what it does not know)."""
+    """Return whether a complete response is an error in spite of a good status (OpenRouter; LM Studio for unknown paths)."""
     if b'"error"' not in body:
         return False
     parsed = _parse(body)
@@ -332,7 +332,7 @@ def _unquoted(
 
 
 def _about_others(found: re.Match[str], text: str) -> bool:
-    """Whether the sentence, as far as it goes, names something else than the prompt."""
+    """Return whether the sentence, as far as it goes, names something else than the prompt."""
     if _ABOUT_PROMPT.search(found.group()):
         return False
     begin = max(text.rfind("\n", 0, found.start()), text.rfind(". ", 0, found.start())) + 1

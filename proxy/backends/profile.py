@@ -1,4 +1,4 @@
-"""What a model can do, as far as anybody told us, with the origin of every field."""
+"""Capabilities of a model, as far as they are known, with the origin of every field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ModelKey: TypeAlias = tuple[str, str]
 
 
 class Trust(IntEnum):
-    """How far a value is believed; of two values for one field the more trusted one wins."""
+    """Trust in the source of a value; of two values for one field the more trusted one wins."""
 
     FALLBACK = 0
     """Nobody said anything: a conservative default."""
@@ -37,7 +37,7 @@ class Trust(IntEnum):
 
 
 class Continuation(StrEnum):
-    """How a backend is asked to go on with a partial answer."""
+    """Ways to have a backend continue a partial answer."""
 
     FLAGS = "continue_final_message"
     """Trailing assistant message with `continue_final_message: true, add_generation_prompt: false`."""

@@ -1,4 +1,4 @@
-"""What to do about a refusal: one decision, and one budget for all requests that are made on behalf of a client's."""
+"""Remedies for a refusal: one decision, and one budget for all requests that are made on behalf of a client's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_WAITS = 12
 
 
 class Remedy(Enum):
-    """What is done about a refusal."""
+    """Actions upon a refusal."""
 
     WAIT = "wait"
     """Send the same again when the slots that share a memory have room."""
@@ -38,7 +38,7 @@ class Remedy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What a backend said instead of an answer."""
+    """Error of a backend in place of an answer."""
 
     overflow: Overflow | None = None
     tools: ToolRefusal | None = None
@@ -50,7 +50,7 @@ class Refusal:
 
 @dataclass
 class Spent:
-    """What one client's request has used up of its budget, over all its attempts, streamed or whole: at first nothing."""
+    """Use of the budget by one client's request, over all its attempts, streamed or not; nothing at first."""
 
     waits: int = field(default=0, init=False)
     shortened: int = field(default=0, init=False)
@@ -64,7 +64,7 @@ class Spent:
     """Ways to go on that were refused."""
 
     def corrects(self) -> bool:
-        """Whether the model may be asked once more for a call that could not be made; that is on the account then."""
+        """Return whether the model may be asked once more for a call that could not be parsed, and charge that to the budget."""
         first, self.corrected = not self.corrected, True
         return first
 

@@ -117,7 +117,7 @@ class Vllm(Usual):
 
     @override
     def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """Whether it counts a chat: without a template it refuses that as it refuses all others."""
+        """Ask it to count a chat: without a template it refuses that, as it refuses all chats."""
         question = {"model": model, "messages": [{"role": "user", "content": "a"}]}
         reply = yield Probe("POST", "/tokenize", question)
         if reply.status == 400 and "chat template" in str(reply.json):

@@ -27,7 +27,7 @@ def all_unmarked(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _inner(name: str, value: Any) -> Any:
-    """What may have a mark of its own inside of a message or a tool: its parts, its calls, its function."""
+    """Return the nested object that may carry marks inside a message or a tool: its parts, its calls, its function."""
     if name in ("content", "tool_calls") and isinstance(value, list):
         return all_unmarked(value)
     return unmarked(value) if name == "function" else value

@@ -54,7 +54,7 @@ class Store(Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether the last operation worked; a failure is logged once."""
+        """True if the last operation worked; a failure is logged once."""
         ...
 
     @property

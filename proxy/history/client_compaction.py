@@ -55,7 +55,7 @@ _PIECE = 1_500
 
 
 def asks_to_compact(messages: Sequence[Message]) -> bool:
-    """Whether the newest message is a client's own request to compact what stands before it, or in it."""
+    """Return whether the newest message is a client's own request to compact the history before it, or inside it."""
     if not messages or messages[-1].get("role") != "user":
         return False
     asked = text_of(messages[-1])
@@ -75,7 +75,7 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
 
 
 def brought_from(text: str) -> int:
-    """Where in a user's message begins what a model wrote as a summary, of which nothing is the user's own; else its length."""
+    """Find where a summary by a model starts in a user's message, nothing of which is the user's own; else return the length."""
     return min((at for words in _COMES_BACK if (at := text.find(words)) >= 0), default=len(text))
 
 
@@ -123,7 +123,7 @@ def unfolded(messages: Sequence[Message]) -> list[Message]:
 
 
 def _may_ask(text: str) -> bool:
-    """Whether a word is in it that is in each such request: costs far less than the patterns, and each request is looked at."""
+    """Return whether a word occurs that every such request has: far cheaper than the patterns, and every request is checked."""
     said = text.lower()
     return "summar" in said or "compact" in said or "snapshot" in said or "prompt for continuing" in said
 
@@ -133,7 +133,7 @@ def _asks(text: str) -> bool:
 
 
 def _last_asking(text: str) -> int:
-    """Where the request begins that stands at the end of a transcript; one that stands in front of it is left there."""
+    """Find the start of a request at the end of a transcript; one in front of the transcript stays in the text."""
     found = _ASKS.search(text, max(0, len(text) - _ASKED_IN))
     at = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
     return at or len(text)

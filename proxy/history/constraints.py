@@ -1,4 +1,4 @@
-"""What a user laid down, taken word for word: summaries by a model paraphrase rules, or drop them."""
+"""Rules that users lay down, taken word for word: summaries by a model paraphrase rules, or drop them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _stated(message: Message, judged: Callable[[str], bool]) -> Iterator[str]:
 
 
 def _about(rule: str) -> str:
-    """What a rule is about: its words without values, and without those that only make it one."""
+    """Return the subject of a rule: its words without values, and without those that only make it a rule."""
     words = rule.split()
     if len(words) == 1:
         return re.sub(r"\d+", "#", rule)

@@ -50,12 +50,12 @@ def defanged(text: str) -> str:
 
 
 def forges_block(text: str) -> bool:
-    """Whether a text has a mark in it of a block that Spillway writes."""
+    """Return whether a text contains a mark of a block that Spillway writes."""
     return _BRACKET in text and any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END))
 
 
 def is_summary(message: Message) -> bool:
-    """Whether a message is a summary that Spillway put there."""
+    """Return whether a message is a summary inserted by Spillway."""
     content = message.get("content")
     return (
         isinstance(content, str) and content.startswith(OPEN) and message.get("role") in ("assistant", "user")
@@ -82,7 +82,7 @@ def carried_rules(message: Message) -> list[str]:
 
 
 def carried_statements(message: Message) -> list[str]:
-    """What the user said, as code put it into a message that is a summary."""
+    """Return the user's statements that code, not a model, put into a summary."""
     if not is_summary(message):
         return []
     carried = section(message, SAID)
@@ -109,12 +109,12 @@ def headed_list(heading: str, items: list[str]) -> str:
 
 
 def is_extract(message: Message) -> bool:
-    """Whether a summary holds a block that no model wrote."""
+    """Return whether a summary holds a block that no model wrote."""
     return is_summary(message) and f"{OPEN}\n{EXTRACT}\n" in message["content"]
 
 
 def is_instruction(message: Message) -> bool:
-    """Whether a user message holds nothing but what the system says."""
+    """Return whether a user message holds system text and nothing else."""
     content = message.get("content")
     if isinstance(content, list):
         content = content[0].get("text") if content and isinstance(content[0], dict) else None

@@ -1,4 +1,4 @@
-"""How people lay down rules, in the languages they use: by the form of a sentence, not by a single word.
+"""Patterns by which people lay down rules, in the languages they use: the form of a sentence, not a single word.
 
 A word such as 'always' makes a rule where it stands with a demand: at the beginning of an imperative, or behind 'you' or a
 duty. In a statement about something else ('her pictures always give me ideas') it makes none. What somebody demands of
@@ -128,7 +128,7 @@ _HEADS_RULES = re.compile(
 
 
 def is_rule(sentence: str) -> bool:
-    """Whether a sentence lays down how things are to be done."""
+    """Return whether a sentence lays down how things are to be done."""
     if _QUESTION.search(sentence):
         return _REQUEST.match(sentence) is not None
     if _OWN.match(sentence):
@@ -137,5 +137,5 @@ def is_rule(sentence: str) -> bool:
 
 
 def heads_rules(line: str) -> bool:
-    """Whether a line announces rules, which the items of the list below it are then."""
+    """Return whether a line announces rules, so that the items of the list below it are rules too."""
     return len(line) <= 80 and _HEADS_RULES.match(line) is not None

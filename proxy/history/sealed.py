@@ -1,4 +1,4 @@
-"""What clients keep for Spillway and send back: sealed, so that nothing is believed that it did not write itself.
+"""Sealed values that clients store for Spillway and send back, so that nothing is believed that it did not write itself.
 
 A seal is a MAC (HMAC-SHA-256), bound to the credential and to what the value is for. It is not encryption: who holds one holds
 the conversation that it was made of, so that there is nothing to hide, and the standard library has all that it takes.
@@ -40,7 +40,7 @@ def seal(key: bytes, owner: str, purpose: str, value: Any) -> str:
 
 
 def is_sealed(text: Any) -> bool:
-    """Whether it looks like a seal of Spillway's, be it broken or another's."""
+    """Return whether a value looks like a seal of Spillway's, even a broken one or another instance's."""
     return isinstance(text, str) and text.startswith(_MARK)
 
 

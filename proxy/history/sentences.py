@@ -29,7 +29,7 @@ def sentences(text: str, *, longest: int) -> Iterator[str]:
 
 
 def last_end(text: str) -> int:
-    """Where the last whole sentence of a text ends; 0 if there is none. The end of a line ends one, the end of the text does not."""
+    """Find the end of the last complete sentence; 0 if there is none. The end of a line ends one, the end of the text does not."""
     last = 0
     for end in _ends(text):
         if end < len(text) or not text[-1:].isalnum():

@@ -115,7 +115,7 @@ def results_in(text: str) -> Iterator[WrittenResult]:
 
 
 def only_results(message: Message) -> bool:
-    """Whether a message says nothing but tool results. What is no text, such as an image, belongs to them."""
+    """Return whether a message consists of tool results alone. Parts that are not text, such as images, count as theirs."""
     found = False
     for _, text in texts_of(message):
         if _NO_WORDS.fullmatch(text):
@@ -128,13 +128,13 @@ def only_results(message: Message) -> bool:
 
 
 def spoken(message: Message) -> str:
-    """What is said in a message's own words: its texts without the calls of an assistant, or the results of a user."""
+    """Return a message's texts without the calls of an assistant, or the tool results of a user."""
     role = message.get("role")
     return "\n".join(without(text, _spans(role, text)) for _, text in texts_of(message))
 
 
 def own_words(message: Message) -> str:
-    """What in a user message is surely the user's own: nothing from the first mark of a result to the last of its kind.
+    """Return the part of a user message that is surely the user's: nothing from the first mark of a result to the last of its kind.
 
     A result that holds a closing mark would else put its rest into the user's mouth, and one that is cut off all of it.
     Neither is what the system says there, nor what Spillway wrote, nor the summary with which a client goes on, nor what a

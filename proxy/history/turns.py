@@ -1,4 +1,4 @@
-"""Where a conversation may be cut: a tool call and all of its results are never separated.
+"""Points at which a conversation may be cut: a tool call and all of its results are never separated.
 
 Calls and results are fields and roles of their own (OpenAI API, "Function calling"), or text in messages of the assistant
 and the user (`proxy.history.tooltext`); a history may hold both.
@@ -35,13 +35,13 @@ def cut_points(messages: Sequence[Message]) -> list[int]:
 
 
 def is_result(message: Message) -> bool:
-    """Whether a message holds tool results and nothing else, in either form."""
+    """Return whether a message holds tool results and nothing else, in either form."""
     role = message.get("role")
     return role in RESULT_ROLES or (role == "user" and only_results(message))
 
 
 def is_user(message: Message) -> bool:
-    """Whether the user speaks in a message.
+    """Return whether the user speaks in a message.
 
     One of that role which holds nothing but tool results does not count, nor one in which the system speaks.
     """
@@ -49,7 +49,7 @@ def is_user(message: Message) -> bool:
 
 
 def is_system(message: Message) -> bool:
-    """Whether the system speaks in a message: in a role of its own, or in a user message that holds nothing else."""
+    """Return whether the system speaks in a message: in a role of its own, or in a user message that holds nothing else."""
     role = message.get("role")
     return role in SYSTEM_ROLES or (role == "user" and is_instruction(message))
 
@@ -81,7 +81,7 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
 
 
 def bridge_needed(before: Message | None, after: Sequence[Message]) -> str | None:
-    """Which role has to speak between a message and those after it, so that user and assistant take turns.
+    """Return the role that has to speak between a message and those after it, so that user and assistant alternate.
 
     None if they do already. System messages in between speak for nobody. A conversation begins with the user.
     """

@@ -1,1 +1,1 @@
-"""What is kept of the last requests so that they can be looked at: in memory only, and bounded (docs/api-live.md)."""
+"""Recent requests, kept in memory within bounds so that they can be inspected (docs/api-live.md)."""

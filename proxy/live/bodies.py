@@ -1,4 +1,4 @@
-"""What a client sent and what was sent for it, kept so that what the next turn of the conversation repeats takes no room."""
+"""Bodies as received and as forwarded, stored so that what the next turn of the conversation repeats takes no room."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bodies:
 
     @property
     def asked(self) -> bytes | Request:
-        """What the client sent, as far as it was JSON of chat completions; else what it was read as."""
+        """Body from the client, if it was JSON of chat completions; else the request parsed from it."""
         if self._asked is not None:
             return self._asked.whole()
         assert self._request is not None
@@ -67,11 +67,11 @@ class Bodies:
 
     @property
     def forwarded(self) -> bytes:
-        """What was sent for it last; b"": nothing yet."""
+        """Body sent upstream last; empty before the first."""
         return b"" if self._forwarded is None else self._forwarded.whole()
 
     def forward(self, data: bytes) -> None:
-        """This is sent for it."""
+        """Store the body that is sent upstream."""
         if self._asked is not None and self._asked.own is data:
             self._forwarded = self._asked
         elif data and (self._forwarded is None or self._forwarded.own is not data):
@@ -79,7 +79,7 @@ class Bodies:
 
     @property
     def same(self) -> bool:
-        """Whether it was sent as it came."""
+        """True if the body was forwarded byte for byte."""
         return self._forwarded is not None and self._forwarded is self._asked
 
     @property
@@ -104,7 +104,7 @@ class Bodies:
 
 
 def beginning(one: bytes, other: bytes) -> int:
-    """Of how many bytes it is known at a look that both begin with them: nearly all."""
+    """Return a lower bound on the length of the common prefix of two bodies, short of it by at most `NEAR` bytes."""
     low, high = 0, min(len(one), len(other))
     step = NEAR
     while low < high:

@@ -1,4 +1,4 @@
-"""What the client sent and what was forwarded, message by message; told by the messages alone."""
+"""Diff between the client's messages and those forwarded, message by message, derived from the messages alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DiffLine:
 
 
 def lines_of(sent: Sequence[Message], forwarded: Sequence[Message]) -> list[DiffLine]:
-    """What became of each message, in the order of the forwarded prompt. May take long; usable from another thread."""
+    """Return the fate of each message, in the order of the forwarded prompt. May take long; usable from another thread."""
     bare = [_without_block(message) for message in forwarded]
     before, after = [message_digest(each) for each in sent], [message_digest(each) for each in bare]
     found: list[DiffLine] = []
@@ -75,7 +75,7 @@ def _changed(
 
 
 def _origin(sent: Sequence[Message], left: Sequence[int], message: Message, *, alone: bool) -> int | None:
-    """Which of those messages it was; `alone`: for each that went one came, in the same order."""
+    """Find the client's message from which a forwarded one comes; `alone`: as many are gone as are new, so they pair in order."""
     text = text_of(_without_block(message)).strip()
     for one in left:
         other = sent[one]

@@ -1,4 +1,4 @@
-"""What one viewer is still to be told: each conversation once, however often something happened in it."""
+"""Queue of changes for one viewer: each conversation once, however often something happened in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_WAITING = 200
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What happened since the viewer was told last."""
+    """Changes since the viewer's last update."""
 
     talks: list[Talk]
     ended: list[Record]
@@ -42,7 +42,7 @@ class Feed:
         self._missed = False
 
     def shows(self, talk: Talk) -> bool:
-        """Whether the viewer is told of a conversation."""
+        """Return whether the viewer gets updates of a conversation."""
         return self.viewer.sees(talk.tenant) and self.only in ("", talk.id)
 
     def changed(self, talk: Talk) -> None:

@@ -85,7 +85,7 @@ class Looker:
         }
 
     async def _parts(self, record: Record) -> Parts | None:
-        """What the prompt of a request holds; found out once for each body."""
+        """Break down the prompt of a request, once for each body."""
         record.sample()
         if (
             record.bodies is not None
@@ -160,7 +160,7 @@ class Looker:
             yield record
 
     async def diff(self, record: Record, *, full: bool) -> dict[str, Any]:
-        """What the client sent and what was forwarded; `full`: with the messages that a summary stands for.
+        """Compare the client's messages with those forwarded; `full`: with the messages that a summary stands for.
 
         Raises:
             Conflict: its bodies are not kept any more, or never were.
@@ -194,7 +194,7 @@ class Looker:
     # -- sums
 
     def savings(self, viewer: Viewer, query: Mapping[str, str]) -> dict[str, Any]:
-        """What was saved for those whom the viewer may see."""
+        """Return savings over the requests that the viewer may see."""
         return self.book.accounts.totals(
             lambda account: (
                 viewer.sees(account.tenant)
@@ -227,7 +227,7 @@ class Looker:
 
 
 def _has_status(status: int, wanted: str | None) -> bool:
-    """Whether a status is the one that is asked for, or of its kind: `200`, `4xx`."""
+    """Return whether a status equals the filter, or is of its class: `200`, `4xx`."""
     if wanted is None:
         return True
     text = str(status)
@@ -240,7 +240,7 @@ def _compared(
     costs: Sequence[float],
     full: bool,  # noqa: FBT001 - it is called by position, in a thread
 ) -> tuple[list[DiffLine], list[dict[str, Any]]]:
-    """What became of each message, and how that is told. May take long."""
+    """Compare two lists of messages; returns the lines of the diff and their rows. May take long."""
     lines = lines_of(before, after)
     return lines, [_row(line, before, after, costs, full=full) for line in lines]
 

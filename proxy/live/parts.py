@@ -1,4 +1,4 @@
-"""What a prompt holds: system messages, tools, summary, what was recalled, and the rest."""
+"""Breakdown of a prompt: system messages, tools, summary, recalled passages, and the rest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def parsed(body: bytes) -> Mapping[str, Any]:
 
 
 async def parts_in(meter: Meter, key: ModelKey, body: bytes, total: int) -> Parts | None:
-    """What a body that was sent holds, of a prompt of `total` tokens; None if it has no messages."""
+    """Break down a forwarded body whose prompt has `total` tokens; None if it has no messages."""
     value = await parsed(body)
     if not value:
         return None
@@ -68,7 +68,7 @@ def _parts(
 
 
 def block_in(message: Message) -> str:
-    """What was recalled in front of a user's words, with its marks; empty: nothing."""
+    """Return the block recalled in front of a user's words, with its marks; empty if there is none."""
     if message.get("role") != "user":
         return ""
     text = text_of(message)

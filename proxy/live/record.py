@@ -38,7 +38,7 @@ class Note:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Note:
-        """What is noted of one."""
+        """Copy a checkpoint's fields, without its messages."""
         return cls(
             scope=checkpoint.scope,
             digest=checkpoint.digest,
@@ -51,7 +51,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a prompt holds, in tokens; together they are all of it."""
+    """Breakdown of a prompt in tokens; the parts add up to all of it."""
 
     system: int
     tools: int
@@ -130,7 +130,7 @@ class Record:
 
     @property
     def state(self) -> Activity:
-        """What is being done."""
+        """Current activity; `idle` after the end."""
         return self.outcome.doing if self.running else "idle"
 
     @property
@@ -146,7 +146,7 @@ class Record:
         return None if budget is None else (budget.brim, budget.goal, budget.pause_point)
 
     def taken(self, job: Job, request: Request, size: int) -> None:
-        """It was read, and is this job; `request`: as it came, in so many bytes."""
+        """Attach the job once the request is read; `request` is as the client sent it, `size` its bytes."""
         self.job, self.messages, self.unique = job, len(request.messages), job.unique
         self.streamed, self.background = job.prompt.request.stream, job.background
         self.agent = job.exchange.header(b"user-agent")
@@ -178,16 +178,16 @@ class Record:
             self.prompt, self.said = attempt.prompt_tokens, attempt.completion_tokens
 
     def paused(self) -> None:
-        """It is paused: take down what the window holds."""
+        """Record how full the window was at a pause."""
         self.sample()
         self.pauses = (*self.pauses, (self.prompt or 0) + self.said)
 
     def tokens_said(self) -> int:
-        """Of the whole answer so far."""
+        """Return the completion tokens of the whole answer so far."""
         return 0 if self.answer is None else self.answer.completion_tokens
 
     def end(self) -> None:
-        """It is over: take down what is told of it, and let go of all else."""
+        """Record the final figures, and drop references to everything else."""
         self.sample()
         outcome, job = self.outcome, self.job
         usage = outcome.usage

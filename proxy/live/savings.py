@@ -1,4 +1,4 @@
-"""What Spillway saved, against the same traffic without it: counted so that it never flatters."""
+"""Savings against the same traffic without Spillway, counted so that they never flatter."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Accounts:
         return account
 
     def totals(self, counts: Callable[[Account], bool], *, since: float) -> dict[str, Any]:
-        """What those accounts come to that count."""
+        """Sum up the accounts that `counts` selects."""
         accounts = [account for account in self._known.values() if counts(account)]
 
         def total(name: str) -> Any:
@@ -140,5 +140,5 @@ class Accounts:
 
 
 def _seconds(account: Account, tokens: int) -> float:
-    """How long reading so many tokens would have taken."""
+    """Estimate the time that prefilling so many tokens would have taken."""
     return tokens * account.reading / account.read if account.read else 0.0

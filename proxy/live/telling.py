@@ -123,7 +123,7 @@ def row_of(talk: Talk, viewer: Viewer, now: float, parts: Parts | None) -> dict[
 
 
 def progress_of(talk: Talk, now: float) -> dict[str, Any]:
-    """How far the answer that is being made has come."""
+    """Return the progress of the answer that is being generated."""
     record = talk.shown
     record.follow()
     return {"id": talk.id, "request": record.outcome.id, "state": record.state, **_progress(record, now)}
@@ -174,5 +174,5 @@ def _share(tokens: int | None, window: int | None) -> float | None:
 
 
 def visible(talks: Iterator[Talk], viewer: Viewer) -> Iterator[Talk]:
-    """Those of them that a viewer may see."""
+    """Filter conversations by what a viewer may see."""
     return (talk for talk in talks if viewer.sees(talk.tenant))

@@ -1,4 +1,4 @@
-"""How what was recalled stands in a prompt: in front of the user's own words, between marks that nothing in it can set."""
+"""Format of recalled passages in a prompt: in front of the user's own words, between marks that nothing in them can forge."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _speaker(message: Message) -> str:
 
 
 def _joined(pieces: Sequence[Passage]) -> str:
-    """What is recalled of one message; what lies between two pieces and is no white space is marked as left out."""
+    """Join the recalled passages of one message; a gap of more than white space between two is marked as omitted."""
     text = pieces[0].text
     for before, after in pairwise(pieces):
         gap = "\n" if after.start - before.end <= 2 else f" {_LEFT_OUT} "

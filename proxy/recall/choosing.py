@@ -1,4 +1,4 @@
-"""Which passages are worth their tokens: the best few, and none where nothing stands out."""
+"""Choice of the passages that are worth their tokens: the best few, and none where nothing stands out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MISSES = 8
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """How high passages have to stand, in standard deviations of the scores of the whole conversation.
+    """Thresholds for passages, in standard deviations of the scores of the whole conversation.
 
     Of few values none can lie far out, at most the root of their number, so of a short conversation less is asked.
     """
@@ -106,7 +106,7 @@ def choose(
 
 
 def within(passages: Sequence[Passage], room: float) -> list[Passage]:
-    """Those of these passages, the best first, that fit into `room` tokens together."""
+    """Select passages, best first, that fit into `room` tokens together."""
     kept: list[Passage] = []
     for passage in passages:
         if passage.tokens <= room:

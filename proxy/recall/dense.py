@@ -1,4 +1,4 @@
-"""What an embedding model is asked, and how near each passage is to the newest turn by its vectors.
+"""Queries to an embedding model, and the similarity of each passage to the newest turn by its vectors.
 
 Words find what is asked for in the words in which it was said, vectors what was said in others. Each tells by itself
 what stands out; what either finds is put in order by reciprocal ranks (Cormack, Clarke and Büttcher, 2009).
@@ -67,7 +67,7 @@ def vector_of(values: Sequence[float]) -> Embedding:
 
 
 def nearness(query: Embedding, passages: Sequence[Embedding]) -> list[float]:
-    """How near each passage is to a query, from 0 to 2; one without a vector of that size is as far off as can be."""
+    """Return the similarity of each passage to a query, from 0 to 2; a vector of another size, or none, scores 0."""
     size = len(query)
     return [1 + sum(map(mul, query, passage)) if len(passage) == size else 0.0 for passage in passages]
 

@@ -1,4 +1,4 @@
-"""What a message says, in passages: whole if it is short, else in pieces, with the places of each term."""
+"""Passages of a message: all of it if it is short, else pieces, with the positions of each term."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAY = "day:"
 
 @dataclass(frozen=True, slots=True)
 class MessagePassages:
-    """What a message says. The text itself is not in it: that is in the request, each time."""
+    """Spans and terms of a message. The text itself is not stored: it is in the request, each time."""
 
     spans: tuple[tuple[int, int], ...]
     """Where its passages stand in its text, in order."""
@@ -101,7 +101,7 @@ def term_of(day: date) -> str:
 
 
 def spans_of(text: str) -> Iterator[tuple[int, int]]:
-    """Where a text is cut, so that no piece is much longer than `PIECE` units: at lines, else sentences, else words.
+    """Cut a text so that no piece is much longer than `PIECE` units: at lines, else sentences, else words.
 
     White space around a piece is no part of it.
     """

@@ -1,4 +1,4 @@
-"""What the newest turn is about."""
+"""Query for recall, derived from the newest turn."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Query:
 
 
 def asks_the_same(message: Message, query: Query) -> bool:
-    """Whether a message of the user has asked for at least half of what the query is about."""
+    """Return whether a user's message asks for at least half of what the query is about."""
     if message.get("role") != "user" or _ASKED.search(said := own_words(message)) is None:
         return False
     having = _weighted(said[-2 * _LONGEST :], 1.0)
@@ -59,7 +59,7 @@ def asks_the_same(message: Message, query: Query) -> bool:
 
 
 def query_of(messages: Sequence[Message], newest: int) -> Query:
-    """What the turn that begins with the user message at `newest` is about."""
+    """Derive the query of the turn that begins with the user message at `newest`."""
     said = own_words(messages[newest])
     said = said if len(said) <= 2 * _LONGEST else f"{said[:_LONGEST]}\n{said[-_LONGEST:]}"
     asked = " ".join(_ASKED.findall(said))
@@ -81,7 +81,7 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
 
 
 def sought(text: str) -> Query:
-    """What a model searches for in these words."""
+    """Derive the query from the words that a model searches for."""
     return Query(dict(list(_weighted(text, 1.0).items())[:_MOST_TERMS]), asks=True, sought=True)
 
 

@@ -1,4 +1,4 @@
-"""Which passages a query is about: BM25 over one conversation, in which what stands around a passage counts too.
+"""Ranking of passages by a query: BM25 over one conversation, in which the neighbours of a passage count too.
 
 BM25: Robertson and Zaragoza, "The Probabilistic Relevance Framework" (2009), section 3.
 """
@@ -25,7 +25,7 @@ _AROUND, _REACH = 1.0, 4
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How well each passage of a conversation answers a query, in the order of the conversation."""
+    """Scores of the passages of a conversation for a query, in the order of the conversation."""
 
     scores: Sequence[float]
     core: Sequence[float]

@@ -1,4 +1,4 @@
-"""What is recalled for a prompt: blocks in front of user messages, and when an earlier one of them goes again."""
+"""Blocks recalled for a prompt: where they stand in front of user messages, and when an earlier one is removed again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.recall.choosing import Passage
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What was recalled for one turn."""
+    """Passages recalled for one turn."""
 
     text: str
     passages: tuple[Passage, ...]
@@ -32,12 +32,12 @@ class RecalledBlocks:
 
     @property
     def tokens(self) -> int:
-        """Of all blocks."""
+        """Tokens of all blocks."""
         return round(sum(block.tokens for block in self.blocks.values()))
 
     @property
     def newest_tokens(self) -> int:
-        """Of the newest turn's, which will be gone when they get in the way."""
+        """Tokens of the newest turn's block, which is dropped when it gets in the way."""
         return 0 if self.newest is None else round(self.newest.tokens)
 
     def put(self, history: Sequence[Message]) -> list[Message]:
@@ -52,7 +52,7 @@ NOTHING = RecalledBlocks()
 
 
 def stays(tokens: float, behind: float, *, trigger: float, target: float) -> bool:
-    """Whether a block of an earlier turn stays where it is: what costs the backend less to read.
+    """Return whether a block of an earlier turn stays in place: the choice that costs the backend less to read.
 
     Taken out, the `behind` tokens that follow it are read once more. Left, its `tokens` bring the next compaction nearer,
     after which `target` of the window is read anew for every `trigger - target` that it grew.

@@ -50,7 +50,7 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def wanted(call: CallPart) -> str:
-    """What a call asks for; empty if it can't be read."""
+    """Return the query of a call; empty if it can't be parsed."""
     query = arguments_of(call.arguments).get("query")
     return query.strip()[:_LONGEST] if isinstance(query, str) else ""
 

@@ -1,4 +1,4 @@
-"""What a text is about, as terms: stems of words, pairs of characters where words are not spaced, identifiers whole.
+"""Terms of a text: stems of words, pairs of characters where words are not spaced, identifiers unsplit.
 
 Stems are Snowball's (the package snowballstemmer); the language is the one whose function words a text has most of.
 """
@@ -63,7 +63,7 @@ def _terms_of(token: str, language: str) -> tuple[str, ...]:
 
 @cache
 def _stemmer() -> Callable[[str], Any]:
-    """What makes the stemmer of a language."""
+    """Return the factory of stemmers, by language."""
     from snowballstemmer import stemmer  # noqa: PLC0415 - thirty languages, 3 MB, when the first words are looked for
 
     made: Callable[[str], Any] = stemmer

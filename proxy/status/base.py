@@ -47,7 +47,7 @@ class Notice:
 
     @property
     def beside(self) -> bool:
-        """Whether it is never said in the text of an answer, so that nobody sends it back."""
+        """True if the notice never appears in the text of an answer, so that no client sends it back."""
         return bool(self.cut or self.recalled or self.written or self.fixed or self.left_out_of)
 
     @property
@@ -126,7 +126,7 @@ def strip_status(text: str) -> str:
 
 
 def status_spans(text: str) -> list[tuple[int, int]]:
-    """Where notices stand in a text, with the white space around them; at its end maybe the beginning of one."""
+    """Find the spans of notices in a text, with the white space around them; the last may be a truncated notice."""
     if ">" not in text or not any(sign in text for sign in "⚙⚠✅"):
         return []
     spans = [found.span() for found in _NOTICE.finditer(text)]
@@ -137,7 +137,7 @@ def status_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _begun(tail: str) -> bool:
-    """Whether a text is the beginning of a notice, cut off by the client."""
+    """Return whether a text is the beginning of a notice, cut off by the client."""
     tail = " ".join(tail.replace(_SELECTOR, "").split())
     if len(tail) < _SHORTEST:
         return False

@@ -56,7 +56,7 @@ class _Scan:
         self._left = _STEPS
 
     def fields(self, names: Sequence[str]) -> Iterator[Field]:
-        """Those of the object that the walk begins in, as far as they have one of these names and are texts."""
+        """Iterate over the members of the object in which the scan starts that have one of these names and a string value."""
         depth, data = 1, self._data
         while depth and self._left > 0 and (mark := self._mark()):
             if mark in b"{[":

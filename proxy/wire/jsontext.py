@@ -167,12 +167,12 @@ _SLICE = 256 * 1024
 
 
 def may_hold_more(data: bytes, values: int) -> bool:
-    """Whether JSON may hold more than so many values, at a glance: what stands in strings is counted, too."""
+    """Return whether JSON may hold more than so many values, from a cheap count that includes what stands in strings."""
     return _values(data, values) > values
 
 
 def holds_more(data: bytes, values: int) -> bool:
-    """Whether JSON holds more than so many values, told without parsing it; in steps of some milliseconds.
+    """Return whether JSON holds more than so many values, without parsing it; in steps of some milliseconds.
 
     A list or an object, which costs more than other values, is at least two.
     """
@@ -194,7 +194,7 @@ def holds_more(data: bytes, values: int) -> bool:
 
 
 def _values(data: bytes, enough: int) -> int:
-    """How many there are at most; what stands in strings is counted, too. Not counted on where there are more than enough.
+    """Bound the number of values from above: marks in strings count, too. Counting stops soon after `enough`.
 
     Taking few bytes out of many is an order of magnitude faster than counting them.
     """

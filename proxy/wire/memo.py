@@ -1,4 +1,4 @@
-"""What is made of what others send, remembered within bounds: they send most of it again and again."""
+"""Bounded cache of values derived from what others send: they send most of it again and again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Memo(dict[K, V]):
-    """What is made of a key, by the key. Look it up with `[]`, which makes what is not known yet.
+    """Cache of derived values, by key. Look up with `[]`, which computes what is missing.
 
     Whoever sends the keys must not fill the memory: neither with many, nor with long ones.
     """

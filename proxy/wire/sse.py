@@ -64,7 +64,7 @@ class FrameSplitter:
 
 
 def _last_end(data: bytearray, start: int) -> int:
-    """Where the last whole frame ends, if that is after `start`; else 0."""
+    """Find the end of the last complete frame, if that is after `start`; else return 0."""
     if data.find(b"\r", start) < 0:
         at = data.rfind(b"\n\n", start)
         return at + 2 if at >= 0 else 0
@@ -124,12 +124,12 @@ def data_lines(frame: bytes) -> list[bytes]:
 
 
 def is_closed(frame: bytes) -> bool:
-    """Whether a blank line ends the frame."""
+    """Return whether a blank line ends the frame."""
     return frame.endswith(_FRAME_ENDS)
 
 
 def is_open(out: list[bytes]) -> bool:
-    """Whether what was sent last still lacks the blank line that ends a frame."""
+    """Return whether the output so far lacks the blank line that ends a frame."""
     last = next((frame for frame in reversed(out) if frame.strip(b"\r\n")), _FRAME_ENDS[0])
     return not is_closed(last)
 

@@ -1,1 +1,1 @@
-"""What is looked at while Spillway works: the routes under `/spillway/`, and who may use them (docs/api-live.md)."""
+"""Routes under `/spillway/` to watch Spillway at work, and who may use them (docs/api-live.md)."""

@@ -61,7 +61,7 @@ def files_in(folder: Path) -> Mapping[str, PageFile]:
 
 
 def wants_page(headers: Headers) -> bool:
-    """Whether a browser asks for a page, and not a program for what a backend has there."""
+    """Return whether a browser requests a page, rather than a program something that a backend has at that path."""
     return any(name == b"accept" and b"text/html" in value.lower() for name, value in headers)
 
 
@@ -73,7 +73,7 @@ class PageFiles:
 
     @property
     def there(self) -> bool:
-        """Whether there is a page."""
+        """Return whether the page is installed."""
         return INDEX in self._files
 
     async def index(self, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""What the routes answer that the page and the terminal read; `docs/api-live.md` says what each field means."""
+"""Responses of the routes that the page and the terminal read; `docs/api-live.md` explains each field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Extensible(BaseModel):
 
 
 class Session(_Extensible):
-    """Who looks, and what they may see."""
+    """Viewer, and what it may see."""
 
     role: Literal["open", "key", "admin"] | None = Field(description="null: a key is needed.")
     content: bool = Field(description="Whether what was said is shown.")
@@ -26,7 +26,7 @@ class Session(_Extensible):
 
 
 class Bar(_Extensible):
-    """What the window holds, in tokens."""
+    """Contents of the window, in tokens."""
 
     system: int
     tools: int
@@ -84,7 +84,7 @@ class Row(_Extensible):
 
 
 class Prefix(_Extensible):
-    """How a prompt goes on from the one before it."""
+    """Comparison of a prompt with the one before it."""
 
     repeated: int | None
     reused: int | None
@@ -181,7 +181,7 @@ class SummaryBlock(_Extensible):
 
 
 class Summary(_Extensible):
-    """What stands for the covered part of a conversation."""
+    """Stand-in for the covered part of a conversation."""
 
     conversation: str
     checkpoint: CheckpointNote
@@ -213,7 +213,7 @@ class DiffRow(_Extensible):
 
 
 class Diff(_Extensible):
-    """What the client sent and what was forwarded."""
+    """Comparison of the client's messages with those forwarded."""
 
     request: str
     same: bool
@@ -230,7 +230,7 @@ class Stopping(_Extensible):
 
 
 class Forgotten(_Extensible):
-    """Whether there was such a lesson."""
+    """Reply to a request to forget a lesson: true if there was one."""
 
     forgotten: bool
 
@@ -242,7 +242,7 @@ class CalibrationPoints(_Extensible):
 
 
 class Savings(_Extensible):
-    """What was saved, against the same traffic without Spillway. Differences may be negative."""
+    """Savings against the same traffic without Spillway. Differences may be negative."""
 
     requests: int
     since: float

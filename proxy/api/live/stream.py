@@ -94,7 +94,7 @@ class LiveFeed:
         return b"".join(out)
 
     def _progress(self, feed: Feed, waiting: Waiting, ticks: int) -> bytes:
-        """How far answers have come whose rows were not told anyway."""
+        """Encode the progress of answers whose rows are not being sent anyway."""
         answering = feed.answering()
         if not answering or ticks % (1 + len(answering) // MANY):
             return b""
