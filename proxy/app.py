@@ -51,7 +51,7 @@ from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
 from proxy.stages.emulating import CallLedger
-from proxy.stages.managing import Keeper, Sealer
+from proxy.stages.managing import ClientHistories, Sealer
 from proxy.stages.preparing import Preparer
 from proxy.stages.reading import Memory
 from proxy.stages.recalling import Recaller
@@ -253,9 +253,14 @@ def _pipeline(
     meter, sealer = counting.meter, Sealer(store)
     recaller = Recaller(meter=meter, embedder=Embedder(router=router))
     compactor = Compactor(counting=counting, store=store, router=router, recaller=recaller, clock=clock)
-    keeper = Keeper(sealer=sealer, counting=counting)
+    client_histories = ClientHistories(sealer=sealer, counting=counting)
     preparer = Preparer(
-        counting=counting, store=store, recaller=recaller, keeper=keeper, settings=settings, addons=addons
+        counting=counting,
+        store=store,
+        recaller=recaller,
+        client_histories=client_histories,
+        settings=settings,
+        addons=addons,
     )
     attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
     driver = StreamDriver(
@@ -273,7 +278,7 @@ def _pipeline(
         counting=counting,
         recaller=recaller,
         compactor=compactor,
-        keeper=keeper,
+        client_histories=client_histories,
         attempts=attempts,
         replies=Replies(driver=driver, memory=memory, clock=clock, grace=grace),
         addons=addons,
@@ -286,7 +291,7 @@ def _near(backends: Sequence[BackendSetting]) -> frozenset[str]:
 
 
 def _spans() -> TracerProvider | None:
-    """Whoever the environment says gets traces, if anyone."""
+    """Build the exporter of traces that the environment asks for; None: none."""
     if not wants_traces():
         return None
     try:
@@ -350,5 +355,5 @@ def upstreams(
     store: Store | None = None,
     ttl: float = _TIMES.profile_ttl,
 ) -> list[Upstream]:
-    """These backends, each with its prober; windows that models were loaded with last are remembered in `store`."""
+    """Build the upstreams of these backends, each with its prober; `store` remembers windows that models were loaded with."""
     return [_upstream(backend, settings, transport, store, ttl) for backend in backends]

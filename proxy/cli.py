@@ -119,10 +119,10 @@ def _serving(args: argparse.Namespace) -> list[str]:
 def _settings(args: argparse.Namespace) -> Settings:
     from proxy.config import load_settings
 
-    given = getattr(args, "backend", None) or None
-    backends = None if given is None else tuple(_backend(url) for url in given)
-    given_here = {name: getattr(args, name, None) for name in ("host", "port")}
-    return load_settings(args.config, backends=backends, **given_here)
+    urls = getattr(args, "backend", None) or None
+    backends = None if urls is None else tuple(_backend(url) for url in urls)
+    address = {name: getattr(args, name, None) for name in ("host", "port")}
+    return load_settings(args.config, backends=backends, **address)
 
 
 def _backend(url: str) -> BackendSetting:

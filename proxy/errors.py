@@ -36,12 +36,12 @@ class SpillwayError(Exception):
 
 
 class NotManaged(SpillwayError):
-    """A request that no dialect can say otherwise, and that is handed to the backend as it came."""
+    """A request that has no neutral form, and is passed to the backend as it came."""
 
-    def __init__(self, otherwise: Callable[[int], dict[str, Any]]) -> None:
-        """`otherwise` makes the answer of a backend that has no such requests, at so many seconds since the epoch."""
+    def __init__(self, fallback: Callable[[int], dict[str, Any]]) -> None:
+        """`fallback` builds the answer for a backend without such requests, given the seconds since the epoch."""
         super().__init__()
-        self.otherwise = otherwise
+        self.fallback = fallback
 
 
 class SettingError(SpillwayError):
@@ -88,7 +88,7 @@ class Unauthorized(ClientError):
 
 
 class Forbidden(ClientError):
-    """It may not be done, from there, under that name, or without a key; the text says which setting allows it."""
+    """The request is not allowed from this address, under this host name, or without a key; the text names the setting."""
 
     status = 403
     type = "permission_error"
@@ -109,7 +109,7 @@ class NotFound(ClientError):
 
 
 class Conflict(ClientError):
-    """It can't be done as things stand now; the code says why."""
+    """The request conflicts with the current state; the code says why."""
 
     status = 409
 

@@ -30,7 +30,7 @@ _BODILESS = (204, 304)
 
 @dataclass(slots=True)
 class Shutdown:
-    """How far the server's graceful stop has come; in the state of every request's scope as `shutdown`."""
+    """Progress of the server's graceful stop; in the state of every request's scope as `shutdown`."""
 
     draining: bool = False
     """Whether new requests are refused."""
@@ -76,7 +76,7 @@ class Exchange:
 
     @property
     def draining(self) -> bool:
-        """Whether the server is being stopped."""
+        """Return whether the server is being stopped."""
         return self._shutdown.draining
 
     def admit(self) -> None:
@@ -145,7 +145,7 @@ class Exchange:
         return self.header(b"traceparent") or "", self.header(b"tracestate") or ""
 
     def is_longer_than(self, limit: int) -> bool:
-        """Whether content-length is above `limit` bytes."""
+        """Return whether content-length is above `limit` bytes."""
         length = self._first.get(b"content-length")
         return length is not None and length.isdigit() and int(length) > limit
 

@@ -18,7 +18,7 @@ from proxy.stages.attempt import Attempts, leave
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
-from proxy.stages.managing import Keeper, wished_goal
+from proxy.stages.managing import ClientHistories, requested_goal
 from proxy.stages.preparing import Preparer
 from proxy.stages.reading import Memory, conversation_of
 from proxy.stages.recalling import Recaller
@@ -39,7 +39,7 @@ class Pipeline:
     counting: Counting
     recaller: Recaller
     compactor: Compactor
-    keeper: Keeper
+    client_histories: ClientHistories
     attempts: Attempts
     replies: Replies
     addons: tuple[AddOn, ...]
@@ -74,8 +74,8 @@ class Pipeline:
         if named := conversation_of(exchange, request):
             outcome.record_conversation(named)
         outcome.record_route(route.upstream.name, route.model)
-        if request.left_out:
-            outcome.add("left_out", kinds=request.left_out)
+        if request.unsupported:
+            outcome.add("left_out", kinds=request.unsupported)
         job = await self.preparer.prepare(exchange, outcome, dialect, request, route)
         outcome.show("taken", job=job, request=request, size=len(wire))
         return job
@@ -95,16 +95,16 @@ class Pipeline:
             await addon.before_room(job)
         if (budget := job.budget) is not None:
             await self._compact_if_due(job, budget, audience)
-        wish = job.asked.compaction
-        if wish is not None and (wish.now or job.compacted):
-            words = await self.compactor.described(job) if wish.worded and not job.compacted else ""
-            await self.keeper.keep(job, words)
-            job.managed.ended = wish.now or wish.pauses
+        wanted = job.asked.compaction
+        if wanted is not None and (wanted.now or job.compacted):
+            words = await self.compactor.write_summary(job) if wanted.worded and not job.compacted else ""
+            await self.client_histories.attach_compaction(job, words)
+            job.managed.ended = wanted.now or wanted.pauses
 
     async def _compact_if_due(self, job: Job, budget: ContextBudget, audience: Audience) -> None:
         may_be_due = await self.counting.refine(job, budget)
         budget = (job.budget or budget) if may_be_due else budget
-        goal = wished_goal(job, budget)
+        goal = requested_goal(job, budget)
         due = may_be_due and job.is_due and not await self.recaller.give_way(job)
         if not due and goal is None and not self.counting.was_cut(job):
             return
@@ -113,7 +113,7 @@ class Pipeline:
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if job.prompt.estimate.tokens >= budget.window:
-            await self.counting.make_sure(job)
+            await self.counting.confirm_count(job)
         if cannot_fit(job, budget.window):
             raise too_long(job, self.counting.meter, before)
 
@@ -128,5 +128,5 @@ class Pipeline:
             self.counting.compacted(job)
             await audience.tell(Notice(done=False))  # ignored where it was told before
         after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
-        left_out = await self.attempts.tell_left_out(job) or job.outcome.cut_earlier[0]
-        await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=left_out))
+        omitted = await self.attempts.record_message_cut(job) or job.outcome.cut_earlier[0]
+        await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=omitted))

@@ -15,10 +15,10 @@ from proxy.neutral.dialect import Dialect
 from proxy.pipeline import Pipeline
 from proxy.settings import Settings
 from proxy.stages.explaining import explain
-from proxy.stages.passing import ErrorEnding, left_alone, pass_by_model, pass_on, pass_through
+from proxy.stages.passing import ErrorEnding, pass_by_model, pass_on, pass_through, unmanaged_route
 from proxy.stages.reading import Memory
 from proxy.stages.routing import Router
-from proxy.telemetry.outcome import CLIENT_LEFT, Outcome, Telemetry
+from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.wire.jsontext import check_plain, dumps
 
 
@@ -44,7 +44,7 @@ class Relay:
 
     @property
     def manages_all(self) -> bool:
-        """Whether no request is left to a backend that might keep answers of its own."""
+        """Return whether no request is passed to a backend that might store answers of its own."""
         return self.settings.manages_all and self.router.manages_all
 
     async def answer(self, exchange: Exchange, dialect: Dialect) -> None:
@@ -99,14 +99,14 @@ class Relay:
         """
         wire, line = await exchange.body(self.settings.max_body), self.pipeline
         with exchange.watched():
-            if (alone := await left_alone(exchange, wire, self.router, self.settings)) is not None:
-                await pass_through(exchange, self.telemetry.silent(), *alone)
+            if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
+                await pass_through(exchange, self.telemetry.silent(), *unmanaged)
                 return
             request = await line.memory.read(exchange, wire, lambda body, _: dialect.read_to_count(body))
             request, route = await self.router.routed(request)
-            body, cleared = await line.keeper.prompt(exchange.tenant, request, route)
-            tokens = await line.counting.exactly(route, body)
-            before = await line.counting.exactly(route, request.body) if cleared else tokens
+            body, cleared = await line.client_histories.body_to_count(exchange.tenant, request, route)
+            tokens = await line.counting.exact_count(route, body)
+            before = await line.counting.exact_count(route, request.body) if cleared else tokens
             counted = dumps(dialect.counted(tokens, before if request.edits else None))
             await exchange.reply(200, [AS_JSON], counted)
 
@@ -114,15 +114,15 @@ class Relay:
         limit = self.settings.max_body
         wire = await exchange.body(limit)
         with exchange.watched():
-            if (alone := await left_alone(exchange, wire, self.router, self.settings)) is not None:
-                await pass_through(exchange, outcome, *alone, _ending(exchange, dialect, wire, limit))
+            if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
+                await pass_through(exchange, outcome, *unmanaged, _ending(exchange, dialect, wire, limit))
                 return
             try:
                 await self.pipeline.serve(exchange, outcome, dialect, wire)
-            except NotManaged as left:
-                otherwise = left.otherwise
+            except NotManaged as error:
+                fallback = error.fallback
                 await pass_on(
-                    exchange, outcome, self.router, wire, limit, lambda: dumps(otherwise(int(self.clock())))
+                    exchange, outcome, self.router, wire, limit, lambda: dumps(fallback(int(self.clock())))
                 )
 
     async def _recorded(
@@ -142,7 +142,7 @@ class Relay:
                 outcome.fail(stopped.status, stopped.code or stopped.type)
                 raise stopped from None
             if not outcome.delivered:
-                outcome.fail(CLIENT_LEFT, "client_left" if exchange.gone else "cancelled")
+                outcome.fail(CLIENT_DISCONNECTED, "client_left" if exchange.gone else "cancelled")
             raise
         except Exception as error:  # it is reported where it is answered; here it is only written down
             outcome.fail(exchange.status or 500, type(error).__name__)

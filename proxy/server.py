@@ -326,5 +326,5 @@ class Server(uvicorn.Server):
 
 
 def _unsent(connections: Iterable[Any]) -> bool:
-    """Whether a client has not yet received all that was written for it."""
+    """Return whether a client has not yet received all that was written for it."""
     return any(connection.transport.get_write_buffer_size() for connection in connections)

@@ -33,7 +33,7 @@ from proxy.stages.addon import AddOn
 from proxy.stages.job import Expected, Job
 from proxy.stages.routing import Route
 from proxy.stages.sending import ChatBody, send_chat
-from proxy.stages.summarising import own_headers
+from proxy.stages.summarising import credential_headers
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import Outcome, Telemetry
 
@@ -99,11 +99,11 @@ class _Plan:
 
     def is_replaced_by(self, job: Job) -> bool:
         """Return whether a job is of the same conversation: resumed, repeated or edited."""
-        return self.scope == job.scope and self.stem.begins(job.prompt.links)
+        return self.scope == job.scope and self.stem.is_prefix_of(job.prompt.links)
 
     def is_gone_on_by(self, job: Job) -> bool:
         """Return whether a job resumes the conversation of this one."""
-        return self.scope == job.scope and self.expected.goes_on(job.prompt.links)
+        return self.scope == job.scope and self.expected.is_proper_prefix_of(job.prompt.links)
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class AheadCompactor(AddOn):
         """Give up what is planned for a history of this chain, which would bring back what is deleted."""
         for place in self._places.values():
             for key, plan in list(place.plans.items()):
-                if plan.scope == scope and plan.stem.begins(links):
+                if plan.scope == scope and plan.stem.is_prefix_of(links):
                     del place.plans[key]
                     if place.running is not None and place.running[0] is plan:
                         _, task = place.running
@@ -335,7 +335,7 @@ class AheadCompactor(AddOn):
         backend = upstream.prober.known_backend
         if backend is None or not backend.keeps_prompts or self._is_serving({upstream}):
             return
-        headers = own_headers(job, same=True)
+        headers = credential_headers(job, same=True)
         body = reading_only(job.body(), [*job.prompt.messages, *rest])
         with suppress(ClientError, httpx.TransportError):
             response = await send_chat(upstream, headers, ChatBody(body), ahead=True)

@@ -32,7 +32,7 @@ from proxy import __version__
 from proxy.neutral.piece import whole_number
 from proxy.stages.addon import AddOn
 from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import CLIENT_LEFT, Outcome
+from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome
 from proxy.wire.headers import Headers
 
 PATIENCE = 2.0
@@ -159,7 +159,7 @@ class Tracing(AddOn):
         root = traced.root
         if root.is_recording() and outcome.cause is None:
             root.set_attributes(_outcome_of(outcome))
-            if outcome.error is not None and outcome.status != CLIENT_LEFT:
+            if outcome.error is not None and outcome.status != CLIENT_DISCONNECTED:
                 root.set_attribute("error.type", _text(outcome.error))
                 if not 400 <= outcome.status < 500:  # those are the client's errors, not the server's
                     root.set_status(Status(StatusCode.ERROR))

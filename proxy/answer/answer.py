@@ -264,7 +264,7 @@ class Answer:
             attempt.finished += 1
         self.role_sent |= piece.role
         self._add_content(attempt, piece)
-        for other in piece.beside:
+        for other in piece.other_choices:
             attempt.finished += other.finish is not None
             self.calls.add(other.calls, other.index)
         # After what was said, because it counts that too where usage comes with every chunk (vLLM).

@@ -65,7 +65,7 @@ class RepeatedInChoices:
         if piece.aside or piece.index < 0:
             return [piece]
         rest = self.close() if piece.done or piece.error else []
-        if piece.beside:
+        if piece.other_choices:
             return [*rest, piece] if piece.error else self._several(piece)
         if piece.index not in self._of:
             if not piece.calls:

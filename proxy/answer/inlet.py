@@ -71,7 +71,7 @@ class Inlet:
     def _once(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
         """Return the pieces without calls that the attempt has made before, and what is held of those if it has `ended`."""
         if self._repeated is None:
-            if not any(piece.calls or piece.beside for piece in pieces):
+            if not any(piece.calls or piece.other_choices for piece in pieces):
                 return pieces
             self._repeated = RepeatedInChoices()
         single = [each for piece in pieces for each in self._repeated.feed(piece)]

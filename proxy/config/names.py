@@ -86,19 +86,19 @@ def upgraded(environment: Mapping[str, str | None]) -> tuple[dict[str, str | Non
 
     What the removed switches allowed is added to `SPILLWAY_ALLOW`.
     """
-    kept, warnings, allowed = dict[str, str | None](), list[str](), list[str]()
+    current, warnings, allowed = dict[str, str | None](), list[str](), list[str]()
     for name, value in environment.items():
         old = name.upper().removeprefix(PREFIX).lower()
         if not name.upper().startswith(PREFIX) or old not in REMOVED:
-            kept[name] = value
+            current[name] = value
             continue
         warnings.append(removed_setting(name.upper()) or "")
         if old in _ALLOWED_BY and (value or "").strip().lower() not in _OFF:
             allowed.append(_ALLOWED_BY[old])
     if allowed:
-        name = next((each for each in kept if each.upper() == f"{PREFIX}ALLOW"), f"{PREFIX.lower()}allow")
-        kept[name] = ",".join(filter(None, (kept.get(name), *allowed)))
-    return kept, warnings
+        name = next((each for each in current if each.upper() == f"{PREFIX}ALLOW"), f"{PREFIX.lower()}allow")
+        current[name] = ",".join(filter(None, (current.get(name), *allowed)))
+    return current, warnings
 
 
 def removed_setting(name: str) -> str | None:

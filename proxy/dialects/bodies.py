@@ -73,7 +73,7 @@ def request_of(
         stream=stream,
         max_tokens=body.get("max_tokens"),
         capped="max_tokens" in body,
-        usage_wish=True,
+        wants_usage=True,
         structured=structure is not None,
         **known,
     )

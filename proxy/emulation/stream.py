@@ -149,7 +149,7 @@ class EmulatedStream:
             ended = self._flush(cut=True, failed=True)
             # What waits for the owner's decision goes on waiting; what comes from now on does not.
             self._failed = True
-        choices = (piece, *piece.beside)
+        choices = (piece, *piece.other_choices)
         read = [self._read_choice(choice) for choice in choices]
         if all(choice_parts is None for choice_parts in read):
             return [*ended, *self._sent([_Part(piece)])]

@@ -1,4 +1,4 @@
-"""What a client may wish done to its own history, and what it is told of that.
+"""Client-requested history management: context edits, compactions, and their results.
 
 Contracts: Anthropic's context editing and compaction (PyPI `anthropic` 2.12.0, `types/beta/`), OpenAI's compaction
 (PyPI `openai` 3.54.0, `types/responses/`). Figures are prompt tokens unless they say otherwise.
@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from proxy.wire.jsontext import dumps
 
 COMPACTION = "compaction"
-"""What histories are sealed for."""
+"""Purpose under which histories are sealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ Edit: TypeAlias = ClearResults | ClearThoughts
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """What one wish came to: results, or turns whose thoughts went, and the tokens they had."""
+    """Result of one edit: the number of results, or of turns whose thoughts were removed, and their tokens."""
 
     what: Literal["results", "thoughts"]
     number: int
@@ -53,13 +53,13 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionWish:
-    """How the client wants its history compacted; it is given the compaction, and sends that back."""
+class CompactionRequest:
+    """Client's request to compact its history; it gets the compaction, and sends that back."""
 
     trigger: int | None = None
     """Tokens from which on it is, though the window may be larger; None: where Spillway does it anyway."""
     instructions: str = ""
-    """What the summary is to be, instead of what Spillway asks for; empty: that."""
+    """Instructions for the summary, instead of Spillway's; empty: those."""
     pauses: bool = False
     """Whether the answer ends behind a compaction."""
     now: bool = False
@@ -68,13 +68,13 @@ class CompactionWish:
     """Whether the client is given the compaction in words, too."""
     lead: int = 0
     """How many of the leading system messages, the last ones, are part of the history: clients leave them out with it."""
-    said: Sequence[str] = ()
+    fingerprints: Sequence[str] = ()
     """Fingerprints of messages that earlier compactions stand for, which this one goes on from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A compaction that a client keeps for Spillway: it stands for all of the history before it."""
+class SealedCompaction:
+    """A compaction that a client sends back: it replaces all of the history before it."""
 
     seal: str
     """Of the messages that take the place of those before (`proxy.history.sealed`); empty: there is none."""
@@ -83,32 +83,32 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
-    """What is under a seal: a history as it was when it was compacted."""
+class SealedHistory:
+    """Content of a seal: the history as it was when it was compacted."""
 
     messages: Sequence[dict[str, Any]]
     """Those that take the place of the history."""
     lead: Sequence[dict[str, Any]] = ()
     """System messages in front of it that were part of it."""
-    said: Sequence[str] = ()
+    fingerprints: Sequence[str] = ()
     """Fingerprints of the user's messages that it stands for."""
 
     @classmethod
-    def read(cls, value: Any) -> Sealed | None:
-        """It, as it was sealed; None for anything else."""
+    def read(cls, value: Any) -> SealedHistory | None:
+        """Parse the opened value of a seal; None for anything else."""
         if not isinstance(value, dict) or not all(
             _messages(value.get(name)) for name in ("messages", "lead")
         ):
             return None
-        return cls(messages=value["messages"], lead=value["lead"], said=value.get("said") or ())
+        return cls(messages=value["messages"], lead=value["lead"], fingerprints=value.get("said") or ())
 
     def written(self) -> dict[str, Any]:
-        """It, as it is sealed."""
-        return {"messages": list(self.messages), "lead": list(self.lead), "said": list(self.said)}
+        """Build the value to seal."""
+        return {"messages": list(self.messages), "lead": list(self.lead), "said": list(self.fingerprints)}
 
 
 def fingerprint(message: Mapping[str, Any]) -> str:
-    """What a message is known by that was sent before."""
+    """Compute the digest by which a message that was sent before is recognised."""
     return blake2b(dumps([message.get("role"), message.get("content")]), digest_size=8).hexdigest()
 
 
@@ -118,10 +118,10 @@ def _messages(value: Any) -> bool:
 
 @dataclass(slots=True)
 class Managed:
-    """What came of a client's wishes, as its answer tells it."""
+    """Results of a client's edits and compaction, as its answer reports them."""
 
     cleared: Sequence[Cleared] = ()
-    kept: Kept | None = None
+    sealed_compaction: SealedCompaction | None = None
     """The compaction that the answer begins with."""
     ended: bool = False
     """Whether it is all there is to the answer."""

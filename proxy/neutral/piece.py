@@ -1,4 +1,4 @@
-"""What one frame of an answer's stream says, read once; and what Spillway says in one of its own."""
+"""Parsed content of one frame of an answer's stream, or of a frame of Spillway's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST = 2**53
 
 @dataclass(slots=True)
 class Identity:
-    """What the first frame said of the answer, and every frame repeats."""
+    """Identity of the answer, which the first frame gives and every frame repeats."""
 
     id: str
     created: int
@@ -40,7 +40,7 @@ class CallPart:
 
 @dataclass(slots=True, kw_only=True)
 class Piece:
-    """What a frame says of the first choice that it lists; nothing of a field that is not what it should be.
+    """Content of a frame for the first choice that it lists; malformed fields are left out.
 
     A piece that was changed (`dataclasses.replace`) has no `frame`: what it says is then in its fields, and what
     else was in the frame survives in `form`.
@@ -71,8 +71,8 @@ class Piece:
     """Whether it is about a choice at all."""
     index: int = 0
     """Which one; -1 for one that can't be told."""
-    beside: tuple[Piece, ...] = ()
-    """What the same frame says of further choices."""
+    other_choices: tuple[Piece, ...] = ()
+    """Content of the same frame for further choices."""
     trailer: bool = False
     """Whether it is usage and nothing else."""
     more: bool = False
@@ -94,25 +94,25 @@ class Piece:
     """A status event of Spillway's own, which rides on an empty piece."""
 
     def uncounted(self) -> Piece:
-        """What it says, without what it counts, to be written anew."""
-        return replace(self, frame=b"", beside=(), usage=None, prompt_tokens=0, completion_tokens=0)
+        """Copy the content without usage and counts, for a new frame."""
+        return replace(self, frame=b"", other_choices=(), usage=None, prompt_tokens=0, completion_tokens=0)
 
     def by_choice(self) -> list[Piece]:
-        """What it says of each choice by itself, to be written anew; what it counts comes with the last. None if it lists no choice."""
-        made = [each.uncounted() for each in (self, *self.beside) if each.choice]
-        if not made:
+        """Split into a piece per choice, for new frames; usage and counts go with the last. Empty if it lists no choice."""
+        pieces = [each.uncounted() for each in (self, *self.other_choices) if each.choice]
+        if not pieces:
             return []
-        made[0].identity = self.identity
-        made[-1].usage, made[-1].prompt_tokens = self.usage, self.prompt_tokens
-        made[-1].completion_tokens = self.completion_tokens
-        return made
+        pieces[0].identity = self.identity
+        pieces[-1].usage, pieces[-1].prompt_tokens = self.usage, self.prompt_tokens
+        pieces[-1].completion_tokens = self.completion_tokens
+        return pieces
 
     def blank(self) -> Piece:
         """A piece of the same choice that says nothing yet."""
-        made = self.uncounted()
-        made.bare, made.role, made.more = True, False, False
-        made.text, made.thought, made.calls, made.finish = "", "", (), None
-        return made
+        blank = self.uncounted()
+        blank.bare, blank.role, blank.more = True, False, False
+        blank.text, blank.thought, blank.calls, blank.finish = "", "", (), None
+        return blank
 
 
 def calls_finish(*, legacy: bool) -> str:

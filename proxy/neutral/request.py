@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from proxy.neutral.managing import CompactionWish, Edit, Kept
+from proxy.neutral.managing import CompactionRequest, Edit, SealedCompaction
 from proxy.neutral.thinking import Thinking
 
 Message: TypeAlias = dict[str, Any]
@@ -25,14 +25,14 @@ _CHORE = "### Task:"
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The document that the client's credential keeps under a name; the reply is it, or None."""
+    """Lookup of a stored document of the client's credential by name; the reply is the document, or None."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unseal:
-    """What is under a seal of Spillway's own; the reply is it, or None for what is not to be believed."""
+    """Opening of one of Spillway's seals; the reply is its content, or None for a seal that is not genuine."""
 
     purpose: str
     text: str
@@ -53,7 +53,7 @@ class Request:
     """Options by which it bounds the answer, or would."""
     capped: bool = False
     """Whether the client bounds the answer, be it by an option that only one backend knows."""
-    usage_wish: bool | None = None
+    wants_usage: bool | None = None
     """Whether the client wants usage in the stream; None: it said nothing about it."""
     choices: int = 1
     """How many answers are asked for."""
@@ -63,16 +63,16 @@ class Request:
     """Whether the model is to go on with the last message, which the client began for it."""
     thinking: Thinking | None = None
     """How much the model is to think; None: the client says nothing of it, or says it to the backend itself."""
-    left_out: tuple[str, ...] = ()
-    """What the client asks for that nobody here does, by its names for that, and that it can do without."""
+    unsupported: tuple[str, ...] = ()
+    """Client's names of features that are not supported here, and that it can do without."""
     edits: Sequence[Edit] = ()
-    """What the client wishes left out of its history, in this order."""
-    compaction: CompactionWish | None = None
-    """How it wants that compacted; None: it knows nothing of compactions."""
-    kept: Kept | None = None
+    """Edits that the client asks for in its history, in this order."""
+    compaction: CompactionRequest | None = None
+    """Client's request for compaction; None: it knows nothing of compactions."""
+    sealed_compaction: SealedCompaction | None = None
     """The compaction that it sends back, which stands before all messages but the leading system messages."""
     conversation: str = ""
-    """By what the client names the conversation in the body; empty: it does not."""
+    """Client's name of the conversation in the body; empty: it gives none."""
     raw: bytes | None = None
     """The body as it came, where it can go upstream as it is."""
     wire: bytes | None = None
@@ -96,7 +96,7 @@ class Request:
 
     @property
     def background(self) -> bool:
-        """Whether it looks like a client's own chore (Open WebUI 0.12: titles, tags, follow-ups)."""
+        """Return whether it looks like a client's own background task (Open WebUI 0.12: titles, tags, follow-ups)."""
         messages = self.messages
         if self.stream or len(messages) != 1 or self.body.get("tools"):
             return False
@@ -117,7 +117,7 @@ class Request:
 
 
 def leading_system(messages: Sequence[Message]) -> int:
-    """How many system or developer messages open the conversation."""
+    """Count the system or developer messages that open the conversation."""
     count = 0
     for message in messages:
         if message.get("role") not in SYSTEM_ROLES:
@@ -127,7 +127,7 @@ def leading_system(messages: Sequence[Message]) -> int:
 
 
 def is_text_part(part: Any) -> bool:
-    """Whether a part of a content has text."""
+    """Return whether a content part has text."""
     return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 

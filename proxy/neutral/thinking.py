@@ -1,4 +1,4 @@
-"""How much a model is to think before it answers, as clients of any dialect may wish it."""
+"""Reasoning effort: how much a model is to think before it answers, in any dialect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """A client's wish; backends are told it in the words that each of them has for it."""
+    """Reasoning options of a client; each backend gets them in its own fields."""
 
     on: bool | None = None
     """Whether it is to think at all; None: as it does by itself."""
@@ -26,7 +26,7 @@ class Thinking:
     """The same in OpenAI's own word, where the client used that; empty: it did not."""
 
     def nearest(self, known: tuple[str, ...]) -> str:
-        """The effort, or the nearest of those that are known to a backend; empty if there is none wished.
+        """Find the nearest effort that a backend knows; empty if the client set none.
 
         `known` in the order of `EFFORTS`.
         """
@@ -37,7 +37,7 @@ class Thinking:
 
 
 def in_openais_word(word: str) -> Thinking | None:
-    """A wish that is one word; None if it is empty."""
+    """Parse OpenAI's `reasoning_effort`; None if it is empty."""
     if not word:
         return None
     if word == NONE:
@@ -46,7 +46,7 @@ def in_openais_word(word: str) -> Thinking | None:
 
 
 def effort_in(fields: Mapping[str, Any], name: str) -> str:
-    """An effort in a field; empty where it is none."""
+    """Read an effort from a field; empty where it is none."""
     text = fields.get(name)
     return text if text in EFFORTS else ""
 

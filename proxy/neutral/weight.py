@@ -1,4 +1,4 @@
-"""How much there is to go through in a part of a request, looked at no further than it takes to say that it is much."""
+"""Weight of a part of a request, measured no further than it takes to know that it is heavy."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ HEAVY = 64 * 1024
 """Weight from which something is not gone through on the loop: some milliseconds, 50 at the very worst."""
 _TEXT = {str}
 _EACH = 64
-"""What a value weighs besides its characters."""
+"""Weight of a value besides its characters."""
 
 
 def is_heavy(value: Any, limit: int = HEAVY) -> bool:
-    """Whether a JSON value weighs more than `limit`: a character of a string is 1, a value in a list, a tuple or an object 64."""
-    left, stack = limit, [value]
+    """Return whether a JSON value weighs more than `limit`: 1 per character, 64 per value in a list, tuple or object."""
+    remaining, stack = limit, [value]
     while stack:
         value = stack.pop()
         kind = type(value)
         if kind is str:
-            left -= len(value)
+            remaining -= len(value)
         elif kind is dict or kind is list or kind is tuple:
-            left -= _EACH * len(value)
-            if left < 0:
+            remaining -= _EACH * len(value)
+            if remaining < 0:
                 return True
             parts = value.values() if kind is dict else value
             if (length := length_of_texts(parts)) is None:
                 stack.extend(parts)
             else:
-                left -= length
-        if left < 0:
+                remaining -= length
+        if remaining < 0:
             return True
     return False
 

@@ -44,7 +44,7 @@ from proxy.tokens.meter import Estimate, Meter
 from proxy.wire.jsontext import dumps
 
 _UNTOLD = 0.85
-"""Aim as much lower after a refusal that does not tell how long the prompt is."""
+"""Factor on the goal after a refusal that does not say how long the prompt is."""
 _FINAL = frozenset({401, 402, 403})
 """Statuses that no other way of asking would change: the key, money."""
 
@@ -90,7 +90,7 @@ class Attempts:
         why = "first"
         while True:
             if job.prompt.history is not job.prompt.sent:
-                await self.tell_left_out(job)
+                await self.record_message_cut(job)
             for addon in job.addons:
                 addon.before_sending(job, again=why != "first")
             response = await self._send(job, why)
@@ -112,8 +112,8 @@ class Attempts:
                 return response, body
             why = done.value
 
-    async def tell_left_out(self, job: Job) -> int:
-        """Tell what of the newest user message is not in the prompt, because it alone exceeds the window, in tokens.
+    async def record_message_cut(self, job: Job) -> int:
+        """Record and return the tokens cut from the newest user message because it alone exceeds the window.
 
         Raises:
             ContextOverflow: less than a tenth of it is left.
@@ -169,7 +169,7 @@ class Attempts:
     async def _opened(
         self, job: Job, content: ChatBody, why: str, estimate: Estimate
     ) -> httpx.Response | Refusal:
-        """Send a request to continue an answer once: the stream that opens, or a refusal that has a remedy.
+        """Send a request to continue an answer once; return the stream, or a refusal that has a remedy.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, broke off, or is not ready.
@@ -208,20 +208,20 @@ class Attempts:
                 pass
         return todo if done else Remedy.GIVE_UP
 
-    async def refused(self, job: Job, overflow: Overflow | None, said: bytes) -> Refusal:
-        """A refusal inside a stream, before the model said anything: its data, or an overflow that nothing was said of."""
-        reasons = await self._reasons(job, 200, said) if said else (overflow, None)
+    async def refused(self, job: Job, overflow: Overflow | None, data: bytes) -> Refusal:
+        """Build the refusal from an error frame's data before any output, or from an overflow without one."""
+        reasons = await self._reasons(job, 200, data) if data else (overflow, None)
         return self._refusal(job, *reasons)
 
     async def cleared(self, job: Job) -> bool:
-        """The slot was cleared in the middle of an answer; False: it is not worth going on."""
+        """Handle a slot that was cleared in the middle of an answer; False: resuming it is not worth it."""
         refusal = Refusal(overflow=POOL_FULL, roomy=True)
         return await self.mend(job, refusal) is not Remedy.GIVE_UP
 
     # -- judging
 
     async def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
-        """What a response that is no stream refuses; None: it is an answer, or an error that nothing helps against."""
+        """Read the refusal in a response that is no stream; None: it is an answer, or an error without a remedy."""
         status, body = response.status_code, plain_error(response, body)
         if status < 400 and status != 0 and not is_refusal(body):
             return None
@@ -231,14 +231,14 @@ class Attempts:
     async def _reasons(
         self, job: Job, status: int, body: bytes
     ) -> tuple[Overflow | None, ToolRefusal | None]:
-        """Too long a prompt, or else its tools."""
+        """Recognise why a request was refused: too long a prompt, or else its tools."""
         overflow = await self._overflow(job, status, body, job.prompt.estimate)
         if overflow is not None or not job.may_emulate:
             return overflow, None
         return None, refuses_tools(status, body, SentRequest(job.state.posted))
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
-        """An overflow, as far as it is credible of what was sent last, which was estimated so."""
+        """Recognise an overflow that is credible for the request sent last, given its estimate."""
         sent, prober, model = SentRequest(job.state.posted), job.route.upstream.prober, job.route.model
         found = recognise(status, body, sent)
         believed = job.profile.window
@@ -289,13 +289,13 @@ class Attempts:
         )
 
     async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
-        """Learn from a refusal of tools, and prepare the job anew without them."""
+        """Learn from a refusal of tools, and prepare the job again without them."""
         # A choice, or a provider that the client picked, says nothing of other requests.
         if not (refusal.choice_only or refusal.quoted) and "provider" not in job.prompt.request.body:
             job.route.upstream.prober.refuse_tools(job.route.model, refusal.origin)
             job.outcome.record_refused("tools", refusal.origin)
         searched = bool(job.prompt.search)
-        await self._preparer.prepare_anew(job)
+        await self._preparer.prepare_emulated(job)
         if job.is_due:
             await self._compactor.compact(job)
         return job.prompt.offer is not None or (searched and not job.prompt.search)
@@ -305,9 +305,9 @@ class Attempts:
     def _send(self, job: Job, why: str) -> Awaitable[httpx.Response]:
         prompt = job.prompt
         request = prompt.request
-        job.state.usage_asked = may_ask_usage(request) and not _reports_usage(job)
+        job.state.usage_requested = may_ask_usage(request) and not _reports_usage(job)
         messages = None if prompt.untouched else prompt.messages
-        body = written(request, messages, job.changed_fields(), ask_usage=job.state.usage_asked)
+        body = written(request, messages, job.changed_fields(), ask_usage=job.state.usage_requested)
         encoded = body is request.raw and request.wire is not request.raw
         same = messages is None and not job.changed_fields()
         forms = ChatBody(body, request.wire if encoded else None, request.native if same else None)
@@ -339,7 +339,7 @@ class Attempts:
 
 
 def _reports_usage(job: Job) -> bool:
-    """Whether the backend tells the usage of a stream unasked."""
+    """Return whether the backend reports the usage of a stream without being asked."""
     backend = job.known_backend
     return backend is not None and backend.reports_usage
 
@@ -360,18 +360,18 @@ class SharedPool:
 
     async def wait(self, job: Job) -> None:
         """Wait until the job may be sent again."""
-        if job.state.alone is None:
+        if job.state.pool_lock is None:
             lock = self._locks[job.key]
             await lock.acquire()
-            job.state.alone = lock
+            job.state.pool_lock = lock
         else:
             await asyncio.sleep(BREATH * job.state.spent.waits)
 
 
 async def leave(job: Job) -> None:
-    """The job is over, maybe with an answer just opened that nobody reads: nothing goes on for it, the next one may go on."""
-    if job.state.alone is not None:
-        job.state.alone.release()
-        job.state.alone = None
+    """Release what the job holds: its lock on the pool, and a stream that was opened and is no longer read."""
+    if job.state.pool_lock is not None:
+        job.state.pool_lock.release()
+        job.state.pool_lock = None
     if job.state.opened is not None:
         await job.state.opened.aclose()

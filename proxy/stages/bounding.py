@@ -1,4 +1,4 @@
-"""How long an attempt's answer may get: the client's bound, and bounds of Spillway's own where room demands one."""
+"""Bounds on the length of an attempt's answer: the client's, and Spillway's own where room demands one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bound_first(job: Job) -> None:
     budget = job.budget
     if budget is None:
         return
-    if _must_fit_whole(job) or _would_be_refused(job, budget.window):
+    if _answer_must_fit(job) or _would_be_refused(job, budget.window):
         lower_bound(job, budget.window)
     if request.stream and job.resumable and not job.cancels:
         _stop_by_bound(job, budget)
@@ -38,8 +38,8 @@ def lower_bound(job: Job, window: int) -> bool:
     return True
 
 
-def bounded_answer(job: Job, room: int, said: int) -> dict[str, int]:
-    """Options that bound an attempt: to what the client allows less what was said, and to the room.
+def bounded_answer(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
+    """Build the options that bound an attempt: by the client's bound less `tokens_so_far`, and by the room.
 
     All in tokens; none if the client set no bound and an attempt can be left at any time.
     """
@@ -47,8 +47,8 @@ def bounded_answer(job: Job, room: int, said: int) -> dict[str, int]:
     room = max(_SMALLEST_ANSWER, room - _ROOM_MARGIN)
     if request.max_tokens is None:
         return {} if job.cancels else {request.bounds[0]: room}
-    left = max(1, request.max_tokens - said)
-    return dict.fromkeys(request.bounds, max(1, min(left, room)))
+    remaining = max(1, request.max_tokens - tokens_so_far)
+    return dict.fromkeys(request.bounds, max(1, min(remaining, room)))
 
 
 def _stop_by_bound(job: Job, budget: ContextBudget) -> None:
@@ -68,8 +68,8 @@ def _bound(job: Job, room: int) -> None:
     job.prompt.answer_bound = min(fields.values(), default=None)
 
 
-def _must_fit_whole(job: Job) -> bool:
-    """Whether the answer that the client allows has to fit as well, because what does not is lost in silence.
+def _answer_must_fit(job: Job) -> bool:
+    """Return whether the answer has to fit as well, because what does not fit is lost in silence.
 
     Where the window shifts, nobody watches an answer that comes whole.
     """
@@ -80,6 +80,6 @@ def _must_fit_whole(job: Job) -> bool:
 
 
 def _would_be_refused(job: Job, window: int) -> bool:
-    """Whether the backend refuses the answer that the client allows, before it has looked at the prompt."""
+    """Return whether the backend refuses so large a `max_tokens` before it looks at the prompt."""
     backend, wanted = job.known_backend, job.prompt.request.max_tokens
     return backend is not None and backend.refuses_long_answers and wanted is not None and wanted > window

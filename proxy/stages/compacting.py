@@ -28,7 +28,7 @@ from proxy.stages.recalling import Recaller
 from proxy.stages.room import for_results, of_history, reduction_of, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.shaping import narrowing
-from proxy.stages.summarising import Asked, Experience, NotWritten, Summaries, drive
+from proxy.stages.summarising import Experience, NotWritten, Summaries, WriteSummary, drive
 from proxy.telemetry.events import Reduced
 from proxy.tokens.meter import Meter
 
@@ -38,25 +38,25 @@ COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened to a goal is not tried again with it."""
 _COLD = 0.8
 """Share of a window that an estimate which was never confirmed may fill."""
-TAKEN_OVER = ("taken over",)
-"""Instead of the rungs of another's run."""
+ADOPTED = ("taken over",)
+"""Stands for the rungs of a run by another replica."""
 HEAVY_HISTORY = HEAVY // 4
 """Weight from which a history is not shortened on the loop."""
 
-Made: TypeAlias = tuple[Compaction, Checkpoint | None]
-"""What a run came to, and what is kept of it; None: nothing could be done."""
+RunResult: TypeAlias = tuple[Compaction, Checkpoint | None]
+"""Result of a run, and the checkpoint of it; None: nothing could be done."""
 
 
 @dataclass(slots=True)
 class _Flight:
     job: Job
     """For which it was begun."""
-    task: asyncio.Task[Made]
+    task: asyncio.Task[RunResult]
     waiting: int = 0
 
 
 class Compactor:
-    """Shortens the history of a job and keeps what it did as a checkpoint.
+    """Shortens the history of a job and stores the rewrite as a checkpoint.
 
     Concurrent requests for the same history share one run; it is cancelled when nobody waits for it any more.
     """
@@ -96,11 +96,11 @@ class Compactor:
         dropped = limit is not None and await self._recaller.drop(job)
         lowest = min(budget.limit, limit or budget.limit)
         done = await self._shorten(job, budget, goal, lowest)
-        unaware = done is not None and done.rungs == TAKEN_OVER and job.is_due
+        unaware = done is not None and done.rungs == ADOPTED and job.is_due
         if done is not None and (unaware or job.prompt.estimate.upper > budget.limit):
             # What was counted by the backend is rewritten, so that the bound is wider than before. And another's run did
             # not know of the newest messages.
-            await self._counting.make_sure(job)
+            await self._counting.confirm_count(job)
             if unaware or job.prompt.estimate.upper > budget.limit:
                 await self._shorten(job, budget, goal, surely_below(budget.limit, job))
         if done is None:
@@ -121,14 +121,14 @@ class Compactor:
         return await offload_if(heavy, _is_worth_a_summary, job, budget, self._counting.meter)
 
     async def drop_recalled(self, job: Job) -> bool:
-        """Make the room in which something was recalled; False if nothing was."""
+        """Take recalled blocks out of the prompt; False if there were none."""
         return await self._recaller.drop(job)
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction | None:
         """Have the history shortened; None: nothing could be done."""
         since = job.outcome.clock()
         job.outcome.record_compacting(of_history(job.prompt))
-        done, made = await self._shared(job, budget, goal, limit)
+        done, checkpoint = await self._shared(job, budget, goal, limit)
         seconds = job.outcome.clock() - since
         before, after = round(done.before), round(done.after)
         reduced = Reduced(
@@ -143,14 +143,14 @@ class Compactor:
         )
         cut = (math.ceil(done.cut[0]), math.ceil(done.cut[1]))
         job.outcome.record_compacted(reduced, summary=done.summary, rungs=done.rungs, cut=cut)
-        if made is None:
+        if checkpoint is None:
             return None
         if job.window_is_known:
-            job.outcome.show("checkpoint_kept", checkpoint=made)
-        job.prompt.checkpoint = made
+            job.outcome.show("checkpoint_kept", checkpoint=checkpoint)
+        job.prompt.checkpoint = checkpoint
         job.prompt.history = done.messages
         prompt = job.prompt
-        prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, made)
+        prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, checkpoint)
         job.prompt.untouched = False
         before, job.prompt.recalled = of_history(job.prompt), NOTHING
         job.prompt.estimate = await self._counting.meter.measure(
@@ -160,15 +160,21 @@ class Compactor:
         job.measured()
         return done
 
-    async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
-        # What was begun ahead of time, before this client's newest message came, may be enough.
-        begun = next((flight for flight in self._flights.values() if job.goes_on_with(flight.job)), None)
-        if begun is not None and not job.managed.hands_over:
-            _, made = await self._waited(begun, job)
-            if made is not None and _is_longer(made, job):
-                return self._taken_over(job, made), made
+    async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+        # A run that was started ahead of time, before this client's newest message came, may be enough.
+        running = next((flight for flight in self._flights.values() if job.continues(flight.job)), None)
+        if running is not None and not job.managed.hands_over:
+            _, checkpoint = await self._waited(running, job)
+            if checkpoint is not None and _is_longer(checkpoint, job):
+                return self._adopt(job, checkpoint), checkpoint
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
-        key = (f"{job.scope}|{job.wish}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
+        key = (
+            f"{job.scope}|{job.summary_instructions}",
+            job.prompt.links[-1],
+            len(job.prompt.history),
+            goal,
+            limit,
+        )
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(job, spawn(self._alone(job, budget, goal, limit), name="compaction"))
@@ -176,8 +182,8 @@ class Compactor:
             flight.task.add_done_callback(lambda _: self._land(flight))
         return await self._waited(flight, job)
 
-    async def _waited(self, flight: _Flight, job: Job) -> Made:
-        """What a run comes to; it is cancelled when nobody waits for it any more."""
+    async def _waited(self, flight: _Flight, job: Job) -> RunResult:
+        """Wait for the result of a run; it is cancelled when nobody waits for it any more."""
         flight.waiting += 1
         job.state.progress = flight.job.state.progress
         try:
@@ -192,21 +198,21 @@ class Compactor:
     def _land(self, flight: _Flight) -> None:
         self._flights = {key: other for key, other in self._flights.items() if other is not flight}
 
-    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Made:
-        """Run it here, unless another replica is at it, or was since the job was prepared: then take over what it stored."""
+    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+        """Run it here, unless another replica is at it, or was since the job was prepared: then adopt its checkpoint."""
         answered = _answered(job.prompt) if job.expected is None else job.expected.link
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
             if (stored := await self._longer(job)) is not None:
-                return self._taken_over(job, stored), stored
+                return self._adopt(job, stored), stored
             try:
                 done = await self._run(job, budget, goal, limit, self.summaries(job))
             except NotWritten:
                 return _nothing(job), None
-            made = self._checkpoint(job, done) if done.covered else None
+            checkpoint = self._checkpoint(job, done) if done.covered else None
             # A client's own compaction is filled to the brim, for one answer.
-            if made is not None and job.window_is_known and not job.managed.hands_over:
-                await self._store.put(made)
-            return done, made
+            if checkpoint is not None and job.window_is_known and not job.managed.hands_over:
+                await self._store.put(checkpoint)
+            return done, checkpoint
 
     async def _longer(self, job: Job) -> Checkpoint | None:
         """A stored checkpoint that covers more than the job's own; none is for a client's own compaction."""
@@ -215,7 +221,9 @@ class Compactor:
         found = await self._store.find(job.scope, job.prompt.links[-2::-1])
         return found if found is not None and _is_longer(found, job) else None
 
-    async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, asked: Asked) -> Compaction:
+    async def _run(
+        self, job: Job, budget: ContextBudget, goal: int, limit: int, write_summary: WriteSummary
+    ) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         reduction, overhead = await offload_if(heavy, reduction_of, job, budget, goal, self._counting.meter)
         by = await self.summariser(job, budget, overhead)
@@ -227,15 +235,15 @@ class Compactor:
             summarised=summarised,
             strategy=STRATEGIES[job.settings.strategy],
         )
-        return await drive(flow, asked, heavy=heavy)
+        return await drive(flow, write_summary, heavy=heavy)
 
     async def summary_route(self, settings: Settings, route: Route) -> Route:
-        """Who summarises what goes by a route: the same model unless another is configured."""
+        """Find the route of the summariser: the same model unless another is configured."""
         named = settings.summary_model if STRATEGIES[settings.strategy].asks else None
         return route if named is None else await self._router.route(named)
 
     async def summariser(self, job: Job, budget: ContextBudget, overhead: float) -> Summariser:
-        """The summariser's figures: an eighth of the smaller window for a summary, within reason.
+        """Size the summariser: an eighth of the smaller window for a summary, within bounds.
 
         A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
         surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
@@ -253,23 +261,26 @@ class Compactor:
             overhead=overhead,
             same_model=same and self._experience.appended_serves(route),
             trust=max(_COLD, surely_below(window, job) / window) if same else _COLD,
-            prompt=job.wish,
+            prompt=job.summary_instructions,
         )
 
-    async def described(self, job: Job) -> str:
-        """A summary of a history as it is, which stays so; empty if the model writes none."""
+    async def write_summary(self, job: Job) -> str:
+        """Have the history summarised without rewriting it; empty if the model writes nothing."""
         budget = job.budget
         tokens = 1024 if budget is None else max(96, min(2048, budget.window // 8))
-        ask: Message = {"role": "user", "content": instruction(tokens=tokens, prompt=job.wish)}
-        asked = SummaryAsk(at_its_end(list(job.prompt.history), ask), append=True, max_tokens=tokens)
-        return await self.summaries(job)(asked)
+        ask: Message = {
+            "role": "user",
+            "content": instruction(tokens=tokens, prompt=job.summary_instructions),
+        }
+        request = SummaryAsk(at_its_end(list(job.prompt.history), ask), append=True, max_tokens=tokens)
+        return await self.summaries(job)(request)
 
     def summaries(self, job: Job) -> Summaries:
-        """Has one summary written by the model that summarises for this job."""
+        """Build the writer of one summary, by the model that summarises for this job."""
         return Summaries(job, partial(self.summary_route, job.settings, job.route), self._experience)
 
     def _checkpoint(self, job: Job, done: Compaction) -> Checkpoint:
-        """The rewrite against the client's own messages, so that the next job finds it."""
+        """Build the checkpoint of a rewrite, in terms of the client's own messages, so that the next job finds it."""
         old = job.prompt.checkpoint
         covered, replaced = done.covered, done.replaced
         if old is not None:
@@ -289,8 +300,8 @@ class Compactor:
             window=0 if job.budget is None else job.budget.window,
         )
 
-    def _taken_over(self, job: Job, stored: Checkpoint) -> Compaction:
-        """What another replica stored, as if it had been done here."""
+    def _adopt(self, job: Job, stored: Checkpoint) -> Compaction:
+        """Turn a checkpoint that another replica stored into a compaction, as if it had been made here."""
         old = job.prompt.checkpoint
         shift = old.covered - len(old.replacement) if old is not None else 0
         messages = [*stored.replacement, *job.prompt.shown[stored.covered :]]
@@ -301,7 +312,7 @@ class Compactor:
             kind=kind_of(stored.kind),
             before=sum(self._counting.meter.costs(job.key, job.prompt.history)),
             after=sum(self._counting.meter.costs(job.key, messages)),
-            rungs=TAKEN_OVER,
+            rungs=ADOPTED,
             cleaned=cleaned(job.prompt.history, messages),
         )
 
@@ -318,8 +329,10 @@ def _is_worth_a_summary(job: Job, budget: ContextBudget, meter: Meter) -> bool:
 
 def _is_longer(other: Checkpoint, job: Job) -> bool:
     """Tell whether a checkpoint covers more than the job's own; one for a smaller window was left out on purpose."""
-    own, budget = job.prompt.checkpoint, job.budget
-    return (own is None or other.covered > own.covered) and (budget is None or other.window >= budget.window)
+    current, budget = job.prompt.checkpoint, job.budget
+    return (current is None or other.covered > current.covered) and (
+        budget is None or other.window >= budget.window
+    )
 
 
 def _nothing(job: Job) -> Compaction:

@@ -36,7 +36,7 @@ class Counting:
         self._loaded: set[ModelKey] = set()
         self._unsaved: dict[ModelKey, float] = {}
         """Models of which something new was learned, and since when."""
-        self._asked: set[tuple[ModelKey, bytes]] = set()
+        self._counted_tools: set[tuple[ModelKey, bytes]] = set()
         self._cut: dict[tuple[str, bytes], None] = {}
 
     async def measure(
@@ -68,7 +68,7 @@ class Counting:
                 raise
         return await self.meter.measure(key, body, tenant=tenant)
 
-    async def exactly(self, route: Route, body: Mapping[str, Any]) -> int:
+    async def exact_count(self, route: Route, body: Mapping[str, Any]) -> int:
         """Prompt tokens of a body as the backend counts them; an estimate where it does not, or not soon."""
         prober, model = route.upstream.prober, route.model
         named = {**body, "model": model}
@@ -81,7 +81,7 @@ class Counting:
         return (await self.measure(route, await route.profile(named), named)).tokens
 
     async def refine(self, job: Job, budget: ContextBudget) -> bool:
-        """Have the facts in order before a decision to compact: the window as it is now, and the exact count.
+        """Refresh the facts before a decision to compact: the current window, and the exact count.
 
         The backend counts, for a moment, where the decision hangs on the estimate's error, or how much of a result has to go
         that the model has not read. The first request with other tools than before is counted exactly in the background.
@@ -91,7 +91,7 @@ class Counting:
         estimate, recalled = job.prompt.estimate, job.prompt.recalled
         most, passing = estimate.upper, recalled.newest_tokens
         if not (recalled.cramped or budget.needs_compaction(most, most, passing=passing)):
-            self._ask_of_tools(job, estimate)
+            self._count_new_tools(job, estimate)
             return False
         if job.is_due:
             if (now := await self._read_window(job)) is None:
@@ -102,58 +102,60 @@ class Counting:
         surely = due(estimate.tokens - doubt, estimate.tokens)
         doubtful = not surely or any(map(is_result, job.prompt.sent[-1:]))
         if due(most, most) and doubtful and estimate.source != "backend":
-            await self._ask(job, EXACT_TIMEOUT)
+            await self._count_exactly(job, EXACT_TIMEOUT)
         else:
-            self._ask_of_tools(job, estimate)
+            self._count_new_tools(job, estimate)
         return True
 
-    def _ask_of_tools(self, job: Job, estimate: Estimate) -> None:
+    def _count_new_tools(self, job: Job, estimate: Estimate) -> None:
         """Have the first request with these tools counted, unless it is."""
         if estimate.source == "backend" or not job.prompt.request.body.get("tools"):
             return
         known = (job.key, estimate.scope)
-        if known not in self._asked:
-            self._asked.add(known)
-            self.ask_soon(job)
+        if known not in self._counted_tools:
+            self._counted_tools.add(known)
+            self.count_soon(job)
 
     async def _read_window(self, job: Job) -> ContextBudget | None:
-        """The budget as of now: the model may have been loaded anew since its window was read."""
+        """Read the current budget: the model may have been reloaded since its window was read."""
         before = job.profile.window
         job.profile = await job.route.profile(job.asked.body, fresh=True)
         if job.profile.window != before:
             job.measured()
         return job.budget
 
-    async def make_sure(self, job: Job) -> None:
-        """Have the backend count, for a moment, what is about to be refused by an estimate."""
+    async def confirm_count(self, job: Job) -> None:
+        """Have the backend count, for a moment, a prompt that is about to be refused by its estimate."""
         if not job.prompt.estimate.counted:
-            await self._ask(job, EXACT_TIMEOUT)
+            await self._count_exactly(job, EXACT_TIMEOUT)
 
-    async def count_said(self, job: Job, answer: Answer) -> None:
-        """Have the backend count what the first attempt said of an answer that is to be gone on with.
+    async def count_completion(self, job: Job, answer: Answer) -> None:
+        """Have the backend count the first attempt's completion of an answer that is to be resumed.
 
         It was counted delta by delta, and one may hold several tokens: vLLM puts all into it that were made since the last.
         """
         attempt = answer.attempt
-        told = attempt.counted or attempt.calling or attempt.completion_tokens != answer.completion_tokens
-        if told or not answer.size:
+        counted = attempt.counted or attempt.calling or attempt.completion_tokens != answer.completion_tokens
+        if counted or not answer.size:
             return
         # Between other words, because of templates that trim.
-        said = (f"a\n{text}\na" for text in (answer.reasoning + answer.text, "a"))
-        asked = ({"model": job.route.model, "messages": [{"role": "user", "content": each}]} for each in said)
+        texts = (f"a\n{text}\na" for text in (answer.reasoning + answer.text, "a"))
+        bodies = (
+            {"model": job.route.model, "messages": [{"role": "user", "content": each}]} for each in texts
+        )
         try:
             async with asyncio.timeout(EXACT_TIMEOUT):
-                with_it, without = await asyncio.gather(*map(job.route.upstream.prober.count, asked))
+                with_it, without = await asyncio.gather(*map(job.route.upstream.prober.count, bodies))
         except TimeoutError:
             return
         if with_it is not None and without is not None:
             attempt.completion_tokens = max(1, with_it - without + 1) + attempt.dropped
 
-    def ask_soon(self, job: Job) -> None:
+    def count_soon(self, job: Job) -> None:
         """Have the backend count in the background: its figure anchors what comes after."""
-        spawn(self._ask(job, 10 * EXACT_TIMEOUT), name="exact-count")
+        spawn(self._count_exactly(job, 10 * EXACT_TIMEOUT), name="exact-count")
 
-    async def _ask(self, job: Job, seconds: float) -> None:
+    async def _count_exactly(self, job: Job, seconds: float) -> None:
         estimate = job.prompt.estimate
         try:
             async with asyncio.timeout(seconds):
@@ -178,19 +180,19 @@ class Counting:
         self._fitted(job, reported, whole_number(usage.get("completion_tokens")), finish)
 
     def named(self, job: Job, model: str) -> None:
-        """The backend called the model so in its answer; empty: it did not say."""
+        """Record the model's name in the backend's answer; empty: it had none."""
         if model:
             job.route.upstream.prober.answered_as(job.route.model, model)
 
     def was_cut(self, job: Job) -> bool:
-        """Whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
+        """Return whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
         return bool(self._cut) and any((job.scope, link) in self._cut for link in job.prompt.links)
 
     def compacted(self, job: Job) -> None:
         """Forget that the backend cut this conversation before it was compacted, and have the new prompt counted."""
         for link in job.prompt.links:
             self._cut.pop((job.scope, link), None)
-        self.ask_soon(job)
+        self.count_soon(job)
 
     async def save(self) -> None:
         """Write what is not written yet."""
@@ -212,7 +214,7 @@ class Counting:
         self._learned(job, job.route.upstream.prober.learn_cut(job.route.model, seen), "silent cut")
 
     def _believed(self, job: Job, estimate: Estimate, reported: int) -> bool:
-        """Whether a report was believed, which has taught something then."""
+        """Check a report against the estimate and learn from it; False: it is not believed."""
         prober = job.route.upstream.prober
         backend = prober.known_backend
         window = job.profile.window if job.loads_window else prober.reported_window(job.route.model)
@@ -234,7 +236,7 @@ class Counting:
         return True
 
     def _fitted(self, job: Job, prompt: int, completion: int, finish: str | None) -> None:
-        """The backend held a prompt and its answer: no window is smaller, and one that was filled no larger."""
+        """Learn from a prompt and answer that fitted: the window is no smaller, and if they filled it no larger."""
         if job.loads_window:
             return
         route, request = job.route, job.prompt.request

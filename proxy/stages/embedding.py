@@ -1,7 +1,7 @@
-"""Vectors from an embedding model behind one of the backends, beside which words alone rank well enough.
+"""Vectors from an embedding model behind one of the backends, to rank passages by meaning as well as by words.
 
-What was embedded once is kept by its digest, so a turn pays for its new passages. A request waits a moment for what is
-missing, and goes on without it; what comes later serves the next turn. A model that fails is left alone for a while.
+Vectors are cached by digest, so a turn pays for its new passages only. A request waits a moment for those that are
+missing, then goes on without them; those that come later serve the next turn. A model that fails is not asked for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proxy.net.tasks import offload_if, spawn
 from proxy.recall.dense import Embedding, nearness, texts_for, vector_of
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
-from proxy.stages.summarising import own_headers
+from proxy.stages.summarising import credential_headers
 from proxy.wire.jsontext import dumps, loads
 
 _log = logging.getLogger("spillway.embedding")
@@ -48,7 +48,7 @@ _PATH = b"/v1/embeddings"
 
 
 class _Failed(Exception):
-    """The model is to be left alone for a while; the text says why."""
+    """A failure after which the model is not asked for a while; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,17 @@ class _Wanted:
 
 
 class Embedder:
-    """Tells how near passages are to what a turn is about, where the user chose a model for that."""
+    """Scores passages by their similarity to a turn's query, where the user chose a model for that."""
 
     def __init__(self, *, router: Router) -> None:
         self._router = router
-        self._kept: OrderedDict[bytes, Embedding] = OrderedDict()
+        self._cache: OrderedDict[bytes, Embedding] = OrderedDict()
         self._size = 0
         self._resting: dict[str, float] = {}
         self._filling: dict[str, asyncio.Task[None]] = {}
 
     async def near(self, job: Job, query: str, passages: Sequence[str]) -> list[float] | None:
-        """How near each passage is to a query; None: words have to do."""
+        """Score the similarity of each passage to a query; None: rank by words alone."""
         model = job.settings.recall_model
         if model is None or not query or not 0 < len(passages) <= MOST_PASSAGES:
             return None
@@ -80,16 +80,16 @@ class Embedder:
         try:
             async with asyncio.timeout(WAIT):
                 wanted = _wanted(job, await self._router.route(model), query, passages)
-                known = all(key in self._kept for key in wanted.keys)
+                known = all(key in self._cache for key in wanted.keys)
                 if not (known or await self._filled(job, model, wanted)):
                     return None
         except TimeoutError:
             return None
-        vectors = [self._kept.get(key) for key in wanted.keys]
+        vectors = [self._cache.get(key) for key in wanted.keys]
         if not vectors[0] or None in vectors:
             return None
         for key in wanted.keys:
-            self._kept.move_to_end(key)
+            self._cache.move_to_end(key)
         found = [vector for vector in vectors if vector is not None]
         return await offload_if(len(found) * len(found[0]) > _HEAVY, nearness, found[0], found[1:])
 
@@ -110,7 +110,7 @@ class Embedder:
         return True
 
     async def _fill(self, job: Job, model: str, wanted: _Wanted) -> None:
-        places = {key: at for at, key in enumerate(wanted.keys) if key not in self._kept}
+        places = {key: at for at, key in enumerate(wanted.keys) if key not in self._cache}
         missing = list(places.values())
         try:
             async with asyncio.timeout(LONGEST):
@@ -121,16 +121,16 @@ class Embedder:
                     for at, vector in zip(batch, vectors, strict=True):
                         self._keep(wanted.keys[at], vector)
         except (_Failed, UpstreamUnavailable, TimeoutError) as error:
-            said = str(error) if isinstance(error, _Failed) else type(error).__name__
-            _log.warning("embeddings by %s failed: %s; words alone rank for %g s", model, said, REST)
+            reason = str(error) if isinstance(error, _Failed) else type(error).__name__
+            _log.warning("embeddings by %s failed: %s; words alone rank for %g s", model, reason, REST)
             self._resting[model] = job.outcome.clock() + REST
 
     def _keep(self, key: bytes, vector: Embedding) -> None:
-        old = self._kept.pop(key, None)
+        old = self._cache.pop(key, None)
         self._size += _size(vector) - (0 if old is None else _size(old))
-        self._kept[key] = vector
+        self._cache[key] = vector
         while self._size > MOST_BYTES:
-            self._size -= _size(self._kept.popitem(last=False)[1])
+            self._size -= _size(self._cache.popitem(last=False)[1])
 
 
 def _check_size(vectors: Sequence[Embedding], count: int) -> None:
@@ -148,8 +148,8 @@ def _size(vector: Embedding) -> int:
 
 def _wanted(job: Job, route: Route, query: str, passages: Sequence[str]) -> _Wanted:
     """Vectors are shared by who could have asked for them: one tenant, one model."""
-    asked, others = texts_for(route.model, query, passages)
-    texts = [asked, *others]
+    query_text, others = texts_for(route.model, query, passages)
+    texts = [query_text, *others]
     base = blake2b(f"{job.exchange.tenant}|{route.upstream.name}|{route.model}".encode(), digest_size=16)
     keys = []
     for text in texts:
@@ -166,12 +166,12 @@ async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Embedd
         _Failed: it took none of them, or answered something else.
         UpstreamUnavailable: the backend can't be reached.
     """
-    together = await _asked(job, route, texts)
+    together = await _request_vectors(job, route, texts)
     if together is not None:
         return together
     vectors: list[Embedding] = []
     for text in texts:
-        alone = await _asked(job, route, [text]) if len(texts) > 1 else None
+        alone = await _request_vectors(job, route, [text]) if len(texts) > 1 else None
         vectors += alone or [vector_of(())]
         if len(vectors) == 2 and not any(vectors):
             break
@@ -180,12 +180,12 @@ async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Embedd
     return vectors
 
 
-async def _asked(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding] | None:
+async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding] | None:
     """Ask once; None: one of them may be too long."""
     response = await route.upstream.send(
         "POST",
         _PATH,
-        own_headers(job, same=route.upstream is job.route.upstream),
+        credential_headers(job, same=route.upstream is job.route.upstream),
         dumps({"model": route.model, "input": list(texts), "encoding_format": "float"}),
     )
     if response.status_code in _TOO_LONG:

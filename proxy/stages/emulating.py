@@ -21,7 +21,7 @@ _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function
 def offer_to_emulate(
     request: Request, profile: ModelProfile, settings: Settings, *, now: bool, drops_functions: bool = False
 ) -> Offer | None:
-    """What a request offers to a model that has no tools of its own; None where nothing is to be emulated.
+    """Build the offer of tools for a model that has none of its own; None where nothing is to be emulated.
 
     `now`: the backend has just refused them. `drops_functions`: it does not know their older form. A history of
     calls is rewritten although none is offered any more.
@@ -50,7 +50,7 @@ def emulated(request: Request, offer: Offer, messages: Sequence[Message], *, sys
 
 
 class CallLedger:
-    """What became of emulated calls, per backend and model and form, since the start."""
+    """Counts of emulated calls by their fate, per backend, model and form, since the start."""
 
     def __init__(self) -> None:
         self._counts: dict[ModelKey, dict[str, dict[str, int]]] = defaultdict(dict)
@@ -70,7 +70,7 @@ class CallLedger:
         job.outcome.add("called", form=form, became=outcome, number=number)
 
     def outcome(self, job: Job, forms: Iterable[str], *, retried: bool) -> None:
-        """What was done about calls in these forms that could not be made."""
+        """Count calls in these forms that could not be made, as retried or lost."""
         for form in forms:
             self.count(job, form, "retried" if retried else "lost")
 

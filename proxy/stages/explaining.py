@@ -1,4 +1,4 @@
-"""What would happen to a chat request, without asking a model."""
+"""Explanation of what would happen to a chat request, without asking a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def explain(job: Job, counting: Counting) -> dict[str, Any]:
         "messages": job.prompt.messages,
     }
     if budget is None or not is_managed(job.route, job.settings):
-        return {**explanation, **_left_alone(job)}
+        return {**explanation, **_unmanaged(job)}
     explanation["budget"] = {
         "trigger": budget.brim,
         "target": budget.goal,
@@ -50,7 +50,7 @@ def explain(job: Job, counting: Counting) -> dict[str, Any]:
 
 
 def _recalled(job: Job) -> dict[str, Any] | None:
-    """What stands in front of the newest user message, and the tokens of what still stands in front of earlier ones."""
+    """Describe the recalled block of the newest turn, and the tokens of those of earlier turns."""
     recalled = job.prompt.recalled
     if not recalled.blocks:
         return None
@@ -70,7 +70,7 @@ def _recalled(job: Job) -> dict[str, Any] | None:
     }
 
 
-def _left_alone(job: Job) -> dict[str, str]:
+def _unmanaged(job: Job) -> dict[str, str]:
     if is_managed(job.route, job.settings):
         return {"note": "The window is not known: the request is forwarded as it is."}
     return {"action": "passed", "note": "The user set managed = false: it passes through untouched."}
@@ -86,7 +86,7 @@ def _parts(job: Job, costs: list[float]) -> dict[str, Any]:
 
 
 def _tools(job: Job, counting: Counting) -> dict[str, Any] | None:
-    """How the tools reach the model, and what telling it of them costs where it has none of its own."""
+    """Describe how tools reach the model, and the tokens of the protocol where they are emulated."""
     if job.prompt.offer is None:
         return {"mode": "native"} if job.offers_tools else None
     return {

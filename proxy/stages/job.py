@@ -34,7 +34,7 @@ from proxy.wire.jsontext import dumps
 
 @dataclass(kw_only=True)
 class Prompt:
-    """What will be sent for a request. What most requests have not stands in the class until they do.
+    """Prompt to send for a request. Fields that most requests leave empty have defaults in the class.
 
     `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
     the client sent it, without status text, and `links` its chain digests.
@@ -77,7 +77,7 @@ class Prompt:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a summary has come that somebody waits for."""
+    """Progress of a summary that somebody waits for."""
 
     written: int = 0
     """Tokens of it, thoughts included; 0: it has not begun."""
@@ -88,7 +88,7 @@ class JobState:
     """Mutable state of a job's attempts and summaries."""
 
     unique: str = field(default_factory=unique)
-    usage_asked: bool = False
+    usage_requested: bool = False
     """Whether usage was asked for in the stream."""
     assumed: Fact[int] | None = None
     """Tokens of a window that nobody reported: for this answer alone, which showed that so much fits."""
@@ -101,7 +101,7 @@ class JobState:
     posts: int = 0
     opened: httpx.Response | None = None
     """Stream that was opened last: closed with the job, wherever it ends."""
-    alone: asyncio.Lock | None = None
+    pool_lock: asyncio.Lock | None = None
     """Held by the one request that may go on after its slots were cleared."""
     said: Callable[[], Piece] | None = None
     """Joins the whole answer, once it has ended in good order."""
@@ -117,29 +117,29 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """How the history begins of a job that no client has asked for yet: as it was when it was answered last."""
+    """Prefix of the history of a job done ahead of its request: the history as it was answered last."""
 
     messages: int
     """After the leading system messages."""
     link: bytes
 
-    def begins(self, links: Sequence[bytes]) -> bool:
-        """Whether a history of this chain begins so."""
+    def is_prefix_of(self, links: Sequence[bytes]) -> bool:
+        """Return whether a history with these links begins with it."""
         return len(links) >= self.messages and links[self.messages - 1] == self.link
 
-    def goes_on(self, links: Sequence[bytes]) -> bool:
-        """Whether a history of this chain begins so, and there is more of it."""
-        return len(links) > self.messages and self.begins(links)
+    def is_proper_prefix_of(self, links: Sequence[bytes]) -> bool:
+        """Return whether a history with these links begins with it and is longer."""
+        return len(links) > self.messages and self.is_prefix_of(links)
 
 
 @dataclass(kw_only=True)
 class Job:
-    """A request that is being served: whose it is, where it goes, and what it has come to. What it has not yet stands in the class."""
+    """A request that is being served: its client, its route, and its state. Fields not set yet have defaults in the class."""
 
     exchange: Exchange
     outcome: Outcome
     dialect: Dialect
-    """In which the client asked, and is answered."""
+    """Dialect of the request and of the answer."""
     asked: Request
     """As the client sent it."""
     route: Route
@@ -166,31 +166,31 @@ class Job:
 
     @property
     def is_task(self) -> bool:
-        """Whether the client says in a header that it is a chore of its own.
+        """Return whether a header marks it as a background task of the client's own.
 
-        Open WebUI names the chore where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
+        Open WebUI names the task where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
         """
         return bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
     def native(self) -> bool:
-        """Whether the client is answered in the backend's own dialect."""
+        """Return whether the client is answered in the backend's own dialect."""
         return self.dialect is CHAT
 
     def writer(self) -> Writer:
-        """Of the answer, in the client's dialect."""
+        """Build the writer of the answer, in the client's dialect."""
         writer = self.dialect.writer(self.asked, self.unique)
         writer.manage(self.managed)
         return writer
 
     @property
     def key(self) -> ModelKey:
-        """Under which tokens are counted: backend and model."""
+        """Backend and model, the key of token counts."""
         return self.route.key
 
     @property
     def budget(self) -> ContextBudget | None:
-        """None while the window is not known: then nothing is managed."""
+        """Budget for the window; None while that is not known: then nothing is managed."""
         state, estimate = self.state, self.prompt.estimate
         window = self.profile.window or state.assumed
         if window is not state.window or estimate is not state.estimate:
@@ -200,101 +200,101 @@ class Job:
 
     @property
     def window_is_known(self) -> bool:
-        """Whether a loaded model, or the user, tells the window, so that what is made for it may be stored."""
+        """Return whether the window comes from a loaded model or the user, so that checkpoints for it may be stored."""
         window = self.profile.window
         return window is not None and window.trust > Trust.FALLBACK and not self.profile.provisional
 
     @property
     def is_due(self) -> bool:
-        """Whether the prompt has to be shortened before it is sent, by all that is known of it."""
+        """Return whether the prompt has to be shortened before it is sent, by the current estimate."""
         estimate, budget, recalled = self.prompt.estimate, self.budget, self.prompt.recalled
         return budget is not None and (
             budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens)
             or recalled.cramped
         )
 
-    def goes_on_with(self, other: Job) -> bool:
-        """Whether it is what another job, done ahead of time, was done for."""
+    def continues(self, other: Job) -> bool:
+        """Return whether another job was done ahead of time for this one."""
         if other.expected is None or self.expected is not None or self.scope != other.scope:
             return False
-        return other.expected.goes_on(self.prompt.links)
+        return other.expected.is_proper_prefix_of(self.prompt.links)
 
     @property
-    def wish(self) -> str:
-        """What the client wants asked for in a summary, instead of what Spillway asks for; empty: that."""
+    def summary_instructions(self) -> str:
+        """Client's own instructions for a summary; empty: Spillway's."""
         return "" if self.asked.compaction is None else self.asked.compaction.instructions
 
     @property
     def compacted(self) -> bool:
-        """Whether its history was compacted for it, and not merely pruned."""
+        """Return whether its history was compacted, not merely pruned."""
         outcome = self.outcome
         return outcome.compactions > 0 and outcome.kind != "pruned"
 
     @property
     def offers_tools(self) -> bool:
-        """Whether the client offers tools, or sends calls and results, in the forms for it."""
+        """Return whether the client offers tools, in the current form or the older one (`functions`)."""
         body = self.asked.body
         return bool(body.get("tools") or body.get("functions"))
 
     @property
     def resumable(self) -> bool:
-        """What can't be joined without a seam isn't paused: it runs to the window's end and ends honestly.
+        """Return whether the answer may be paused and resumed; others run to the window's end and end honestly.
 
         Several choices share one window; a format and log-probabilities hold for one generation only; a client's own
-        chores are left as they are.
+        background tasks are left as they are.
         """
         request = self.prompt.request
         return request.choices == 1 and not self.undisturbed and not request.body.get("logprobs")
 
     @property
     def undisturbed(self) -> bool:
-        """Whether nothing of Spillway's may be written into the answer."""
+        """Return whether nothing of Spillway's may be written into the answer."""
         return self.prompt.request.structured or self.background
 
     @property
     def loads_window(self) -> bool:
-        """Whether the request has the model loaded with a window of its own, which teaches nothing about others."""
+        """Return whether the request loads the model with a window of its own, which teaches nothing about others."""
         return self.profile.window is not None and self.profile.window.trust is Trust.REQUESTED
 
     @property
     def may_emulate(self) -> bool:
-        """Whether there is anything to emulate, and it is not done yet."""
+        """Return whether there are tools to emulate that are not emulated yet."""
         emulates = self.offers_tools and self.settings.tool_mode != "native"
         return self.prompt.offer is None and bool(emulates or self.prompt.search)
 
     @property
     def background(self) -> bool:
-        """Whether it is a chore of the client's own (a title, tags), into which nothing may be written."""
+        """Return whether it is a background task of the client's own (a title, tags), into which nothing may be written."""
         return self.prompt.request.background or self.is_task
 
     @property
     def known_backend(self) -> Backend | None:
-        """The kind of backend as far as it is known, without asking."""
+        """Kind of the backend if it is known already, without probing; None: not yet."""
         return self.route.upstream.prober.known_backend
 
     @property
     def ways(self) -> list[Continuation]:
-        """Ways to have an answer gone on with, best first."""
+        """Ways to continue an answer, best first."""
         backend = self.known_backend
         return self.profile.ways(() if backend is None else backend.continuations)
 
     @property
     def cancels(self) -> bool:
-        """Whether leaving a stream ends the generation, so that it may be paused at any word."""
+        """Return whether disconnecting from a stream ends the generation, so that it may be paused at any token."""
         backend = self.known_backend
         return backend is None or backend.stops_when_left(self.prompt.request.body, self.profile)
 
     def body(self) -> dict[str, Any]:
-        """The body as it will be sent, as parsed JSON."""
+        """Build the body to send, as parsed JSON."""
         return {**self.prompt.request.body, "messages": self.prompt.messages, **self.changed_fields()}
 
     def changed_fields(self) -> dict[str, Any]:
-        """Options that go upstream with another value than the client gave them."""
+        """Return the options that go upstream with another value than the client's."""
         renamed = self.route.model != self.prompt.request.model
         return {**self.prompt.fields, "model": self.route.model} if renamed else self.prompt.fields
 
     def measured(self) -> None:
-        """Tell how large the prompt is now."""
+        """Record the prompt's current size."""
         window = self.profile.window or self.state.assumed
         self.outcome.record_measured(
             self.prompt.estimate.tokens,
@@ -302,41 +302,41 @@ class Job:
             "" if self.prompt.offer is None else "emulated",
         )
 
-    def afterwards(self) -> list[Notice]:
-        """What is told beside an answer when that is over."""
+    def final_notices(self) -> list[Notice]:
+        """Build the notices that are shown at the end of an answer."""
         outcome = self.outcome
-        cut, whole = outcome.left_out, outcome.left_out_of
-        notices = [Notice(done=True, left_out=cut, left_out_of=whole)] if cut else []
+        cut, total = outcome.left_out, outcome.left_out_of
+        notices = [Notice(done=True, left_out=cut, left_out_of=total)] if cut else []
         # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
         if outcome.recalled and not outcome.compactions and is_user(self.prompt.sent[-1]):
             notices.append(Notice(done=True, recalled=outcome.recalled))
         notices += [notice for addon in self.addons for notice in addon.notices(self)]
         return [*notices, Notice(done=True, cut=True)] if self.state.cut else notices
 
-    def summed_up(self) -> str:
-        """What was done, for a comment behind an answer whose headers may have gone out too early; empty if nothing was."""
-        outcome, told = self.outcome, self.told()
-        return "" if not outcome.handled or told is None else f"spillway {dumps(told).decode()}"
+    def summary_comment(self) -> str:
+        """Summarise what was done, for a comment behind an answer whose headers may have gone out too early; empty: nothing."""
+        outcome, details = self.outcome, self.usage_details()
+        return "" if not outcome.handled or details is None else f"spillway {dumps(details).decode()}"
 
-    def told(self) -> dict[str, Any] | None:
-        """What was done, for the usage of the answer; None: nothing, or none of it may be told there.
+    def usage_details(self) -> dict[str, Any] | None:
+        """Describe what was done, for the usage of the answer; None: nothing, or nothing that may be written there.
 
         Token figures are prompt tokens.
         """
         outcome = self.outcome
         if not (outcome.handled or outcome.mended_calls or self.prompt.saved) or self.undisturbed:
             return None
-        told: dict[str, Any] = {
+        details: dict[str, Any] = {
             "attempts": outcome.attempts,
             "action": outcome.action,
             "saved_tokens": self.prompt.saved,
         }
         if outcome.summary:
-            told["summary"] = outcome.summary
+            details["summary"] = outcome.summary
         if outcome.reduced:
-            told["compactions"] = list(map(asdict, outcome.reduced))
+            details["compactions"] = list(map(asdict, outcome.reduced))
         if outcome.searches:
-            told["searches"] = outcome.searches
+            details["searches"] = outcome.searches
         if outcome.mended_calls:
             malformed = [{"reason": call.reason, "tool": call.tool} for call in outcome.malformed_calls]
             calls = {
@@ -344,23 +344,23 @@ class Job:
                 "leaked": outcome.leaked_calls,
                 "repeated": outcome.repeated_calls,
             }
-            told["tool_calls"] = {name: value for name, value in calls.items() if value}
+            details["tool_calls"] = {name: value for name, value in calls.items() if value}
         if outcome.recalled:
-            told["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
+            details["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
         if outcome.left_out or outcome.cut_earlier[0]:
             earlier, of = outcome.cut_earlier
-            told["left_out"] = {"tokens": outcome.left_out + earlier, "of": outcome.left_out_of + of}
+            details["left_out"] = {"tokens": outcome.left_out + earlier, "of": outcome.left_out_of + of}
         if outcome.repeated is not None:
             # How much of it was used again stands in the usage beside it.
-            told["repeated_tokens"] = outcome.repeated
+            details["repeated_tokens"] = outcome.repeated
         if (fill := outcome.fill) is not None:
-            told |= {"fill": round(fill, 4), "window": outcome.window}
-        return told
+            details |= {"fill": round(fill, 4), "window": outcome.window}
+        return details
 
     def spillway_headers(self) -> list[tuple[bytes, bytes]]:
-        """What the client is told about this request: what is known when they are sent.
+        """Build Spillway's response headers, of what is known when they are sent.
 
-        While the history is being shortened the fill is not: it is told at the end, beside the answer.
+        While the history is being shortened the fill is not: it is in the usage at the end of the answer.
         """
         outcome = self.outcome
         action = outcome.action
@@ -373,11 +373,11 @@ class Job:
         if outcome.recalled:
             headers.append((b"x-spillway-recalled", str(outcome.recalled).encode()))
         if outcome.shaped:
-            told = ", ".join([f"{kind}={tokens}" for kind, tokens in outcome.shaped.items()])
-            headers.append((b"x-spillway-shaped", told.encode()))
-        if left_out := outcome.left_out + outcome.cut_earlier[0]:
-            headers.append((b"x-spillway-left-out", str(left_out).encode()))
-        if cache := _told_of_cache(outcome):
+            savings = ", ".join([f"{kind}={tokens}" for kind, tokens in outcome.shaped.items()])
+            headers.append((b"x-spillway-shaped", savings.encode()))
+        if omitted := outcome.left_out + outcome.cut_earlier[0]:
+            headers.append((b"x-spillway-left-out", str(omitted).encode()))
+        if cache := _cache_fields(outcome):
             headers.append((b"x-spillway-cache", ", ".join(cache).encode()))
         if (budget := self.budget) is not None:
             if action != COMPACTING:
@@ -386,11 +386,11 @@ class Job:
         return headers
 
 
-def _told_of_cache(outcome: Outcome) -> list[str]:
-    """How the prompt goes on from the one before it, as far as that is known by now; in tokens."""
-    told = [] if outcome.repeated is None else [f"repeated={outcome.repeated}"]
+def _cache_fields(outcome: Outcome) -> list[str]:
+    """List the fields of the cache header: tokens repeated and reused from the prompt before, as far as known."""
+    fields = [] if outcome.repeated is None else [f"repeated={outcome.repeated}"]
     if outcome.reused is not None:
-        told.append(f"reused={outcome.reused}")
+        fields.append(f"reused={outcome.reused}")
     if outcome.unlike:
-        told.append(f"why={outcome.unlike}")
-    return told
+        fields.append(f"why={outcome.unlike}")
+    return fields

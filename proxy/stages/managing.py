@@ -1,4 +1,4 @@
-"""Clients' own wishes for their histories: what is left out of them, and compactions that they keep, sealed."""
+"""Clients' own management of their histories: context editing, and sealed compactions that they send back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from proxy.backends.profile import ModelProfile
 from proxy.history.checkpoint import Store
 from proxy.history.sealed import KEY_BYTES, is_sealed, opened, seal
 from proxy.net.tasks import offload_if
-from proxy.neutral.managing import COMPACTION, Cleared, CompactionWish, Edit, Kept, Sealed, fingerprint
+from proxy.neutral.managing import (
+    COMPACTION,
+    Cleared,
+    CompactionRequest,
+    Edit,
+    SealedCompaction,
+    SealedHistory,
+    fingerprint,
+)
 from proxy.neutral.request import Message, Request, leading_system
 from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.shortening.budget import ContextBudget
@@ -22,70 +30,70 @@ from proxy.stages.job import Job
 from proxy.stages.routing import Route, with_backend_options
 
 
-def wished_goal(job: Job, budget: ContextBudget) -> int | None:
-    """Prompt tokens to come down to because the client wishes it; None: it does not, or not yet."""
-    wish, tokens = job.asked.compaction, job.prompt.estimate.tokens
+def requested_goal(job: Job, budget: ContextBudget) -> int | None:
+    """Return the prompt tokens to compact to on the client's request; None: it asks for nothing, or not yet."""
+    wanted, tokens = job.asked.compaction, job.prompt.estimate.tokens
     if job.managed.hands_over and job.is_due:
         # As much as may be is read as it is, and room is left for a long answer.
         return int(budget.zone * (budget.target + budget.trigger) / 2)
-    if wish is None:
+    if wanted is None:
         return None
-    if wish.now:
+    if wanted.now:
         return min(budget.goal, int(tokens * budget.target))
-    if wish.trigger is None or tokens < wish.trigger:
+    if wanted.trigger is None or tokens < wanted.trigger:
         return None
-    return min(budget.goal, int(wish.trigger * budget.target))
+    return min(budget.goal, int(wanted.trigger * budget.target))
 
 
-class Keeper:
-    """Gives clients compactions to keep, and takes them back."""
+class ClientHistories:
+    """Edits client histories as asked; hands out sealed compactions, and restores the history behind one."""
 
     def __init__(self, *, sealer: Sealer, counting: Counting) -> None:
         self._sealer = sealer
         self._counting = counting
 
-    async def restored(self, tenant: str, kept: Kept | None) -> Sequence[Message]:
-        """The messages that a compaction stands for; its words, as nobody's own, if it is none of this tenant's."""
-        if kept is None:
+    async def restore(self, tenant: str, item: SealedCompaction | None) -> Sequence[Message]:
+        """Open a compaction into the messages it replaces; only its words, if it is none of this tenant's."""
+        if item is None:
             return ()
-        under = Sealed.read(await self._sealer.open(tenant, COMPACTION, kept.seal))
+        under = SealedHistory.read(await self._sealer.open(tenant, COMPACTION, item.seal))
         if under is not None:
             return under.messages
-        return foreign(kept.words) if kept.words else ()
+        return foreign(item.words) if item.words else ()
 
-    async def keep(self, job: Job, words: str = "") -> None:
-        """Give the client its history as it stands now, in these words or in those of its summary."""
-        history, wish, sent = list(job.prompt.history), job.asked.compaction, job.asked.messages
-        carried = wish or CompactionWish()
+    async def attach_compaction(self, job: Job, words: str = "") -> None:
+        """Attach the current history to the answer as a sealed compaction, with these words or those of its summary."""
+        history, wanted, sent = list(job.prompt.history), job.asked.compaction, job.asked.messages
+        carried = wanted or CompactionRequest()
         lead = leading_system(sent)
-        said = (fingerprint(message) for message in sent if message.get("role") == "user")
-        under = Sealed(
+        fingerprints = (fingerprint(message) for message in sent if message.get("role") == "user")
+        under = SealedHistory(
             messages=history,
             lead=sent[lead - carried.lead : lead],
-            said=list(dict.fromkeys([*carried.said, *said])),
+            fingerprints=list(dict.fromkeys([*carried.fingerprints, *fingerprints])),
         )
         seal = await self._sealer.seal(job.exchange.tenant, COMPACTION, under.written())
-        job.managed.kept = Kept(seal, words or in_words(history))
+        job.managed.sealed_compaction = SealedCompaction(seal, words or in_words(history))
 
     async def edit(
         self, job: Job, request: Request, system: Sequence[Message], sent: Sequence[Message]
     ) -> Sequence[Message]:
-        """The client's history with as many messages as before, less what it wishes left out of it."""
+        """Apply the client's context edits to its history; the number of messages stays the same."""
         if not request.edits:
             return sent
         body = {**request.body, "messages": [*system, *sent]}
         done, job.managed.cleared = await self._edited(job.route, job.profile, body, request.edits, sent)
         return done if job.managed.cleared else sent
 
-    async def prompt(self, tenant: str, request: Request, route: Route) -> tuple[dict[str, Any], bool]:
-        """The body of a request that is only counted, as it would be sent but for what Spillway does of itself.
+    async def body_to_count(self, tenant: str, request: Request, route: Route) -> tuple[dict[str, Any], bool]:
+        """Build the body to count for a request: with the client's own edits, without Spillway's changes.
 
-        And whether anything of the client's was left out of it.
+        The second value is whether the edits left anything out.
         """
         request = await with_backend_options(request, route)
         lead = leading_system(request.messages)
         system, sent = request.messages[:lead], request.messages[lead:]
-        sent = [*await self.restored(tenant, request.kept), *sent]
+        sent = [*await self.restore(tenant, request.sealed_compaction), *sent]
         body = {**request.body, "messages": [*system, *sent]}
         if not request.edits:
             return body, False
@@ -101,7 +109,7 @@ class Keeper:
         edits: Sequence[Edit],
         sent: Sequence[Message],
     ) -> tuple[Sequence[Message], list[Cleared]]:
-        """Whole prompts are measured for it: what is left out hangs on their size."""
+        """Apply edits after measuring the prompt: what is left out depends on its size."""
         tokens = (await self._counting.measure(route, profile, body)).tokens
         meter, key = self._counting.meter, route.key
         heavy = is_heavy(list(sent))
@@ -145,5 +153,5 @@ class Sealer:
     async def _known(self) -> list[bytes]:
         if not self._shared and (key := await self._store.value(_NAME, self._keys[0], once=True)) is not None:
             self._shared = True
-            self._keys = [key, *(own for own in self._keys if own != key)]
+            self._keys = [key, *(known for known in self._keys if known != key)]
         return self._keys

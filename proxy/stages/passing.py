@@ -63,11 +63,11 @@ async def pass_through(
 async def relay_response(
     exchange: Exchange,
     response: httpx.Response,
-    own: Sequence[Header] = (),
+    extra: Sequence[Header] = (),
     *,
     ending: ErrorEnding | None = None,
 ) -> None:
-    """Pass a response on as it comes, with Spillway's `own` headers added.
+    """Pass a response on as it comes, with `extra` headers added.
 
     Raises:
         UpstreamInvalid: it can't be passed on, because a heartbeat has opened an answer of Spillway's own.
@@ -81,7 +81,7 @@ async def relay_response(
         raise UpstreamInvalid("The backend's answer came late, and in an encoding that is not known here.")
     data = b""
     try:
-        await exchange.start(response.status_code, [*headers_of(response), *own])
+        await exchange.start(response.status_code, [*headers_of(response), *extra])
         async for data in stream:
             await exchange.write(data)
     except asyncio.CancelledError:
@@ -99,10 +99,10 @@ async def relay_response(
     await exchange.end()
 
 
-async def left_alone(
+async def unmanaged_route(
     exchange: Exchange, wire: bytes, router: Router, settings: Settings
 ) -> tuple[Route, bytes | AsyncIterable[bytes]] | None:
-    """Where a chat request goes that the client or the user wants passed through, and its body; None if it is managed.
+    """Find the route and body of a chat request that is to be passed through; None if it is managed.
 
     The body is the client's own, but for a model that its backend knows by another id.
 
@@ -136,9 +136,9 @@ async def pass_on(
     router: Router,
     wire: bytes,
     limit: int,
-    otherwise: Callable[[], bytes],
+    fallback: Callable[[], bytes],
 ) -> None:
-    """The same for a request whose body was read; `otherwise` is the answer of a backend that has no such path.
+    """Pass on a request whose body was read; `fallback` builds the answer for a backend that has no such path.
 
     Raises:
         BadRequest, BodyTooLarge: see `address_read`.
@@ -147,13 +147,13 @@ async def pass_on(
     to = await address_read(exchange, router, wire, limit, asks=True)
     if not await has_path(to.route.upstream, exchange.path):
         outcome.record_route(to.route.upstream.name, to.route.model)
-        await exchange.reply(200, [AS_JSON], otherwise())
+        await exchange.reply(200, [AS_JSON], fallback())
         return
     await pass_to(exchange, outcome, to)
 
 
 async def pass_to(exchange: Exchange, outcome: Outcome, to: Addressed) -> None:
-    """The same for one of which is known where it goes.
+    """Pass on a request whose route is known.
 
     Raises:
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
@@ -178,15 +178,15 @@ _PARTS = 1000
 """Parts of a form that are looked at."""
 _OPEN = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}(?:\{|--|\Z)|\xef\xbb?\Z|-\Z")
 """A beginning that may be one of an object or a form."""
-_TELLING = 512
-"""Bytes of a body that tell what it is."""
+_SNIFFED = 512
+"""Bytes at the beginning of a body by which its type is recognised."""
 _NAMES = ("model", "name", "source")
 """Fields that name a model; those after the first in Ollama's own requests only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
-    """Where a request goes, and its body as it is sent there: as it came, or the same with the backend's own name in it."""
+    """Route of a request and the body to send: as it came, or with the backend's own model id in it."""
 
     route: Route
     body: bytes | AsyncIterable[bytes]
@@ -195,7 +195,7 @@ class Addressed:
 
 
 async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
-    """Read as much of a request as tells where it goes.
+    """Find the route of a request, reading no more of its body than that takes.
 
     A JSON object is read as a whole, however it is framed, compressed or called, and is bound by `limit` bytes; so is a
     form that does not begin with its model, where there are several backends. Of anything else no more than the beginning
@@ -206,26 +206,26 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
         BodyTooLarge: it is larger than `limit`.
     """
     packed = exchange.header(b"content-encoding")
-    begun = await exchange.peek(_TELLING, lambda part: packed or _OPEN.match(part))
-    if _OBJECT.match(_decoded_beginning(exchange, begun)):
+    beginning = await exchange.peek(_SNIFFED, lambda part: packed or _OPEN.match(part))
+    if _OBJECT.match(_decoded_beginning(exchange, beginning)):
         return await address_read(exchange, router, await exchange.body(limit), limit, asks=False)
-    if not begun:
+    if not beginning:
         return Addressed(await router.unnamed(exchange.path), b"")
     form = _BOUNDARY.match(exchange.header(b"content-type") or "")
     boundary = form[1].encode("latin-1") if form is not None else b""
-    field = _model_in(begun, boundary)
+    field = _model_in(beginning, boundary)
     if boundary and field is None and len(router.upstreams) > 1 and not exchange.is_longer_than(limit):
-        begun = await exchange.body(limit)
-        exchange.unread(begun)
-        field = _model_in(begun, boundary)
+        beginning = await exchange.body(limit)
+        exchange.unread(beginning)
+        field = _model_in(beginning, boundary)
     named = None if field is None else _text(field[1])
     if field is None or named is None:
         return Addressed(await router.unnamed(exchange.path), exchange.upload())
     route = await router.route(named)
-    own = route.model.encode()
-    if own != field[1]:
+    model_id = route.model.encode()
+    if model_id != field[1]:
         exchange.replace_beginning(
-            begun[: field.start(1)] + own + begun[field.end(1) :], len(own) - len(field[1])
+            beginning[: field.start(1)] + model_id + beginning[field.end(1) :], len(model_id) - len(field[1])
         )
     return Addressed(route, exchange.upload())
 
@@ -233,7 +233,7 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
 async def address_read(
     exchange: Exchange, router: Router, wire: bytes, limit: int, *, asks: bool
 ) -> Addressed:
-    """The same for a request whose body was read; one that `asks` a model and names none gets the name of the one that is meant.
+    """Find the route of a request whose body was read; one that `asks` a model and names none gets the default's id.
 
     Raises:
         BadRequest: it is JSON and holds text that is none.
@@ -247,12 +247,12 @@ async def address_read(
     large = len(body) > LARGE
     field = await offload_if(True, text_field, body, names) if large else _field(body, names)
     if field is None or (asks and not field.value):
-        meant = ""
+        default = ""
         if asks:
             with suppress(BadRequest):  # it goes on without
-                meant = await router.chosen()
-        route = await router.route(meant)
-        named = await offload_if(large, _naming, body, route.model) if meant else None
+                default = await router.chosen()
+        route = await router.route(default)
+        named = await offload_if(large, _naming, body, route.model) if default else None
         if named is None:
             return Addressed(await router.unnamed(exchange.path), wire)
         return Addressed(route, named, plain=True)
@@ -263,7 +263,7 @@ async def address_read(
 
 
 def _field(body: bytes, names: Sequence[str]) -> Field | None:
-    """The same as `text_field` for a body that is JSON throughout."""
+    """Find a field as `text_field` does, after a check that all of the body is JSON."""
     try:
         loads_text(body)
     except BadText as error:
@@ -274,7 +274,7 @@ def _field(body: bytes, names: Sequence[str]) -> Field | None:
 
 
 def _naming(body: bytes, model: str) -> bytes | None:
-    """A body with the model's name in it; None if it is no JSON object without one."""
+    """Add the model's id to a body; None if it is no JSON object without one."""
     try:
         parsed = loads(body)
     except ValueError:
@@ -302,11 +302,11 @@ def _text(name: bytes) -> str | None:
         return None
 
 
-def _decoded_beginning(exchange: Exchange, begun: bytes) -> bytes:
+def _decoded_beginning(exchange: Exchange, beginning: bytes) -> bytes:
     """The beginning of a body without its content-encoding; nothing where that can't be undone."""
     if not exchange.header(b"content-encoding"):
-        return begun
+        return beginning
     try:
-        return zlib.decompressobj(wbits=47).decompress(begun, 256)
+        return zlib.decompressobj(wbits=47).decompress(beginning, 256)
     except zlib.error:
         return b""

@@ -25,10 +25,10 @@ from proxy.stages.addon import AddOn
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Expected, Job, Prompt
-from proxy.stages.managing import Keeper
+from proxy.stages.managing import ClientHistories
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Route, with_backend_options
-from proxy.stages.shaping import limited, limits_from_the_first, narrowing, tell_shaped
+from proxy.stages.shaping import limited, limits_from_the_first, narrowing, record_savings
 from proxy.telemetry.outcome import Outcome
 
 _LONG = 2 * 2**20
@@ -59,12 +59,12 @@ class Preparer:
         counting: Counting,
         store: Store,
         recaller: Recaller,
-        keeper: Keeper,
+        client_histories: ClientHistories,
         settings: Settings,
         addons: Sequence[AddOn] = (),
     ) -> None:
         self._counting = counting
-        self._keeper = keeper
+        self._client_histories = client_histories
         self._recaller = recaller
         self._store = store
         self._settings = settings
@@ -75,46 +75,50 @@ class Preparer:
         exchange: Exchange,
         outcome: Outcome,
         dialect: Dialect,
-        asked: Request,
+        client_request: Request,
         route: Route,
         *,
         expected: Expected | None = None,
     ) -> Job:
-        """Everything up to the decision what to do; of a request that is `expected`, before a client makes it."""
+        """Prepare a job up to the decision what to do; `expected`: it is done before a client asks for it."""
         settings = self._settings.for_model(route.model)
-        asked = await with_backend_options(asked, route)
+        client_request = await with_backend_options(client_request, route)
         for addon in self._addons:
-            asked = addon.shape(asked, route, settings, outcome)
+            client_request = addon.shape(client_request, route, settings, outcome)
         job = Job(
             exchange=exchange,
             outcome=outcome,
             dialect=dialect,
-            asked=asked,
+            asked=client_request,
             route=route,
             settings=settings,
-            profile=await route.profile(asked.body),
+            profile=await route.profile(client_request.body),
             addons=self._addons,
             expected=expected,
         )
-        if asked.kept is not None:
-            job.managed.restored = await self._keeper.restored(exchange.tenant, asked.kept)
-        job.managed.hands_over = asks_to_compact(asked.messages)
+        if client_request.sealed_compaction is not None:
+            job.managed.restored = await self._client_histories.restore(
+                exchange.tenant, client_request.sealed_compaction
+            )
+        job.managed.hands_over = asks_to_compact(client_request.messages)
         await self._prepare_to_read(job)
         return job
 
     async def _prepare_to_read(self, job: Job) -> None:
         """Prepare a job, without its tools where the client asks for a compaction of its own that has no room for them."""
-        asked = job.asked
+        client_request = job.asked
         await self._prepare(job, emulate=False)
         if job.managed.hands_over and job.is_due:
             # A model that is to call no tools need not be told of them, and has more room for what it is to read.
-            less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & asked.body.keys())
-            # What the policy makes of the rest hangs on the tools.
-            made = steps(
-                asked, job.settings, None if job.profile.window is None else job.profile.window.value
+            less = dict.fromkeys(
+                ("tools", "functions", "tool_choice", "function_call") & client_request.body.keys()
             )
-            front = made[-1].after if made else asked
-            job.asked = asked.changed(**less, messages=unfolded(front.messages))
+            # What the policy makes of the rest hangs on the tools.
+            shaped_parts = steps(
+                client_request, job.settings, None if job.profile.window is None else job.profile.window.value
+            )
+            front = shaped_parts[-1].after if shaped_parts else client_request
+            job.asked = client_request.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job, emulate=False)
 
     async def load(self, job: Job) -> None:
@@ -131,13 +135,13 @@ class Preparer:
             if window is not None and (before is None or before.value != window.value):
                 await self._prepare_to_read(job)
 
-    async def prepare_anew(self, job: Job) -> None:
+    async def prepare_emulated(self, job: Job) -> None:
         """Start over with tools as text, because the backend has just refused them."""
         job.profile = await job.route.profile(job.asked.body)
         await self._prepare(job, emulate=True)
 
     async def _prepare(self, job: Job, *, emulate: bool) -> None:
-        request, offer, messages, search, made = await self._in_form(job, emulate=emulate)
+        request, offer, messages, search, shaped_parts = await self._in_form(job, emulate=emulate)
         if request.continues:
             request = with_resume_flags(request, job.ways[0])
         lead = leading_system(messages)
@@ -146,9 +150,9 @@ class Preparer:
         if job.managed.restored:
             sent, _ = repair([*job.managed.restored, *sent], _rules(job.route.model, request))
         links = await offload_if(is_heavy(sent, _LONG), chain, sent)
-        wished = await self._keeper.edit(job, request, system, sent) if request.edits else sent
+        edited = await self._client_histories.edit(job, request, system, sent) if request.edits else sent
         limits = limits_from_the_first(job)
-        shown = wished if limits is None else await limited(wished, limits)
+        shown = edited if limits is None else await limited(edited, limits)
         checkpoint = await self._checkpoint(job, request, system, shown, links)
         history = _rewritten(shown, checkpoint)
         fields = {} if checkpoint is None else narrowing(job, request, offer, sent, checkpoint)
@@ -170,8 +174,8 @@ class Preparer:
             untouched=untouched,
             fields=fields,
         )
-        if made or shown is not wished:
-            await tell_shaped(job, self._counting, wished, made)
+        if shaped_parts or shown is not edited:
+            await record_savings(job, self._counting, edited, shaped_parts)
         job.measured()
         if checkpoint is not None:
             await self._recaller.recall(job)
@@ -207,18 +211,18 @@ class Preparer:
         return await self._store.find(job.scope, links[::-1]) if links else None
 
     async def _in_form(self, job: Job, *, emulate: bool) -> _Form:
-        """The request as the policy has it, what it offers as text, and its messages as backends take them."""
+        """Shape the request by the policy, and bring its tools and messages into the form that the backend takes."""
         profile, model = job.profile, job.route.model
         window = profile.window.value if profile.window is not None else None
         small = _is_small(job.asked)
         heavy = not small and is_heavy(
             [job.asked.body.get(form) for form in ("tools", "functions")], HEAVY_TOOLS
         )
-        asked, settings = job.asked, job.settings
+        client_request, settings = job.asked, job.settings
         if heavy:
-            request, made = await offload_if(heavy, shaped, asked, settings, window)
+            request, shaped_parts = await offload_if(heavy, shaped, client_request, settings, window)
         else:
-            request, made = shaped(asked, settings, window)
+            request, shaped_parts = shaped(client_request, settings, window)
         search = ""
         if settings.recall == "tool" and not job.is_task:
             request, search = with_search(request, profile, alone=not emulate)
@@ -227,16 +231,16 @@ class Preparer:
         offer = offer_to_emulate(request, profile, settings, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
         # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
-        own = rules if offer is None else RepairRules()
+        first_rules = rules if offer is None else RepairRules()
         long = not small and is_heavy(request.messages, HEAVY_TEXT)
-        messages, kinds = await offload_if(long, tidied, request.messages, own)
-        _tell(job.outcome, kinds)
+        messages, kinds = await offload_if(long, tidied, request.messages, first_rules)
+        _record_mended(job.outcome, kinds)
         if offer is None:
-            return _Form(request, None, messages, search, made)
+            return _Form(request, None, messages, search, shaped_parts)
         heavy = heavy or (not small and is_heavy(messages, HEAVY_TEXT))
         request, messages, kinds = await offload_if(heavy, _as_text, request, offer, messages, rules)
-        _tell(job.outcome, kinds)
-        return _Form(request, offer, messages, search, made)
+        _record_mended(job.outcome, kinds)
+        return _Form(request, offer, messages, search, shaped_parts)
 
 
 def _rewritten(shown: Sequence[Message], checkpoint: Checkpoint | None) -> Sequence[Message]:
@@ -244,7 +248,7 @@ def _rewritten(shown: Sequence[Message], checkpoint: Checkpoint | None) -> Seque
 
 
 def _is_small(request: Request) -> bool:
-    """Whether all of it can't be much, which need not be looked at then."""
+    """Return whether the body is so small that its weight need not be measured."""
     return request.raw is not None and len(request.raw) <= _SMALL
 
 
@@ -255,11 +259,11 @@ def _as_text(
     return request, *repair(request.messages, rules)
 
 
-def _tell(outcome: Outcome, kinds: Sequence[str]) -> None:
+def _record_mended(outcome: Outcome, kinds: Sequence[str]) -> None:
     if kinds:
         outcome.add("mended", kinds=tuple(kinds))
 
 
 def _rules(model: str, request: Request) -> RepairRules:
-    """What has to be mended for this model; an answer that the client wants continued stays, though it be empty."""
+    """Choose the repair rules for this model; an answer that the client wants continued stays, even if empty."""
     return replace(rules_for(model), keep_last=True) if request.continues else rules_for(model)

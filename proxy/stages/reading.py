@@ -1,4 +1,4 @@
-"""From the bytes of a body to a request, with what it names that is kept elsewhere, within the bounds on its size."""
+"""Reading of a body's bytes into a request, with the documents it refers to, within the bounds on its size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEAST_PART = 3
 async def read(
     exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], settings: Settings
 ) -> Request:
-    """The request in the body of an exchange. `reads`: out of the body decoded, and as it came.
+    """Read the request in the body of an exchange. `reads` takes the body decoded, and as it came.
 
     Raises:
         BadRequest: it is malformed, or holds more values than are taken.
@@ -59,10 +59,10 @@ def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) ->
 
 
 def check_bounds(request: Request) -> None:
-    """See that a request has no more messages and parts than are taken.
+    """Check that a request is within the limits on messages and parts.
 
     Raises:
-        BadRequest: it has.
+        BadRequest: it is not.
     """
     size = len(request.raw) if request.raw is not None else None
     if size is not None and size < _LEAST_PART * MOST_MESSAGES:
@@ -115,15 +115,15 @@ def conversation_of(exchange: Exchange, request: Request) -> str:
         name = next(filter(None, map(exchange.header, _NAMED)), name)
     if not name:
         return ""
-    said = f"{exchange.tenant}|{name}".encode("utf-8", "surrogatepass")
-    return blake2b(said, digest_size=8, person=b"spillway-conv").hexdigest()
+    identity = f"{exchange.tenant}|{name}".encode("utf-8", "surrogatepass")
+    return blake2b(identity, digest_size=8, person=b"spillway-conv").hexdigest()
 
 
 T = TypeVar("T")
 
 
 class Memory:
-    """Runs the flows of dialects that ask for what is kept. Everything is one credential's own."""
+    """Runs the flows of dialects that fetch stored documents. Everything is one credential's own."""
 
     def __init__(self, documents: Documents, sealer: Sealer, store: Store, settings: Settings) -> None:
         self._documents = documents
@@ -136,7 +136,7 @@ class Memory:
     async def read(
         self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request]
     ) -> Request:
-        """The request in a body, with what it names that is kept elsewhere. `reads`: see `proxy.stages.reading`.
+        """Read the request in a body, with the documents it refers to. `reads`: see `read` of this module.
 
         Raises:
             BadRequest, NotFound: it is malformed, or there is no such thing.
@@ -150,9 +150,9 @@ class Memory:
         return request
 
     async def ask(self, owner: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:
-        """What a flow comes to; raises what it raises, and as `read`."""
+        """Run a flow to its result; raises what it raises, and as `read`."""
         reply: Any = None
-        left, heavy = self._limit, False
+        remaining, heavy = self._limit, False
         while True:
             step = await offload_if(heavy, _next, flow, reply)
             if isinstance(step, tuple):
@@ -162,16 +162,16 @@ class Memory:
                 reply = await self._sealer.open(owner, step.purpose, step.text)
             else:
                 reply = await self.fetch(owner, step.name)
-                left -= 0 if reply is None else reply.get("size", 0)
+                remaining -= 0 if reply is None else reply.get("size", 0)
             heavy = heavy or is_heavy(reply)
-            if left < 0:
+            if remaining < 0:
                 raise BodyTooLarge(
                     f"What this request goes on from is larger than the {self._limit} bytes accepted here "
                     "(SPILLWAY_MAX_BODY). Begin a new conversation."
                 )
 
     async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
-        """A document; None if there is none.
+        """Fetch a document; None if there is none.
 
         Raises:
             StoreUnavailable: the store can't tell.
@@ -203,7 +203,7 @@ class Memory:
 
 
 def _next(flow: Generator[Any, Any, T], reply: Any) -> Any:
-    """What the flow yields next, or in a tuple what it comes to."""
+    """Return the flow's next step, or its result in a tuple."""
     try:
         return flow.send(reply)
     except StopIteration as stop:

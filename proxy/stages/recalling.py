@@ -1,4 +1,4 @@
-"""Recall: what of the covered history goes in front of the newest user message, and how long it stays there.
+"""Recall: passages of the covered history put in front of the newest user message, and how long they stay.
 
 The client is the archive: everything is in the request. What is remembered between requests is which block was put
 in front of which user message, so that a prompt begins the same on every step of a turn, and which of them stay.
@@ -47,7 +47,7 @@ _ENOUGH = 0.5
 
 @dataclass(slots=True)
 class _Turn:
-    """What was decided for a turn, while this checkpoint was in force: its block, and once it is over whether that stays."""
+    """Decision for a turn under a checkpoint: its block, and once the turn is over whether the block stays."""
 
     checkpoint: bytes
     block: Block | None
@@ -60,14 +60,14 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the newest user message stands: in the client's history, and in the prompt's."""
+    """Index of the newest user message, in the client's history and in the prompt's."""
 
     sent: int
     placed: int
 
 
 class Recaller:
-    """Recalls for jobs."""
+    """Puts passages of covered history back into the prompts of jobs."""
 
     def __init__(self, *, meter: Meter, embedder: Embedder) -> None:
         self._meter = meter
@@ -78,7 +78,7 @@ class Recaller:
         self._size = 0
 
     async def recall(self, job: Job, *, reserve: int = 0) -> None:
-        """Put in front of the newest user message what its turn needs of what the prompt has lost, and count anew.
+        """Put the passages that the newest turn needs in front of its user message, and count the prompt again.
 
         `reserve` are tokens that will come on top of the prompt.
         """
@@ -104,8 +104,10 @@ class Recaller:
             await self._put(job, RecalledBlocks(earlier))
             block = await self._chosen(job, job.budget, _Place(newest, placed), earlier, reserve)
             self._remember(key, _Turn(checkpoint.digest, block))
-        told, tokens = job.prompt.recalled.newest, job.prompt.recalled.newest_tokens
-        job.outcome.record_recalled(len(told.passages) if told else 0, tokens, job.outcome.clock() - since)
+        newest_block, tokens = job.prompt.recalled.newest, job.prompt.recalled.newest_tokens
+        job.outcome.record_recalled(
+            len(newest_block.passages) if newest_block else 0, tokens, job.outcome.clock() - since
+        )
 
     async def give_way(self, job: Job) -> bool:
         """Take out what was recalled for this turn where that makes room for more than this step; False if it does not.
@@ -168,7 +170,7 @@ class Recaller:
     ) -> Block | None:
         """Choose for the newest turn, and put it into the prompt; None: it needs nothing, or there is no room."""
         wanted = prune_limits(job.settings, budget.zone).recall - _MARKS
-        room = room_left(job, budget) - _MARKS
+        room = remaining_room(job, budget) - _MARKS
         found = await self._found(job, turn.sent, wanted)
         best = within(found[:1], room)
         fitting = within(found, room - reserve)
@@ -180,14 +182,14 @@ class Recaller:
                 job, RecalledBlocks({**earlier, turn.placed: block}, block, _cramped(fitting, found))
             )
             # What is needed most comes before what is only likely to come.
-            if room_left(job, budget, 0 if fitting == best else reserve) >= 0:
+            if remaining_room(job, budget, 0 if fitting == best else reserve) >= 0:
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]
         await self._put(job, RecalledBlocks(earlier, cramped=_cramped(fitting, found)))
         return None
 
     async def _found(self, job: Job, newest: int, room: float) -> list[Passage]:
-        """What the turn that begins with the message at `newest` needs, the best first."""
+        """Find the passages that the turn beginning with the message at `newest` needs, best first."""
         prompt, checkpoint = job.prompt, job.prompt.checkpoint
         if checkpoint is None or room <= 0:
             return []
@@ -197,7 +199,7 @@ class Recaller:
         return await self._ranked(job, checkpoint, query, words, room) if query.terms else []
 
     async def search(self, job: Job, text: str, room: float) -> list[Passage]:
-        """What of the covered history fits these words best, in so many tokens."""
+        """Find the passages of the covered history that match a text best, within `room` tokens."""
         checkpoint, query = job.prompt.checkpoint, sought(text)
         if checkpoint is None or not query.terms or room <= 0:
             return []
@@ -206,33 +208,33 @@ class Recaller:
     async def _ranked(
         self, job: Job, checkpoint: Checkpoint, query: Query, words: str, room: float
     ) -> list[Passage]:
-        """What fits a query best, which says so in these words."""
+        """Find the passages that match a query best; `words` is its text, for the embedding model."""
         prompt, newest = job.prompt, newest_user(job.prompt.sent)
         assert newest is not None  # there is a query
-        said = list(await self._indexed_passages(prompt.sent))
+        indexed = list(await self._indexed_passages(prompt.sent))
         for index in range(checkpoint.covered, newest + 1):
             # What was asked is no answer: who asks once more needs the same again.
             if index == newest or asks_the_same(prompt.sent[index], query):
-                said[index] = NOTHING_SAID
-        said[newest] = _cut_out(job, said[newest])
-        many = sum([len(each.spans) for each in said]) > _MANY
+                indexed[index] = NOTHING_SAID
+        indexed[newest] = _cut_out(job, indexed[newest])
+        many = sum([len(each.spans) for each in indexed]) > _MANY
         heavy = many or is_heavy(prompt.sent)
         near = None
         if job.settings.recall_model is not None:
-            texts = await offload_if(heavy, _texts, prompt.sent, said)
+            texts = await offload_if(heavy, _texts, prompt.sent, indexed)
             near = await self._embedder.near(job, words, texts)
-        ranked = partial(rank, said, query, near)
-        return await offload_if(heavy, self._best, job, checkpoint, said, ranked, room)
+        ranked = partial(rank, indexed, query, near)
+        return await offload_if(heavy, self._best, job, checkpoint, indexed, ranked, room)
 
     def _best(
         self,
         job: Job,
         checkpoint: Checkpoint,
-        said: Sequence[MessagePassages],
+        indexed: Sequence[MessagePassages],
         ranked: Callable[[], Ranking],
         room: float,
     ) -> list[Passage]:
-        """Rank and choose. May take long; usable from a thread."""
+        """Rank passages and choose among them. May take long; usable from a thread."""
         prompt = job.prompt
         shown = {
             content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)
@@ -241,10 +243,10 @@ class Recaller:
         covered = (message.get("content") for message in prompt.sent[: checkpoint.covered])
         # What else is in the prompt all the same is found by its text.
         lost = [not isinstance(content, str) or content not in shown for content in covered]
-        lost += [False] * (len(said) - len(lost))
+        lost += [False] * (len(indexed) - len(lost))
         return choose(
             prompt.sent,
-            said,
+            indexed,
             ranked(),
             lost=lost.__getitem__,
             room=room,
@@ -273,7 +275,7 @@ class Recaller:
         return [passages for _, passages in entries]
 
     async def _put(self, job: Job, recalled: RecalledBlocks) -> None:
-        """Have this in the prompt, and count it."""
+        """Set the recalled blocks of the prompt, and count it again."""
         if recalled.blocks or job.prompt.recalled.blocks:
             job.prompt.recalled = recalled
             job.prompt.estimate = await self._meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
@@ -289,7 +291,7 @@ class Recaller:
             self._size -= gone.size
 
 
-def room_left(job: Job, budget: ContextBudget, reserve: int = 0) -> int:
+def remaining_room(job: Job, budget: ContextBudget, reserve: int = 0) -> int:
     """Tokens that the prompt may still take, by its best estimate and by its upper bound."""
     estimate = job.prompt.estimate
     return min(budget.brim - estimate.tokens, budget.limit - estimate.upper) - reserve
@@ -300,17 +302,17 @@ def _read(messages: Sequence[Message]) -> list[tuple[int, MessagePassages]]:
     return [(len(spoken_text(message)), passages_of(message)) for message in messages]
 
 
-def _texts(messages: Sequence[Message], said: Sequence[MessagePassages]) -> list[str]:
+def _texts(messages: Sequence[Message], indexed: Sequence[MessagePassages]) -> list[str]:
     """The text of each passage, in the order in which they are ranked."""
     texts = []
-    for message, each in zip(messages, said, strict=True):
+    for message, each in zip(messages, indexed, strict=True):
         text = spoken_text(message) if each.spans else ""
         texts += [text[start:end] for start, end in each.spans]
     return texts
 
 
 def _cramped(fitting: Sequence[Passage], found: Sequence[Passage]) -> bool:
-    """Whether there is too little room for what was found."""
+    """Return whether there is too little room for the passages found."""
     return _sum(fitting) < _ENOUGH * _sum(found)
 
 
@@ -318,10 +320,10 @@ def _sum(passages: Sequence[Passage]) -> float:
     return sum(passage.tokens for passage in passages)
 
 
-def _cut_out(job: Job, said: MessagePassages) -> MessagePassages:
-    """What the newest user message says, and if its middle had to be cut out, that alone."""
+def _cut_out(job: Job, indexed: MessagePassages) -> MessagePassages:
+    """Return the newest user message's passages; only those cut out of it, if its middle had to be cut."""
     both = newest_cut(job.prompt.sent, job.prompt.history)
     if both is None:
-        return said
-    text, left = map(spoken_text, both)
-    return said.only(lambda start, end: text[start:end] not in left)
+        return indexed
+    text, remaining = map(spoken_text, both)
+    return indexed.only(lambda start, end: text[start:end] not in remaining)

@@ -62,7 +62,7 @@ class Resumer:
         """
         if answer.attempt.spoke:
             job.state.spent.answered()
-            await self._counting.count_said(job, answer)
+            await self._counting.count_completion(job, answer)
         if answer.attempt.restarted and state.how is not None:
             await self._refuse(job, state.how, "began its answer anew")
             if state.how is Continuation.QUOTE:
@@ -118,7 +118,7 @@ class Resumer:
     async def _told_cut(self, job: Job) -> bool:
         """Tell what had to be left out of the newest message; False: there is hardly anything left that is to be answered."""
         try:
-            await self._attempts.tell_left_out(job)
+            await self._attempts.record_message_cut(job)
         except ContextOverflow:
             return False
         return True
@@ -130,7 +130,7 @@ class Resumer:
         """
         budget = job.budget
         assert budget is not None
-        await self._counting.make_sure(job)
+        await self._counting.confirm_count(job)
         added = await self._added(job, answer, asked())
         goal = max(1, int(budget.goal - added))
         if job.prompt.estimate.tokens <= goal:

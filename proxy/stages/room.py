@@ -1,4 +1,4 @@
-"""Room of a prompt: what there is to shorten, whether it fits, and what its client is told if it does not."""
+"""Room of a prompt: the history to shorten, whether it fits, and the error if it does not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ESTIMATED = 0.97
 
 
 def cannot_fit(job: Job, window: int) -> bool:
-    """Whether a prompt is too long by the backend's own count; an honest backend decides all other cases itself.
+    """Return whether a prompt is too long by the backend's own count; an honest backend decides all other cases itself.
 
     One that cuts in silence does not: a prompt that is too long by the lowest reading is not sent there.
     """
@@ -55,7 +55,7 @@ def for_results(job: Job, budget: ContextBudget) -> int:
 
 
 async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) -> tuple[int, int] | None:
-    """Tokens of the newest user message, as the client sent it, that are not in this history, and of all of it; None: nothing was cut.
+    """Count the tokens cut from the newest user message in this history, and those of all of it; None: nothing was cut.
 
     Raises:
         ContextOverflow: less than a tenth of the user's own words in it is left.
@@ -64,24 +64,28 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     if both is None:
         return None
     heavy = is_heavy(both)
-    whole, left = await offload_if(heavy, meter.costs, job.key, both)
-    own = await offload_if(heavy, lambda: [user_words(message) for message in both])
-    words, rest = await offload_if(heavy, meter.costs, job.key, own) if own[0]["content"] else (whole, left)
+    total, remaining = await offload_if(heavy, meter.costs, job.key, both)
+    user_parts = await offload_if(heavy, lambda: [user_words(message) for message in both])
+    words, rest = (
+        await offload_if(heavy, meter.costs, job.key, user_parts)
+        if user_parts[0]["content"]
+        else (total, remaining)
+    )
     if rest >= LEAST_SHARE * words:
-        return max(1, round(whole - left)), round(whole)
+        return max(1, round(total - remaining)), round(total)
     window = 0 if job.budget is None else job.budget.window
     raise ContextOverflow(
-        f"The newest message alone takes about {round(whole)} tokens, but the context window of {job.route.model} is "
-        f"{window} tokens: {round(left)} tokens of it would be left, less than a tenth. Send it in parts, or load the "
+        f"The newest message alone takes about {round(total)} tokens, but the context window of {job.route.model} is "
+        f"{window} tokens: {round(remaining)} tokens of it would be left, less than a tenth. Send it in parts, or load the "
         "model with a larger window.",
         param="messages",
-        tokens=max(round(whole), job.prompt.estimate.tokens),
+        tokens=max(round(total), job.prompt.estimate.tokens),
         window=window,
     )
 
 
 def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverflow:
-    """The error for a prompt that can't be sent, with what takes how much of it, and what would help.
+    """Build the error for a prompt that can't be sent, with the tokens of each part, and what would help.
 
     `before` are the tokens that it had before it was shortened; None: it was not, or the backend refused it even so.
     """
@@ -97,11 +101,11 @@ def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverfl
         "the history before the newest turn": sum(costs[lead:newest]),
         "the newest turn": sum(costs[newest:]),
     }
-    told = ", ".join(f"{round(cost)} for {name}" for name, cost in parts.items() if cost >= 1)
+    breakdown = ", ".join(f"{round(cost)} for {name}" for name, cost in parts.items() if cost >= 1)
     shortened = "" if before is None else f" after everything was shortened ({before} before)"
     return ContextOverflow(
         f"This conversation needs about {tokens} tokens{shortened}, but the context window of {job.route.model} is "
-        f"{window} tokens: {told}. {_HELP}",
+        f"{window} tokens: {breakdown}. {_HELP}",
         param="messages",
         tokens=tokens,
         window=window,
@@ -113,7 +117,7 @@ UNREAD = 0.4
 
 
 def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tuple[Reduction, float]:
-    """What there is to reduce, and the tokens of all else in the prompt."""
+    """Build the reduction of a job's history, and count the tokens of all else in the prompt."""
 
     def cost(messages: Sequence[Message]) -> list[float]:
         return meter.costs(job.key, messages)

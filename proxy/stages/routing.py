@@ -24,7 +24,7 @@ from proxy.settings.settings import OFF
 _log = logging.getLogger("spillway")
 
 _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
-"""In the names of models that answer nobody; LM Studio comes with one of them, and lists it among the others."""
+"""Names of models that can't chat; LM Studio ships with one, and lists it among the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +55,31 @@ class Route:
 
     @property
     def is_for_chats(self) -> bool:
-        """Whether it may be one that answers, as far as its name tells."""
+        """Return whether its name may be that of a chat model."""
         return _NOT_FOR_CHATS.search(self.model) is None
 
     @property
     def is_ready(self) -> bool:
-        """Whether it need not be loaded first, by the list of its backend."""
+        """Return whether it need not be loaded first, by the list of its backend."""
         return self.listed is not None and not self.listed.profile.provisional
 
     @property
     def is_loaded(self) -> bool:
-        """Whether an instance of it says how large it is, in the list of its backend: others, of a cloud, are always ready."""
+        """Return whether the backend lists a loaded instance with its window; a cloud's models are ready without one."""
         window = self.listed.profile.window if self.listed is not None else None
         return self.is_ready and window is not None and window.trust is Trust.LOADED
 
 
-_TELLING: tuple[Callable[[Route], bool], ...] = (
+_PREFERENCES: tuple[Callable[[Route], bool], ...] = (
     lambda route: route.is_loaded,
     lambda route: route.is_ready,
     lambda _: True,
 )
-"""What tells of several models the one that is meant, if it holds of no other; what is surest comes first."""
+"""Tests that pick the default among several models, surest first: one that holds for a single model decides."""
 
 
 def is_managed(route: Route, settings: Settings) -> bool:
-    """Whether requests on this route are managed: what the user said of the model, else of the backend."""
+    """Return whether requests on this route are managed: by the model's setting, else by the backend's."""
     managed = route.upstream.managed
     for overrides in settings.matching(route.model):
         managed = managed if overrides.managed is None else overrides.managed
@@ -87,7 +87,7 @@ def is_managed(route: Route, settings: Settings) -> bool:
 
 
 async def has_path(upstream: Upstream, path: str) -> bool:
-    """Whether a path is one of the backend's own."""
+    """Return whether a path is one of the backend's own."""
     backend = await upstream.backend()
     return backend is not None and any(fnmatchcase(path, glob) for glob in backend.native)
 
@@ -144,7 +144,7 @@ class Router:
         return found
 
     async def routed(self, request: Request) -> tuple[Request, Route]:
-        """A request with the model that it means, and the route of that.
+        """Resolve the model of a request, and find its route.
 
         Where no backend lists any model, one that names none goes to the first as it came.
 
@@ -156,7 +156,7 @@ class Router:
         return request, await self.route(request.model)
 
     async def chosen(self) -> str:
-        """The public id of the model that is meant where none is named; empty: no backend lists any.
+        """Choose the public id of the default model; empty: no backend lists any.
 
         Raises:
             BadRequest: there are several to choose from, or it has to be named.
@@ -166,10 +166,10 @@ class Router:
         if self._default is not None:
             return self._default
         table = [(public, route) for public, route in (await self.table()).items() if route.is_for_chats]
-        for told in _TELLING:
-            meant = [(public, route.model) for public, route in table if told(route)]
-            if len({model for _, model in meant}) == 1:
-                return meant[0][0]
+        for is_preferred in _PREFERENCES:
+            candidates = [(public, route.model) for public, route in table if is_preferred(route)]
+            if len({model for _, model in candidates}) == 1:
+                return candidates[0][0]
         if table:
             raise BadRequest(_SEVERAL, param="model")
         return ""

@@ -24,7 +24,7 @@ from proxy.shortening.policy import prune_limits
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
-from proxy.stages.recalling import Recaller, room_left
+from proxy.stages.recalling import Recaller, remaining_room
 from proxy.tokens.meter import Meter
 
 MOST = 4
@@ -83,7 +83,7 @@ class Searcher:
         if budget is None:
             return 0.0
         spent = sum(self._meter.costs(job.key, job.prompt.searched))
-        return min(_most(job) - spent, room_left(job, budget))
+        return min(_most(job) - spent, remaining_room(job, budget))
 
     async def _result(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
         """Return what one search comes to, less what those before it have found."""

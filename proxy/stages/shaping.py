@@ -1,4 +1,4 @@
-"""What the policy makes of a prompt, done where it blocks nobody, and told in tokens."""
+"""Shaping of prompts by the policy, off the event loop where it is heavy, with the tokens saved."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ async def limited(messages: Sequence[Message], limits: ResultLimits) -> Sequence
     return await offload_if(is_heavy(messages), within_limits, messages, limits)
 
 
-async def tell_shaped(
-    job: Job, counting: Counting, wished: Sequence[Message], made: Sequence[ShapedPart]
+async def record_savings(
+    job: Job, counting: Counting, edited: Sequence[Message], parts: Sequence[ShapedPart]
 ) -> None:
-    """Note what was saved, and tell it; for prompts of which anything was shaped.
+    """Record the tokens saved on a prompt that was shaped.
 
-    `wished`: the history before its results were brought within the limits; `made`: what became of the parts in front of it.
+    `edited`: the history before its results were brought within the limits; `parts`: the shaped parts in front of it.
     """
     shown, checkpoint = job.prompt.shown, job.prompt.checkpoint
 
@@ -42,12 +42,12 @@ async def tell_shaped(
         return sum(await offload_if(is_heavy(messages), counting.meter.costs, job.key, messages))
 
     saved: dict[str, int] = {
-        step.kind: round(await tokens(step.removed) - await tokens(step.added)) for step in made
+        step.kind: round(await tokens(step.removed) - await tokens(step.added)) for step in parts
     }
-    begins = len(shown) if shown is wished else 0 if checkpoint is None else checkpoint.covered
-    if changed := [at for at in range(begins, len(shown)) if shown[at] is not wished[at]]:
-        whole = await tokens([wished[at] for at in changed])
-        saved["results"] = round(whole - await tokens([shown[at] for at in changed]))
+    begins = len(shown) if shown is edited else 0 if checkpoint is None else checkpoint.covered
+    if changed := [at for at in range(begins, len(shown)) if shown[at] is not edited[at]]:
+        before = await tokens([edited[at] for at in changed])
+        saved["results"] = round(before - await tokens([shown[at] for at in changed]))
     if saved:
         job.prompt.shaped = tuple(saved.items())
         job.outcome.record_shaped(job.prompt.shaped)
@@ -56,7 +56,7 @@ async def tell_shaped(
 def narrowing(
     job: Job, request: Request, offer: Offer | None, sent: Sequence[Message], checkpoint: Checkpoint | None
 ) -> dict[str, Any]:
-    """Options with fewer words, for a history of which the beginning is covered; none where nothing is to be gained.
+    """Shorten the tools of a request whose history is partly covered; empty where nothing is gained.
 
     What was called is looked up in the covered part alone: so the tools change only where the prompt does anyway.
     """

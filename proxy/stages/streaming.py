@@ -118,7 +118,7 @@ class StreamDriver:
 
         def told() -> dict[str, Any] | None:
             _judge(run)
-            return job.told()
+            return job.usage_details()
 
         watch = watch_of(job, lambda: self._remarks(run), told)
         session = StreamSession(watch, answer, UPSTREAM, to.writer, reader_of_calls)
@@ -142,8 +142,8 @@ class StreamDriver:
         self._observe(run)  # which may show that the prompt was cut
         _judge(run)
         job = run.job
-        summary = [Piece(comment=summed_up)] if (summed_up := job.summed_up()) else []
-        return [form(notice) for notice in job.afterwards() for form in run.to.beside] + summary
+        summary = [Piece(comment=summary_comment)] if (summary_comment := job.summary_comment()) else []
+        return [form(notice) for notice in job.final_notices() for form in run.to.beside] + summary
 
     async def run(self, job: Job, came: httpx.Response | Sequence[Piece], to: Audience) -> Run:
         """Relay an answer to its end, over as many attempts as it takes: a stream, or one that came whole."""

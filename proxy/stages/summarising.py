@@ -1,4 +1,4 @@
-"""Having a model write a summary."""
+"""Summaries written by a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IN_VAIN = 2
 """Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
 IN_A_ROW = 2
 """Requests of one sort to a model that came to nothing, one after the other, after which only one in `TRIED_ANEW` is made."""
-TRIED_ANEW = 8
+RETRY_EVERY = 8
 _MOST_KNOWN = 1000
 """Models of which that is known; their names come from clients, so there must be an end."""
 SMALLEST_BOUND = 64 * 1024
@@ -51,24 +51,26 @@ TOO_LONG = 2
 """Times the tokens asked for, after which an answer is left: its backend does not keep the bound."""
 FAILED = SummaryReply(failed=True)
 
-Asked: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
-"""Whoever answers a request for a summary; empty when that failed."""
+WriteSummary: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
+"""Writes the summary that is asked for; empty when that failed."""
 
 
 class NotWritten(Exception):
     """A summary that nobody waits for was not written: it can be asked for again when somebody does."""
 
 
-async def drive(flow: Generator[SummaryAsk, str, T], asked: Asked, *, heavy: bool = False) -> T:
-    """Run a flow to its end, having every summary it asks for made. `heavy`: not on the loop."""
+async def drive(
+    flow: Generator[SummaryAsk, str, T], write_summary: WriteSummary, *, heavy: bool = False
+) -> T:
+    """Run a flow to its result, writing the summaries it asks for. `heavy`: off the event loop."""
     step = await offload_if(heavy, _next, flow, None)
     while isinstance(step, SummaryAsk):
-        step = await offload_if(heavy, _next, flow, await asked(step))
+        step = await offload_if(heavy, _next, flow, await write_summary(step))
     return step[0]
 
 
 def _next(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk | tuple[T]:
-    """What the flow asks for next, after this answer; or what it comes to."""
+    """Return the flow's next request for a summary, or its result in a tuple."""
     try:
         return next(flow) if text is None else flow.send(text)
     except StopIteration as stop:
@@ -76,7 +78,7 @@ def _next(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk |
 
 
 class Experience:
-    """What asking the models for summaries came to: what never serves is not asked for, but for a try now and then."""
+    """Record of which requests for summaries pay off per model: those that never do are only tried now and then."""
 
     def __init__(self) -> None:
         self._vain: dict[ModelKey, int] = {}
@@ -85,15 +87,15 @@ class Experience:
         """Requests at the end of the live prompt in a row that came to nothing, where a transcript served."""
 
     def second_serves(self, route: Route) -> bool:
-        """Whether to ask once more for what was not fit to be used."""
+        """Return whether a second request is worth it, after a first without a usable summary."""
         return _worth_it(self._vain, route)
 
     def appended_serves(self, route: Route) -> bool:
-        """Whether to ask at the end of the live prompt first."""
+        """Return whether asking at the end of the live prompt is worth a try."""
         return _worth_it(self._lost, route)
 
     def learn(self, route: Route, ask: SummaryAsk, *, again: bool, served: bool) -> None:
-        """What a request came to; `again`: another one had come to nothing."""
+        """Record a request's success; `again`: an earlier one had failed."""
         key = route.key
         if again:
             _count(self._vain, key, vain=not served)
@@ -118,7 +120,7 @@ def _worth_it(counts: dict[ModelKey, int], route: Route) -> bool:
     if vain < IN_A_ROW:
         return True
     counts[key] = vain + 1
-    return (vain - IN_A_ROW) % TRIED_ANEW == TRIED_ANEW - 1
+    return (vain - IN_A_ROW) % RETRY_EVERY == RETRY_EVERY - 1
 
 
 class Summaries:
@@ -129,7 +131,7 @@ class Summaries:
     """
 
     def __init__(self, job: Job, route: Callable[[], Awaitable[Route]], experience: Experience) -> None:
-        """One summary for this job. `route` tells who writes it."""
+        """`route` finds the model that writes the job's summaries."""
         self._job = job
         self._experience = experience
         self._route = route
@@ -141,7 +143,7 @@ class Summaries:
         """That were read and written for it."""
 
     async def __call__(self, ask: SummaryAsk) -> str:
-        """The text; empty when there is none that is fit to be used.
+        """Write a summary; empty when there is none that is fit to be used.
 
         Raises:
             NotWritten: the backend was lost, and it is done ahead of time.
@@ -170,22 +172,22 @@ class Summaries:
         return found.text
 
     async def _in_time(self, route: Route, ask: SummaryAsk) -> SummaryReply | None:
-        """What came; None if the model is not to be asked again."""
+        """Request a summary within the time limit; None if the model is not to be asked again."""
         if self._until is None:
             self._until = asyncio.get_running_loop().time() + self._job.settings.summary_timeout
         try:
             async with asyncio.timeout_at(self._until):
-                while (came := await self._asked(route, ask)) is not None:
-                    if isinstance(came, SummaryReply):
-                        return came
-                    await asyncio.sleep(came)
+                while (result := await self._request(route, ask)) is not None:
+                    if isinstance(result, SummaryReply):
+                        return result
+                    await asyncio.sleep(result)
         except TimeoutError:
             self._job.outcome.record_failure(TimeoutError.__name__)
             _log.warning("summary by %s given up after %g s", route.model, self._job.settings.summary_timeout)
         return None
 
-    async def _asked(self, route: Route, ask: SummaryAsk) -> SummaryReply | float | None:
-        """Ask once: what came; or seconds to wait before asking again; None: not to be asked again."""
+    async def _request(self, route: Route, ask: SummaryAsk) -> SummaryReply | float | None:
+        """Ask once: return the reply, or seconds to wait before asking again; None: not to be asked again."""
         job = self._job
         self._lost = True
         try:
@@ -212,16 +214,16 @@ class Summaries:
             await response.aclose()
 
     def _charge(self, ask: SummaryAsk, answer: Answer) -> None:
-        """Put it on the account of whoever is told of it."""
-        told = answer.attempt.usage or {}
-        read = whole_number(told.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
-        wrote = whole_number(told.get("completion_tokens")) or len(answer.text) // _CHARACTERS
+        """Add the tokens read and written to the client's account."""
+        usage = answer.attempt.usage or {}
+        read = whole_number(usage.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
+        wrote = whole_number(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
         self._tokens += read + wrote
         before = self._job.managed.spent
         self._job.managed.spent = before[0] + read, before[1] + wrote
 
     def _rest(self, response: httpx.Response) -> SummaryReply | float | None:
-        """How long a backend that refused wants to be left alone, if it says so in seconds, and it is not for long."""
+        """Return the seconds to wait after a refusal, once and if they are few; None: do not ask again."""
         seconds = retry_after(response)
         if response.status_code != 429 and seconds is None:
             return FAILED
@@ -241,7 +243,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
         }
     return await send_chat(
         route.upstream,
-        own_headers(job, same=route.upstream is job.route.upstream),
+        credential_headers(job, same=route.upstream is job.route.upstream),
         ChatBody(
             summarising(
                 body,
@@ -256,10 +258,10 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
     )
 
 
-def own_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
-    """The client's own credentials, for its own backend only, and which trace it belongs to."""
-    own = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
-    return [*job.outcome.traced([AS_JSON]), *(own if same else ())]
+def credential_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
+    """Build the headers of a request of Spillway's own: the trace, and the client's credentials for the `same` backend."""
+    credentials = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
+    return [*job.outcome.traced([AS_JSON]), *(credentials if same else ())]
 
 
 class _Reading:
@@ -273,9 +275,9 @@ class _Reading:
         self._watches = (LoopWatch(), LoopWatch())
 
     async def read(self) -> SummaryReply | None:
-        """What it says; None if it has too many bytes.
+        """Read the summary; None if it has too many bytes.
 
-        Who returns closes the connection, so that a model that loops, or does not end, is stopped there.
+        The caller closes the connection, so that a model that loops, or does not end, is stopped there.
         """
         plain, size, before = readable(self._response), 0, self._progress.written
         limit = SMALLEST_BOUND + self._tokens * BYTES_PER_TOKEN

@@ -155,7 +155,7 @@ def _response(
 
     What was done to the prompt is told in the usage.
     """
-    usage, told = came.usage, job.told()
+    usage, told = came.usage, job.usage_details()
     for run in first:
         answer = run.session.answer
         if len(answer.attempts) > 1 or (usage is None and not job.native):

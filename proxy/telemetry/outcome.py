@@ -13,7 +13,7 @@ from proxy.telemetry.events import Event, MalformedCall, Reduced
 from proxy.wire.headers import Headers
 
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
-CLIENT_LEFT = 499
+CLIENT_DISCONNECTED = 499
 """Status of a request whose client left before it was answered (nginx's code for it)."""
 COMPACTING = "compacting"
 """Action of a request whose history is being shortened."""
@@ -66,7 +66,7 @@ class Telemetry:
 
 
 class Outcome:
-    """What became of one request. Attributes at their class default have not happened.
+    """Outcome of one request. Attributes at their class default have not happened.
 
     Counts are over the whole request; `first_byte` and `seconds` are measured from its arrival.
     """
@@ -223,10 +223,10 @@ class Outcome:
         self.recalled, self.recalled_tokens = passages, tokens
         self.add("recalled", passages=passages, tokens=tokens, seconds=seconds)
 
-    def record_cut(self, tokens: int, whole: int) -> None:
-        """Record that of the newest user message's `whole` tokens so many are left out; the last record counts."""
-        self.left_out, self.left_out_of = tokens, whole
-        self.add("message_cut", tokens=tokens, whole=whole)
+    def record_cut(self, tokens: int, total: int) -> None:
+        """Record that of the newest user message's `total` tokens so many are left out; the last record counts."""
+        self.left_out, self.left_out_of = tokens, total
+        self.add("message_cut", tokens=tokens, whole=total)
 
     # -- compaction
 
@@ -370,17 +370,17 @@ class Outcome:
 
     @property
     def handled(self) -> bool:
-        """Whether more was done than to forward it."""
+        """Return whether more was done than to forward it."""
         return bool(self.compactions or self.pauses or self.attempts > 1)
 
     @property
     def mended_calls(self) -> bool:
-        """Whether any tool call was not passed on as it came."""
+        """Return whether any tool call was not passed on as it came."""
         return bool(self.malformed_calls or self.leaked_calls or self.repeated_calls)
 
     @property
     def plain(self) -> bool:
-        """Whether it was forwarded and answered, and nothing else happened."""
+        """Return whether it was forwarded and answered, and nothing else happened."""
         odd = self.unfinished or self.stopped
         eventful = self.handled or self.refusals or odd or self.recalled or self.left_out or self.mended_calls
         return not eventful and self.error is None and self.status < 400

@@ -168,7 +168,10 @@ def of_choices(data: bytes) -> tuple[list[list[tuple[str, str, str]]], list[list
     """The calls and the finish reasons of two choices, as a client puts them together."""
     lines = [line[6:] for line in data.split(b"\n\n") if line.startswith(b"data: {")]
     pieces = [piece for line in lines for piece in (piece_of(loads(line), b""),)]
-    of = [[each for piece in pieces for each in (piece, *piece.beside) if each.index == at] for at in (0, 1)]
+    of = [
+        [each for piece in pieces for each in (piece, *piece.other_choices) if each.index == at]
+        for at in (0, 1)
+    ]
     return [said(each) for each in of], [[piece.finish for piece in each if piece.finish] for each in of]
 
 

@@ -83,7 +83,7 @@ class Lines(Dialect):
         turns = [{"role": "user", "content": asked["ask"]}]
         streamed = bool(asked.get("live"))
         neutral = {"model": "fake-model", "messages": turns, "stream": streamed}
-        return Request(body=neutral, model="fake-model", stream=streamed, usage_wish=True)
+        return Request(body=neutral, model="fake-model", stream=streamed, wants_usage=True)
 
     @override
     def refusal(self, error: ClientError) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def test_the_streams_of_these_tests_do_carry_status(stages: StageOf, scene: Scen
     # What is told beside an answer closes nothing, so it stands alone.
     assert (done[0], done[-1]) == (False, True)
     assert all(closed for begun, closed in pairwise(done) if not begun)
-    *notices, summed_up = seen.comments
-    assert summed_up.startswith("spillway {")
+    *notices, summary_comment = seen.comments
+    assert summary_comment.startswith("spillway {")
     assert len([comment for comment in notices if comment != "spillway"]) == len(done)
     before = read_stream(answer[: answer.rindex(b"\n\n", 0, answer.index(b'"event"'))]).text
     assert (before == "") is scene.early

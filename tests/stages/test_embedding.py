@@ -257,7 +257,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         keeps._keep(bytes([number % 50]), vector_of([1.0] * (number % 70)))
     assert 0 < keeps._size <= 10_000
-    assert keeps._size == sum(map(embedding._size, keeps._kept.values()))
+    assert keeps._size == sum(map(embedding._size, keeps._cache.values()))
 
 
 def test_vectors_that_could_not_be_kept_are_not_asked_for_again_and_again(

@@ -290,8 +290,10 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
 
     compactor._alone = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
-    job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), wish="")
-    job.goes_on_with = lambda _: False
+    job: Any = SimpleNamespace(
+        scope="s", prompt=prompt, state=SimpleNamespace(progress=None), summary_instructions=""
+    )
+    job.continues = lambda _: False
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)

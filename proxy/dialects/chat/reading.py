@@ -116,7 +116,7 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
         piece.identity = identity_of(chunk)
     if len(listed) > 1:
         piece.alone = ""
-        piece.beside = tuple(_choice_piece(chunk, choice, b"") for choice in listed[1:])
+        piece.other_choices = tuple(_choice_piece(chunk, choice, b"") for choice in listed[1:])
     piece.error = chunk.get("error") or None
     usage = chunk.get("usage")
     if isinstance(usage, dict):

@@ -15,10 +15,10 @@ from proxy.neutral.managing import (
     Cleared,
     ClearResults,
     ClearThoughts,
-    CompactionWish,
+    CompactionRequest,
     Edit,
-    Kept,
     Managed,
+    SealedCompaction,
 )
 
 _RESULTS, _THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
@@ -52,7 +52,7 @@ def unknown_edits(form: Mapping[str, Any]) -> list[str]:
     return [kind for kind in kinds if kind not in EDITS]
 
 
-def compaction_in(form: Mapping[str, Any]) -> CompactionWish | None:
+def compaction_in(form: Mapping[str, Any]) -> CompactionRequest | None:
     """The compaction that the client wants of its history; None: it does not ask.
 
     Raises:
@@ -64,18 +64,18 @@ def compaction_in(form: Mapping[str, Any]) -> CompactionWish | None:
             raise BadRequest("`compaction` cannot be combined with `context_management`.", param="compaction")
         if not isinstance(wanted, dict) or text_in(wanted, "type") != "summarize":
             raise BadRequest('`compaction` must be {"type": "summarize"}.', param="compaction")
-        return CompactionWish(now=True, instructions=text_in(wanted, "instructions").strip())
+        return CompactionRequest(now=True, instructions=text_in(wanted, "instructions").strip())
     edit = next((edit for edit in _listed(form) if text_in(edit, "type") == _COMPACT), None)
     if edit is None:
         return None
-    return CompactionWish(
+    return CompactionRequest(
         trigger=_value(edit, "trigger", "input_tokens") or _DEFAULT_COMPACTING,
         instructions=text_in(edit, "instructions").strip(),
         pauses=edit.get("pause_after_compaction") is True,
     )
 
 
-def since_compaction(messages: Sequence[Any]) -> tuple[Kept | None, list[Any]]:
+def since_compaction(messages: Sequence[Any]) -> tuple[SealedCompaction | None, list[Any]]:
     """The newest compaction that is sent back, and what comes after it; all of the messages if there is none.
 
     One without content has failed, and says nothing.
@@ -87,7 +87,10 @@ def since_compaction(messages: Sequence[Any]) -> tuple[Kept | None, list[Any]]:
             block = blocks[at] if isinstance(blocks[at], dict) else {}
             if block.get("type") == COMPACTION and (words := text_in(block, "content")):
                 rest = [{**messages[index], "content": blocks[at + 1 :]}] if blocks[at + 1 :] else []
-                return Kept(text_in(block, "encrypted_content"), words), [*rest, *messages[index + 1 :]]
+                return SealedCompaction(text_in(block, "encrypted_content"), words), [
+                    *rest,
+                    *messages[index + 1 :],
+                ]
     return None, list(messages)
 
 
@@ -95,7 +98,7 @@ def since_compaction(messages: Sequence[Any]) -> tuple[Kept | None, list[Any]]:
 
 
 def compaction_block(
-    compaction: Kept, tool_changes: Sequence[Mapping[str, Any]] | None = None
+    compaction: SealedCompaction, tool_changes: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """A compaction as a content block; `tool_changes` are those of what it stands for, None: nobody looked for them."""
     block: dict[str, Any] = {
@@ -117,7 +120,7 @@ def iterations(managed: Managed, usage: Mapping[str, Any]) -> list[dict[str, Any
     answered = {name: usage.get(name, 0) for name in (*counted, "cache_creation")}
     spent = {**dict.fromkeys(counted, 0), "cache_creation": answered["cache_creation"]}
     spent["input_tokens"], spent["output_tokens"] = managed.spent
-    compacting = [{"type": COMPACTION, **spent}] if managed.kept is not None else []
+    compacting = [{"type": COMPACTION, **spent}] if managed.sealed_compaction is not None else []
     return [*compacting, *([] if managed.ended else [{"type": "message", **answered}])]
 
 

@@ -59,9 +59,9 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
         continues=bool(messages) and messages[-1].get("role") == "assistant",
         edits=edits_in(form),
         compaction=compaction_in(form),
-        kept=compaction,
+        sealed_compaction=compaction,
         thinking=_thinking(form),
-        left_out=_unsupported(form, tools),
+        unsupported=_unsupported(form, tools),
         form=form,
     )
 

@@ -112,7 +112,7 @@ class MessagesWriter(Translator):
 
     @override
     def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
-        compaction = self._managed.kept
+        compaction = self._managed.sealed_compaction
         content: list[dict[str, Any]] = (
             [] if compaction is None else [compaction_block(compaction, self._tool_changes)]
         )
@@ -154,7 +154,7 @@ class MessagesWriter(Translator):
 
     def _compaction(self) -> list[bytes]:
         """The block of a compaction, whole, if there is one that was not told."""
-        compaction = self._managed.kept
+        compaction = self._managed.sealed_compaction
         if compaction is None or self._compacted:
             return []
         self._compacted = True

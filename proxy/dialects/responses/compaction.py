@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from proxy.dialects.bodies import is_count, text_in
 from proxy.dialects.responses.conversation import Item, messages_of
 from proxy.errors import BadRequest
-from proxy.neutral.managing import COMPACTION, CompactionWish, Sealed, fingerprint
+from proxy.neutral.managing import COMPACTION, CompactionRequest, SealedHistory, fingerprint
 from proxy.neutral.request import SYSTEM_ROLES, Message, Unseal
 
-Opened: TypeAlias = dict[str, Sealed]
+Opened: TypeAlias = dict[str, SealedHistory]
 """What is under the seals of compactions, as far as they are Spillway's own, for this client."""
 
 _TRIGGER = "compaction_trigger"
@@ -36,7 +36,7 @@ def without_trigger(items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
     return items[:-1], True
 
 
-def compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionWish | None:
+def compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionRequest | None:
     """The compaction that the client wants of its history; None: it does not ask. `now`: it asks for nothing else.
 
     Raises:
@@ -54,7 +54,7 @@ def compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionWish | Non
                 param="context_management",
             )
         trigger = threshold
-    return CompactionWish(trigger=trigger, now=now, worded=False)
+    return CompactionRequest(trigger=trigger, now=now, worded=False)
 
 
 def _may_be(threshold: Any) -> bool:
@@ -71,12 +71,12 @@ def open_compactions(items: Sequence[Item], opened: Opened) -> Generator[Unseal,
     for item in items:
         seal = text_in(item, "encrypted_content")
         if is_compaction(item) and seal not in opened:
-            under = Sealed.read((yield Unseal(COMPACTION, seal)))
+            under = SealedHistory.read((yield Unseal(COMPACTION, seal)))
             if under is not None:
                 opened[seal] = under
 
 
-def since_compaction(items: Sequence[Item], opened: Opened) -> tuple[list[Message], Sealed | None]:
+def since_compaction(items: Sequence[Item], opened: Opened) -> tuple[list[Message], SealedHistory | None]:
     """The messages that items come to, and the compaction that stands for those before it.
 
     Clients may leave out what a compaction stands for, or send it all the same; what it does not stand for stays.
@@ -91,7 +91,9 @@ def since_compaction(items: Sequence[Item], opened: Opened) -> tuple[list[Messag
     before = messages_of([item for item in items[: places[-1]] if not is_compaction(item)])
     system = [message for message in before if message["role"] in SYSTEM_ROLES]
     rest = [
-        message for message in before if message["role"] == "user" and fingerprint(message) not in under.said
+        message
+        for message in before
+        if message["role"] == "user" and fingerprint(message) not in under.fingerprints
     ]
     after = messages_of(list(map(_readable, items[places[-1] + 1 :])))
     return [*(system or under.lead), *under.messages, *rest, *after], under

@@ -31,7 +31,7 @@ from proxy.dialects.responses.conversation import (
 )
 from proxy.dialects.responses.tools import choice, functions_offered, run_by_openai
 from proxy.errors import BadRequest
-from proxy.neutral.managing import CompactionWish
+from proxy.neutral.managing import CompactionRequest
 from proxy.neutral.request import Fetch, Request, Unseal, leading_system
 from proxy.neutral.thinking import in_openais_word
 
@@ -73,7 +73,7 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
 
 
 def _recollected(
-    form: Mapping[str, Any], sent: Sequence[Item], compaction: CompactionWish | None
+    form: Mapping[str, Any], sent: Sequence[Item], compaction: CompactionRequest | None
 ) -> Generator[Fetch | Unseal, Any, Request]:
     """The request, once what it names is there."""
     opened: Opened = {}
@@ -87,14 +87,14 @@ def _request(
     form: Mapping[str, Any],
     items: Sequence[Item],
     sent: Sequence[Item],
-    compaction: CompactionWish | None,
+    compaction: CompactionRequest | None,
     opened: Opened,
 ) -> Request:
     """The request for an answer to these items, of which its `sent` are what the client sent with it."""
     messages, under = since_compaction(items, opened)
     if compaction is not None:
-        stands_for = () if under is None else under.said
-        compaction = replace(compaction, lead=leading_system(messages), said=stands_for)
+        stands_for = () if under is None else under.fingerprints
+        compaction = replace(compaction, lead=leading_system(messages), fingerprints=stands_for)
     body: dict[str, Any] = {"model": model_in(form), **pick(form, _SAME)}
     instructions = form.get("instructions")
     lead = (
@@ -117,7 +117,7 @@ def _request(
         form=form,
         conversation=text_in(form, "prompt_cache_key"),
         compaction=compaction,
-        left_out=(*run_by_openai(tools_in(form)), *filter(form.get, _UNMET)),
+        unsupported=(*run_by_openai(tools_in(form)), *filter(form.get, _UNMET)),
         keeping=partial(stored.keeping, form, sent) if stored.is_stored(form) and not reads else None,
     )
 

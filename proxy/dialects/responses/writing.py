@@ -130,7 +130,7 @@ class ResponsesWriter(Translator):
 
     def _compaction(self) -> list[bytes]:
         """The compaction that the answer begins with, if there is one that was not told."""
-        compaction = self._managed.kept
+        compaction = self._managed.sealed_compaction
         if compaction is None or self._compacted is not None:
             return []
         item = self._compacted = CompactionItem(self._item_id(CompactionItem.prefix), compaction.seal)

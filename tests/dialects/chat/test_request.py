@@ -88,7 +88,7 @@ def test_the_bound_of_an_answer(fields: dict[str, Any], bound: int | None) -> No
     ],
 )
 def test_what_was_said_about_usage(options: Any, wish: bool | None) -> None:
-    assert request(stream_options=options).usage_wish is wish
+    assert request(stream_options=options).wants_usage is wish
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,14 @@ import pytest
 from proxy.dialects.messages.managing import unknown_edits
 from proxy.dialects.messages.writing import MessagesWriter
 from proxy.neutral.dialect import NO_ANSWER
-from proxy.neutral.managing import Cleared, ClearResults, ClearThoughts, CompactionWish, Kept, Managed
+from proxy.neutral.managing import (
+    Cleared,
+    ClearResults,
+    ClearThoughts,
+    CompactionRequest,
+    Managed,
+    SealedCompaction,
+)
 from proxy.neutral.piece import NOBODY, Piece
 from tests.dialects.messages.test_request import HELLO, asked, refused
 from tests.dialects.streams import chunk, events, usage
@@ -25,9 +32,9 @@ def test_edits_with_nothing_said_are_anthropics() -> None:
     assert edits({"type": "clear_thinking_20251015"}) == [ClearThoughts(1)]
     assert asked().edits == []
     assert asked().compaction is None
-    assert asked(context_management={"edits": [{"type": "compact_20260112"}]}).compaction == CompactionWish(
-        trigger=150_000
-    )
+    assert asked(
+        context_management={"edits": [{"type": "compact_20260112"}]}
+    ).compaction == CompactionRequest(trigger=150_000)
 
 
 def test_edits_with_everything_said() -> None:
@@ -69,10 +76,10 @@ def test_what_is_not_known_is_left_out_and_what_is_malformed_refused() -> None:
 
 
 def test_how_a_client_wants_it_compacted() -> None:
-    assert asked(compaction={"type": "summarize", "instructions": " \n"}).compaction == CompactionWish(
+    assert asked(compaction={"type": "summarize", "instructions": " \n"}).compaction == CompactionRequest(
         now=True
     )
-    assert asked(compaction={"type": "summarize", "instructions": "Short."}).compaction == CompactionWish(
+    assert asked(compaction={"type": "summarize", "instructions": "Short."}).compaction == CompactionRequest(
         now=True, instructions="Short."
     )
 
@@ -94,7 +101,7 @@ def test_the_newest_compaction_stands_for_all_before_it() -> None:
         {"role": "assistant", "content": [block(None), {"type": "text", "text": "z"}]},
     ]
     request = asked(messages, system="Be brief.")
-    assert request.kept == Kept("s", "new")
+    assert request.sealed_compaction == SealedCompaction("s", "new")
     assert request.messages == [
         {"role": "system", "content": "Be brief."},
         {"role": "assistant", "content": "y"},
@@ -102,8 +109,12 @@ def test_the_newest_compaction_stands_for_all_before_it() -> None:
         {"role": "assistant", "content": "z"},
     ]
     alone = asked([*HELLO, {"role": "assistant", "content": [block("all")]}])
-    assert (alone.kept, alone.messages, alone.continues) == (Kept("s", "all"), [], False)
-    assert asked([*HELLO, {"role": "assistant", "content": [block(None)]}]).kept is None
+    assert (alone.sealed_compaction, alone.messages, alone.continues) == (
+        SealedCompaction("s", "all"),
+        [],
+        False,
+    )
+    assert asked([*HELLO, {"role": "assistant", "content": [block(None)]}]).sealed_compaction is None
 
 
 def writer(managed: Managed, **options: Any) -> MessagesWriter:
@@ -116,7 +127,7 @@ MANAGED = Managed(cleared=[Cleared("thoughts", 2, 50), Cleared("results", 3, 700
 
 
 def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
-    managed = Managed(MANAGED.cleared, Kept("seal", "In short."), spent=MANAGED.spent)
+    managed = Managed(MANAGED.cleared, SealedCompaction("seal", "In short."), spent=MANAGED.spent)
     removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
     making = writer(managed, edits=True, tool_changes=[removal])
     came = (chunk({"content": "Hi."}), chunk({}, "stop"), usage(prompt_tokens=100, completion_tokens=5))
@@ -145,7 +156,7 @@ def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
     managed = Managed()
     making = writer(managed, tool_changes=())
     out = making.insert(Piece(role=True), NOBODY)
-    managed.kept = Kept("seal", "In short.")
+    managed.sealed_compaction = SealedCompaction("seal", "In short.")
     out += making.relay(chunk({"content": "Hi."}), None, role_sent=True) + making.end()
     kinds = [event["content_block"]["type"] for event in events(out) if "content_block" in event]
     assert kinds == ["compaction", "text"]
@@ -153,7 +164,7 @@ def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
 
 @pytest.mark.parametrize("compacts", [True, False])
 def test_an_answer_that_is_a_compaction(compacts: bool) -> None:
-    managed = Managed(kept=Kept("seal", "In short."), ended=True, spent=(9, 4))
+    managed = Managed(sealed_compaction=SealedCompaction("seal", "In short."), ended=True, spent=(9, 4))
     message = json.loads(writer(managed, tool_changes=() if compacts else None).body(NO_ANSWER, (), None))
     assert message["content"] == [block("In short.", "seal") | ({"tool_changes": []} if compacts else {})]
     assert (message["stop_reason"], message["model"]) == ("compaction", "asked")

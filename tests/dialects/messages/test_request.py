@@ -39,7 +39,7 @@ def test_a_plain_request() -> None:
         "stop": ["\n"],
         "stream": True,
     }
-    assert (request.model, request.stream, request.max_tokens, request.usage_wish) == ("m", True, 10, True)
+    assert (request.model, request.stream, request.max_tokens, request.wants_usage) == ("m", True, 10, True)
     assert (request.structured, request.continues, request.raw) == (False, False, None)
 
 
@@ -355,12 +355,12 @@ def test_what_only_anthropics_servers_do_is_left_out_and_said_or_refused() -> No
         tools=[own, {"type": "web_search_20260209", "name": "web_search"}],
         context_management={"edits": [{"type": "clear_pictures_2027"}]},
     )
-    assert request.left_out == ("web_search_20260209", "clear_pictures_2027")
+    assert request.unsupported == ("web_search_20260209", "clear_pictures_2027")
     wanted = asked(
         container="c",
         fallbacks=[{}],
         diagnostics={"previous_message_id": None},
         output_config={"task_budget": {"type": "tokens", "total": 9}},
     )
-    assert wanted.left_out == ("container", "fallbacks", "diagnostics", "task_budget")
-    assert asked(tools=[own]).left_out == ()
+    assert wanted.unsupported == ("container", "fallbacks", "diagnostics", "task_budget")
+    assert asked(tools=[own]).unsupported == ()

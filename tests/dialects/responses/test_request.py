@@ -43,7 +43,7 @@ def test_a_plain_request() -> None:
         "stream": True,
         "max_tokens": 9,
     }
-    assert (request.stream, request.max_tokens, request.capped, request.usage_wish) == (True, 9, True, True)
+    assert (request.stream, request.max_tokens, request.capped, request.wants_usage) == (True, 9, True, True)
     assert request.form["store"] is False
 
 
@@ -110,7 +110,7 @@ def test_tools_that_are_made_available_on_the_way_are_offered() -> None:
     request = asked(items, tools=[{"type": "custom", "name": "patch"}])
     names = [tool["function"]["name"] for tool in request.body["tools"]]
     assert names == ["patch", "late", "mail__send"]
-    assert request.left_out == ("web_search",)
+    assert request.unsupported == ("web_search",)
     assert request.messages == [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": None, "tool_calls": [call("tool_search", '{"query":"mail"}', "c")]},
@@ -132,7 +132,7 @@ def test_a_search_for_tools_is_offered_where_the_client_runs_it() -> None:
     assert request.body["tool_choice"] == {"type": "function", "function": {"name": "tool_search"}}
     bare = asked(tools=[{"type": "tool_search", "execution": "client"}]).body["tools"][0]["function"]
     assert bare["description"]
-    assert asked(tools=[FUNCTION, {"type": "tool_search"}]).left_out == ("tool_search",)
+    assert asked(tools=[FUNCTION, {"type": "tool_search"}]).unsupported == ("tool_search",)
 
 
 def test_a_conversation_may_change_its_configuration() -> None:
@@ -302,8 +302,11 @@ def test_anything_is_read_or_refused(items: Any, fields: dict[str, Any]) -> None
 
 def test_tools_of_openais_servers_are_left_out_and_said() -> None:
     request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "file_search", "vector_store_ids": []}])
-    assert request.left_out == ("web_search", "file_search")
+    assert request.unsupported == ("web_search", "file_search")
     assert [tool["function"]["name"] for tool in request.body["tools"]] == ["f"]
-    assert asked(tools=[FUNCTION]).left_out == ()
-    assert asked("go", top_logprobs=0).left_out == ()
-    assert asked("go", top_logprobs=3, moderation={"model": "x"}).left_out == ("top_logprobs", "moderation")
+    assert asked(tools=[FUNCTION]).unsupported == ()
+    assert asked("go", top_logprobs=0).unsupported == ()
+    assert asked("go", top_logprobs=3, moderation={"model": "x"}).unsupported == (
+        "top_logprobs",
+        "moderation",
+    )
