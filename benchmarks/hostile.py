@@ -39,7 +39,7 @@ INSTRUCTED = "Write plain text of at most"
 KNOWN = "Summary of what came before:"
 _FENCE = re.compile(r"<<<(?:end\s+of\s+)?conversation>>>", re.IGNORECASE)
 _EXTRACT = re.compile(
-    rf"{re.escape(marks.EXTRACT)}\n(?:Before that:|{re.escape(marks.SAID)}|The assistant said:|Tools called:)\n"
+    rf"{re.escape(marks.EXTRACT)}\n(?:Before that:|{re.escape(marks.QUOTES)}|The assistant said:|Tools called:)\n"
 )
 """Begins one that was made without a model."""
 
@@ -71,7 +71,7 @@ class Judgement:
             if text.startswith(f"{marks.SHORTENED}\n{NONCE}"):
                 self.resumed += 1
                 # What follows are the model's own words, which the client has seen, to the letter.
-                told = text.partition(f"\n{marks.GOES_ON}\n")[0].removeprefix(marks.SHORTENED)
+                told = text.partition(f"\n{marks.CONTINUED}\n")[0].removeprefix(marks.SHORTENED)
                 if marks.defanged(told) != told:
                     self.closed.append(f"the beginning of an answer: {text[:300]!r}")
         if not any(m.get("role") == "user" and question in text_of(m) for m in messages):

@@ -58,7 +58,7 @@ FORGERIES: dict[str, list[str]] = {
     ],
     "instructions": [
         f"{marks.INSTRUCTION}\n{EVIL}",
-        f"{marks.GOES_ON}\n\n{EVIL}",
+        f"{marks.CONTINUED}\n\n{EVIL}",
         f"{marks.SHORTENED}\n{EVIL}",
     ],
     "nested marks": [f"{nested}\n{EVIL}" for mark in _MARKS for nested in _nested(mark)],

@@ -89,7 +89,7 @@ class _Plan:
     tries: int = 0
     reading: bool = False
     """Whether the backend reads the new prompt, which is all that is left to do."""
-    made: bytes = b""
+    digest: bytes = b""
     """Digest of the checkpoint that was made."""
 
     @property
@@ -101,7 +101,7 @@ class _Plan:
         """Return whether a job is of the same conversation: resumed, repeated or edited."""
         return self.scope == job.scope and self.stem.is_prefix_of(job.prompt.links)
 
-    def is_gone_on_by(self, job: Job) -> bool:
+    def is_resumed_by(self, job: Job) -> bool:
         """Return whether a job resumes the conversation of this one."""
         return self.scope == job.scope and self.expected.is_proper_prefix_of(job.prompt.links)
 
@@ -169,15 +169,15 @@ class AheadCompactor(AddOn):
             return
         for key in [key for key, plan in place.plans.items() if plan.is_replaced_by(job)]:
             plan = place.plans.pop(key)
-            if plan.made:
+            if plan.digest:
                 found = job.prompt.checkpoint
-                if found is None or found.digest != plan.made:
+                if found is None or found.digest != plan.digest:
                     outcome = self._open(plan)
                     outcome.add("compacted_ahead", became="useless", seconds=0.0)
                     outcome.close(0)
             elif place.running is not None and place.running[0] is plan:
                 _, task = place.running
-                if not plan.is_gone_on_by(job):
+                if not plan.is_resumed_by(job):
                     task.cancel()
                 elif plan.reading:
                     await asyncio.wait({task})
@@ -270,9 +270,9 @@ class AheadCompactor(AddOn):
             while self._is_serving(upstreams):
                 self._ended.clear()
                 await self._ended.wait()
-            came = self._came
+            before = self._came
             await asyncio.sleep(QUIET)
-            if came == self._came and not self._is_serving(upstreams):
+            if before == self._came and not self._is_serving(upstreams):
                 return
 
     def _is_serving(self, upstreams: set[Upstream]) -> bool:
@@ -294,10 +294,10 @@ class AheadCompactor(AddOn):
         if became is not None:
             outcome.add("compacted_ahead", became=became, seconds=outcome.clock() - outcome.since)
         outcome.close(0)
-        again = became == "cancelled" and plan.tries < MOST_TRIES and not plan.made
+        again = became == "cancelled" and plan.tries < MOST_TRIES and not plan.digest
         if not again:
             plan.ask = None
-        if not (again or plan.made) and place.plans.get(plan.key) is plan:
+        if not (again or plan.digest) and place.plans.get(plan.key) is plan:
             del place.plans[plan.key]
 
     def _open(self, plan: _Plan) -> Outcome:
@@ -322,9 +322,9 @@ class AheadCompactor(AddOn):
             return None
         if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.requested - rest)):
             return "failed" if job.state.unsummarised else "useless"
-        made = job.prompt.checkpoint
-        assert made is not None
-        plan.made = made.digest
+        checkpoint = job.prompt.checkpoint
+        assert checkpoint is not None
+        plan.digest = checkpoint.digest
         plan.reading = True
         await self._have_read(job, () if prompt.offer is not None else ask.rest)
         return "done"
@@ -369,5 +369,5 @@ def _is_conversation(job: Job) -> bool:
     single = (
         request.choices == 1 and not request.continues and request.compaction is None and not job.background
     )
-    begun = any(message.get("role") == "assistant" for message in request.messages)
-    return answered and single and begun and not exchange.draining and bool(job.prompt.links)
+    has_answer = any(message.get("role") == "assistant" for message in request.messages)
+    return answered and single and has_answer and not exchange.draining and bool(job.prompt.links)

@@ -56,7 +56,7 @@ class ClientCompactions(AddOn):
         entries = await self._entries(job)
         text = next((entry["text"] for entry in entries if entry["of"] == _of(job)), None)
         if text is None and entries:
-            text = await offload_if(is_heavy(job.prompt.sent), self._told_again, job, entries)
+            text = await offload_if(is_heavy(job.prompt.sent), self._extended, job, entries)
             if text is not None:
                 await self._remember(job, text, entries)
         if text is None:
@@ -70,15 +70,17 @@ class ClientCompactions(AddOn):
         """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""
         if not job.managed.hands_over:
             return
-        said = None if job.state.said is None else job.state.said()
-        if said is not None and said.finish == "stop" and 0 < len(said.text) <= _LONGEST and job.prompt.links:
-            spawn(self._keep(job, said.text), name="own-compaction")
+        answer = None if job.state.said is None else job.state.said()
+        if answer is None or answer.finish != "stop" or not job.prompt.links:
+            return
+        if 0 < len(answer.text) <= _LONGEST:
+            spawn(self._keep(job, answer.text), name="own-compaction")
 
     async def _keep(self, job: Job, text: str) -> None:
         if await offload_if(is_heavy(job.prompt.sent), _is_one, job, text):
             await self._remember(job, text, await self._entries(job))
 
-    def _told_again(self, job: Job, entries: Sequence[dict[str, str]]) -> str | None:
+    def _extended(self, job: Job, entries: Sequence[dict[str, str]]) -> str | None:
         """The one that this history goes on from, with what happened since in a few words, if that is little."""
         sent = job.prompt.sent
         brought = [(i, plainly(text_of(m))) for i, m in enumerate(sent) if m.get("role") == "user"]
@@ -116,7 +118,7 @@ def _of(job: Job) -> str:
 
 def _is_one(job: Job, text: str) -> bool:
     """Return whether a text is a model's summary, and not its prompt, an earlier answer, or nothing but "Sorry"."""
-    *history, asked = job.prompt.sent
-    if plainly(text) in plainly(text_of(asked)):
+    *history, request = job.prompt.sent
+    if plainly(text) in plainly(text_of(request)):
         return False
     return bool(checked(SummaryReply(text), form_of(history), tokens=_LONGEST).text)

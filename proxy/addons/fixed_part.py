@@ -12,7 +12,7 @@ from proxy.status import Notice
 
 TOO_MUCH = 0.6
 """Share of the window that system prompt and tools may take before users are told."""
-MOST_TOLD = 4096
+MOST_WARNED = 4096
 """Conversations of which it is known that they were."""
 
 
@@ -32,6 +32,6 @@ class FixedPart(AddOn):
         if conversation in self._told or not any(job.outcome.each("compacting")):
             return ()
         self._told[conversation] = None
-        while len(self._told) > MOST_TOLD:
+        while len(self._told) > MOST_WARNED:
             del self._told[next(iter(self._told))]
         return [Notice(done=True, fixed=round(100 * budget.fixed / budget.window))]

@@ -103,12 +103,12 @@ def line(outcome: Outcome) -> str:
             parts.append(f"{count} {what}")
     if outcome.repeated is not None:
         parts.append(_cache(outcome))
-    said = {
+    flags = {
         "kept an extract": outcome.summary == "extract",
         "ended for want of room": outcome.unfinished,
         "stopped by who looked": outcome.stopped,
     }
-    parts += [words for words, so in said.items() if so]
+    parts += [words for words, so in flags.items() if so]
     first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
     parts.append(f"{first}{outcome.attempts} attempts, {outcome.seconds:.2f} s")
     return ", ".join(parts)
@@ -131,11 +131,11 @@ def ahead_line(outcome: Outcome, became: str, seconds: float) -> str:
 def _malformed_calls(outcome: Outcome) -> None:
     """One line for all of them; what a model merely shows is nothing to worry about."""
     calls = outcome.malformed_calls
-    told = ", ".join(dict.fromkeys(f"{call.reason} {call.tool or 'unnamed'} ({call.form})" for call in calls))
+    text = ", ".join(dict.fromkeys(f"{call.reason} {call.tool or 'unnamed'} ({call.form})" for call in calls))
     level = logging.INFO if all(call.reason == "example" for call in calls) else logging.WARNING
     _log.log(
         level, "%s %s (%s): tool calls that were not made: %s",
-        outcome.id, _where(outcome), calls[0].provider, told,
+        outcome.id, _where(outcome), calls[0].provider, text,
     )  # fmt: skip
 
 

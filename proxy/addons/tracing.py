@@ -239,10 +239,10 @@ class Tracing(AddOn):
 def _carried(traced: _Traced, headers: Headers) -> Headers:
     """Headers of a request to a backend, with the innermost open span as its parent (W3C Trace Context)."""
     innermost = next(reversed(traced.open.values()), traced.root)
-    own: dict[str, str] = {}
-    _W3C.inject(own, set_span_in_context(innermost))
+    context: dict[str, str] = {}
+    _W3C.inject(context, set_span_in_context(innermost))
     others = [header for header in headers if header[0].decode("latin-1") not in _TRACE_HEADERS]
-    return [*others, *((name.encode(), value.encode("latin-1")) for name, value in own.items())]
+    return [*others, *((name.encode(), value.encode("latin-1")) for name, value in context.items())]
 
 
 def _name(outcome: Outcome, traced: _Traced) -> str:
@@ -253,8 +253,8 @@ class Exporting(TracerProvider):
     """Sends spans where the variables that OpenTelemetry's specification names say (`OTEL_EXPORTER_OTLP_ENDPOINT` and its like)."""
 
     def __init__(self) -> None:
-        own = Resource.create({"service.name": "spillway", "service.version": __version__})
-        super().__init__(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+        resource = Resource.create({"service.name": "spillway", "service.version": __version__})
+        super().__init__(resource=resource.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._exporter = OTLPSpanExporter()
         self.add_span_processor(BatchSpanProcessor(self._exporter))
 

@@ -23,14 +23,14 @@ _CLAUDE_CODE = re.compile("claude-(cli|code)/")
 
 
 async def all_models(
-    router: Router, settings: Settings, path: str, asked: Mapping[str, str], headers: Mapping[str, str]
+    router: Router, settings: Settings, path: str, query: Mapping[str, str], headers: Mapping[str, str]
 ) -> dict[str, Any] | Response:
-    """The list that a client asks for at `path`, with the query parameters `asked`."""
+    """The list that a client asks for at `path`, with the query parameters `query`."""
     listed = await model_list(router, settings)
     models = [offered(each) for each in listed["data"]]
     if ANTHROPIC in headers:
         return _json(anthropic_page(models, virtual=_is_claude_code(headers)))
-    if CODEX_QUERY in asked:
+    if CODEX_QUERY in query:
         body = _json({**listed, **codex_catalog(models)})
         # Codex keeps its catalog until this changes.
         body.headers["etag"] = f'"{blake2b(body.body, digest_size=12).hexdigest()}"'

@@ -51,8 +51,8 @@ async def with_native(router: Router, path: str, listed: dict[str, Any]) -> dict
     LM Studio's is at `/api/v1/models`, where clients whose base URL ends in `/api/v1` look for OpenAI's: each finds its own.
     """
     owner = await router.owner(path)
-    told = None if owner is None else (await owner.prober.ask(path)).json
-    return {**told, **listed} if isinstance(told, dict) and "error" not in told else listed
+    native = None if owner is None else (await owner.prober.ask(path)).json
+    return {**native, **listed} if isinstance(native, dict) and "error" not in native else listed
 
 
 async def _known(upstream: Upstream) -> dict[str, Listed]:
@@ -87,12 +87,12 @@ async def profiles(router: Router, settings: Settings, meter: Any, ledger: CallL
         snapshot = upstream.prober.snapshot()
         models = {
             model: {
-                **told,
-                "effective": _effective(settings, upstream, model, told),
+                **info,
+                "effective": _effective(settings, upstream, model, info),
                 **_counting(meter, upstream, model),
                 "emulated_calls": ledger.describe((upstream.name, model)),
             }
-            for model, told in snapshot["models"].items()
+            for model, info in snapshot["models"].items()
         }
         backends.append({"name": upstream.name, "url": upstream.url, **snapshot, "models": models})
     return {"backends": backends}
@@ -102,10 +102,10 @@ def _counting(meter: Any, upstream: Upstream, model: str) -> dict[str, Any]:
     return {"counting": meter.describe((upstream.name, model))}
 
 
-def _effective(settings: Settings, upstream: Upstream, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping[str, Any]) -> dict[str, Any]:
     chosen = settings.for_model(model)
     effective: dict[str, Any] = {
-        "managed": told.get("window") is not None and is_managed(Route(upstream, model), settings),
+        "managed": info.get("window") is not None and is_managed(Route(upstream, model), settings),
         "trigger": chosen.trigger,
         "target": chosen.target,
         "pause": chosen.pause,
@@ -113,17 +113,17 @@ def _effective(settings: Settings, upstream: Upstream, model: str, told: Mapping
         "policy": chosen.policy,
         "status": chosen.status,
         "summary_model": chosen.summary_model,
-        **_policy(settings, model, told),
+        **_policy(settings, model, info),
     }
-    if told.get("window") is None:
+    if info.get("window") is None:
         effective["advice"] = f'set SPILLWAY_MODELS=\'{{"{model}": {{"window": TOKENS}}}}\''
     return effective
 
 
-def _policy(settings: Settings, model: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _policy(settings: Settings, model: str, info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the effective policy for a model: figures in tokens, lines and characters, and the origin of each."""
     chosen = settings.for_model(model)
-    window = told["window"]["value"] if told.get("window") is not None else None
+    window = info["window"]["value"] if info.get("window") is not None else None
     limits: dict[str, Any] = {}
     if window is not None:
         budget = budget_for(chosen, window)

@@ -89,11 +89,11 @@ async def _node(memory: Memory, exchange: Exchange, name: str) -> nodes.Node:
 
 
 def _page(exchange: Exchange, items: list[Item]) -> dict[str, Any]:
-    asked = _query(exchange)
-    limit, order = limit_in(asked, usual=_USUAL, most=_MOST), asked.get("order", "desc")
+    query = _query(exchange)
+    limit, order = limit_in(query, usual=_USUAL, most=_MOST), query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("`order` must be asc or desc.", param="order")
-    return nodes.page_of_items(items, after=asked.get("after", ""), limit=limit, newest_first=order == "desc")
+    return nodes.page_of_items(items, after=query.get("after", ""), limit=limit, newest_first=order == "desc")
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

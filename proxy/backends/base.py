@@ -73,7 +73,7 @@ class Backend(Protocol):
     """Whether it may know what marks for caches (`cache_control`) mean; others ignore them, or refuse them."""
     continues_reasoning: bool
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
-    repeats_begun: bool
+    repeats_prefill: bool
     """Whether an answer that is sent whole begins with what the client began of it (llama.cpp, seen on b11549)."""
     keeps_prompts: bool
     """Whether the prompt that was read last stays in memory, so that one which goes on with it is read from there on; and
@@ -105,7 +105,7 @@ class Backend(Protocol):
         """Load a model the way the request `body`, which is about to be sent, would load it."""
         ...
 
-    def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
+    def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Return whether closing a stream stops the generation, and its bill."""
         ...
 
@@ -113,8 +113,8 @@ class Backend(Protocol):
         """The profile of its model as it holds for a request with this body."""
         ...
 
-    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> dict[str, Any]:
-        """Options of a request that tell this wish, as far as its makers say how; {} where they do not."""
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> dict[str, Any]:
+        """Request options for a thinking effort, as far as the server's documentation names any; else {}."""
         ...
 
     def busy(self, model: str) -> Flow[bool]:
@@ -146,12 +146,12 @@ class Usual:
     refuses_long_answers = False
     takes_marks = False
     continues_reasoning = False
-    repeats_begun = False
+    repeats_prefill = False
     keeps_prompts = True
     wider = ""
     native: tuple[str, ...] = ()
 
-    def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
+    def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Always: an answer ends, and is billed no further, when its connection does."""
         del body, profile
         return True
@@ -161,10 +161,10 @@ class Usual:
         del body
         return profile
 
-    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> dict[str, Any]:
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> dict[str, Any]:
         """OpenAI's field, in the word that the client used for it: what else such servers take, nobody says."""
         del profile
-        return {"reasoning_effort": wish.openai} if wish.openai else {}
+        return {"reasoning_effort": thinking.openai} if thinking.openai else {}
 
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
         """Do nothing: its models are always loaded."""

@@ -55,7 +55,7 @@ class LlamaCpp(Usual):
     )
     ask_running_counts = _TIMINGS
     continues_reasoning = True
-    repeats_begun = True
+    repeats_prefill = True
     drops_functions = True
     native: tuple[str, ...] = (
         *(
@@ -115,19 +115,21 @@ class LlamaCpp(Usual):
         yield Probe("GET", f"/props?model={quote(model, safe='', errors='replace')}", loads=True)
 
     @override
-    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """To the template what it may know, and to the sampler the bound; templates pass over what they do not know.
 
         Server's README, "chat_template_kwargs"; b11549 gives `reasoning_effort` to templates as it is, and its own
         Messages make `thinking_budget_tokens` of Anthropic's budget.
         """
         del profile
-        told: JsonObject = {} if wish.on is None else {"chat_template_kwargs": {"enable_thinking": wish.on}}
-        if wish.effort:
-            told["reasoning_effort"] = wish.effort
-        if wish.budget is not None:
-            told["thinking_budget_tokens"] = wish.budget
-        return told
+        options: JsonObject = (
+            {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
+        )
+        if thinking.effort:
+            options["reasoning_effort"] = thinking.effort
+        if thinking.budget is not None:
+            options["thinking_budget_tokens"] = thinking.budget
+        return options
 
     @override
     def busy(self, model: str) -> Flow[bool]:
@@ -220,6 +222,6 @@ def _tools(caps: JsonObject) -> Fact[bool] | None:
     hears of them, without the second calls come back as text and vanish from the history, and not even
     `tool_choice: "required"` changes that (measured, b11549).
     """
-    told = [switch(caps.get(name)) for name in ("supports_tools", "supports_tool_calls")]
-    known = [each for each in told if each is not None]
+    flags = [switch(caps.get(name)) for name in ("supports_tools", "supports_tool_calls")]
+    known = [each for each in flags if each is not None]
     return fact(all(known) if known else None, "llama.cpp, chat template", Trust.LOADED)

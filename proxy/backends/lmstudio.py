@@ -66,8 +66,8 @@ class LmStudio(Usual):
         ids = openai_models((yield Probe("GET", "/v1/models")).json)
         current = _listed_v1((yield _V1).json)
         if current is not None:
-            told = {entry["key"]: entry for entry in current}
-            found = ids if ids is not None else [_as_openai(key) for key in told]
+            by_key = {entry["key"]: entry for entry in current}
+            found = ids if ids is not None else [_as_openai(key) for key in by_key]
             return [Listed(entry["id"], entry, _listed_profile(current, entry["id"])) for entry in found]
         older = _listed_v0((yield _V0).json) or []
         return [
@@ -97,13 +97,13 @@ class LmStudio(Usual):
         yield Probe("POST", "/v1/chat/completions", ask | ttl, loads=True)
 
     @override
-    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """One field, for models that the list says have the choice (LM Studio's bug tracker, #2057, for 0.4.17)."""
         if profile.thinks is None or not profile.thinks.value:
             return {}
-        if wish.on is False:
+        if thinking.on is False:
             return {"reasoning_effort": NONE}
-        effort = wish.nearest(_EFFORTS) or (_USUAL_EFFORT if wish.on else "")
+        effort = thinking.nearest(_EFFORTS) or (_USUAL_EFFORT if thinking.on else "")
         return {"reasoning_effort": effort} if effort else {}
 
 

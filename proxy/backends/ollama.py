@@ -149,15 +149,15 @@ class Ollama(Usual):
         return replace(profile, window=window, provisional=False)
 
     @override
-    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """`think` (docs/capabilities/thinking, 2026-08): off, or one of three efforts; it has no bound in tokens.
 
         Models that think do so unasked; of others any effort is refused.
         """
-        if wish.on is False:
+        if thinking.on is False:
             return {"think": False}
         thinks = profile.thinks is not None and profile.thinks.value
-        effort = wish.nearest(_EFFORTS) if thinks else ""
+        effort = thinking.nearest(_EFFORTS) if thinks else ""
         return {"think": effort} if effort else {}
 
     @override

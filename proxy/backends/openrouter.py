@@ -144,7 +144,7 @@ class OpenRouter(Usual):
         return _profile(model, entry, serving)
 
     @override
-    def stops_when_left(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
+    def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Return whether every provider that may serve the request stops; True where none is known."""
         providers = profile.providers.value if profile.providers is not None else ()
         return all(cancels(each.name) for each in allowed(body.get("provider"), providers) or providers)
@@ -161,17 +161,17 @@ class OpenRouter(Usual):
         return replace(profile, window=window)
 
     @override
-    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """One object for all its models: an effort or a bound, not both (documentation, "Reasoning tokens", 2026)."""
         if profile.thinks is not None and not profile.thinks.value:
             return {}
-        if wish.on is False:
+        if thinking.on is False:
             return {"reasoning": {"effort": NONE}}
-        if wish.budget is not None:
-            return {"reasoning": {"max_tokens": wish.budget}}
-        if wish.effort:
-            return {"reasoning": {"effort": wish.effort}}
-        return {"reasoning": {"enabled": True}} if wish.on else {}
+        if thinking.budget is not None:
+            return {"reasoning": {"max_tokens": thinking.budget}}
+        if thinking.effort:
+            return {"reasoning": {"effort": thinking.effort}}
+        return {"reasoning": {"enabled": True}} if thinking.on else {}
 
 
 def _data(reply: object) -> JsonObject:
@@ -230,8 +230,8 @@ def _supports_tools(entry: JsonObject, active: list[JsonObject]) -> bool | None:
     if listed is not None:
         return listed
     each = [contains(one.get("supported_parameters"), "tools") for one in active]
-    told = [one for one in each if one is not None]
-    return any(told) if told else None
+    known = [one for one in each if one is not None]
+    return any(known) if known else None
 
 
 def _continuation(model: str) -> Fact[Continuation]:

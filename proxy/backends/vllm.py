@@ -100,14 +100,16 @@ class Vllm(Usual):
         return _profile(entries, entry | {"max_model_len": dig(reply.json, "max_model_len")})
 
     @override
-    def told_to_think(self, wish: Thinking, profile: ModelProfile) -> JsonObject:
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """The switch of most templates, and the effort (documentation of 0.26, "Reasoning outputs").
 
         No bound: `thinking_token_budget` is refused by servers that were not started with a parser that knows the marks.
         """
         del profile
-        told: JsonObject = {} if wish.on is None else {"chat_template_kwargs": {"enable_thinking": wish.on}}
-        return {**told, "reasoning_effort": effort} if (effort := wish.nearest(_EFFORTS)) else told
+        options: JsonObject = (
+            {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
+        )
+        return {**options, "reasoning_effort": effort} if (effort := thinking.nearest(_EFFORTS)) else options
 
     @override
     def count(self, body: JsonObject) -> Flow[int | None]:

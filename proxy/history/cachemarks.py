@@ -14,9 +14,9 @@ MARK = "cache_control"
 def unmarked(value: Any) -> Any:
     """A message, a tool, or a list of parts of one, without marks; the same object if there are none."""
     if isinstance(value, Mapping):
-        kept = {name: _inner(name, each) for name, each in value.items() if name != MARK}
-        same = len(kept) == len(value) and all(kept[name] is value[name] for name in kept)
-        return value if same else kept
+        stripped = {name: _inner(name, each) for name, each in value.items() if name != MARK}
+        same = len(stripped) == len(value) and all(stripped[name] is value[name] for name in stripped)
+        return value if same else stripped
     return value
 
 

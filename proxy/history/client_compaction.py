@@ -33,7 +33,7 @@ _HANDS_OVER = re.compile(
     re.IGNORECASE,
 )
 """And that somebody who has nothing else is to go on with it: who merely wants to read a summary does not say that."""
-_ASKED_IN = 8_000
+_REQUEST_SPAN = 8_000
 """Characters at the end of the newest message in which that stands: behind what a client puts in front of it."""
 _SYSTEM_SAYS = 2_000
 _SHORT = 600
@@ -48,7 +48,7 @@ _COMES_BACK = (
 _INSIDE = re.compile(r"<(summary|state_snapshot)>(.*)</\1>", re.DOTALL | re.IGNORECASE)
 _END = 300
 """Characters at each end of a summary by which it is known again."""
-_LONGEST_WHOLE = 12_000
+_LONGEST_UNSPLIT = 12_000
 """Characters of a message from which it may be a transcript."""
 _PIECE = 1_500
 """Characters of a piece of a transcript: none so long that less than all of it is read."""
@@ -58,20 +58,20 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
     """Return whether the newest message is a client's own request to compact the history before it, or inside it."""
     if not messages or messages[-1].get("role") != "user":
         return False
-    asked = text_of(messages[-1])
-    may = _may_ask(asked[-_ASKED_IN:])
+    newest = text_of(messages[-1])
+    may = _may_ask(newest[-_REQUEST_SPAN:])
     if not may and len(messages) != _WITH_SYSTEM:
         return False
-    if may and _asks(asked[-_ASKED_IN:]):
+    if may and _asks(newest[-_REQUEST_SPAN:]):
         return True
     system = "\n".join(
         text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES
     )
     if not _may_ask(system) or not _asks(system):
         return False
-    if len(asked) > _SHORT:
+    if len(newest) > _SHORT:
         return len(messages) <= _WITH_SYSTEM
-    return _HANDS_OVER.search(asked) is not None
+    return _HANDS_OVER.search(newest) is not None
 
 
 def brought_from(text: str) -> int:
@@ -81,8 +81,8 @@ def brought_from(text: str) -> int:
 
 def marks_of(summary: str) -> tuple[str, str]:
     """The two ends of a summary, by which it is known where a client puts it into other words."""
-    said = _INSIDE.search(summary)
-    plain = plainly(summary if said is None else said[2])
+    tagged = _INSIDE.search(summary)
+    plain = plainly(summary if tagged is None else tagged[2])
     return plain[:_END], plain[-_END:]
 
 
@@ -93,8 +93,8 @@ def plainly(text: str) -> str:
 
 def grown(summary: str, since: str) -> str:
     """A summary and what happened since, inside its tags if it has any."""
-    said = _INSIDE.search(summary)
-    at = len(summary) if said is None else said.end(2)
+    tagged = _INSIDE.search(summary)
+    at = len(summary) if tagged is None else tagged.end(2)
     return f"{summary[:at].rstrip()}\n\n{SINCE}\n{since}\n{summary[at:]}".rstrip()
 
 
@@ -106,7 +106,7 @@ def unfolded(messages: Sequence[Message]) -> list[Message]:
     """The same messages, the newest in pieces if it is a whole transcript, so that it can be read piece by piece."""
     *before, newest = messages
     text = newest.get("content")
-    if not isinstance(text, str) or len(text) <= _LONGEST_WHOLE:
+    if not isinstance(text, str) or len(text) <= _LONGEST_UNSPLIT:
         return list(messages)
     asks = _last_asking(text)
     pieces: list[str] = []
@@ -124,8 +124,8 @@ def unfolded(messages: Sequence[Message]) -> list[Message]:
 
 def _may_ask(text: str) -> bool:
     """Return whether a word occurs that every such request has: far cheaper than the patterns, and every request is checked."""
-    said = text.lower()
-    return "summar" in said or "compact" in said or "snapshot" in said or "prompt for continuing" in said
+    lower = text.lower()
+    return "summar" in lower or "compact" in lower or "snapshot" in lower or "prompt for continuing" in lower
 
 
 def _asks(text: str) -> bool:
@@ -134,6 +134,6 @@ def _asks(text: str) -> bool:
 
 def _last_asking(text: str) -> int:
     """Find the start of a request at the end of a transcript; one in front of the transcript stays in the text."""
-    found = _ASKS.search(text, max(0, len(text) - _ASKED_IN))
+    found = _ASKS.search(text, max(0, len(text) - _REQUEST_SPAN))
     at = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
     return at or len(text)

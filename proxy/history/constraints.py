@@ -10,7 +10,7 @@ from proxy.history.identifiers import newest_within
 from proxy.history.marks import carried_rules, is_summary
 from proxy.history.rule_words import heads_rules, is_rule
 from proxy.history.sentences import sentences
-from proxy.history.tooltext import own_words
+from proxy.history.tooltext import authored_text
 from proxy.neutral.request import Message
 
 _LONGEST_TEXT = 20_000
@@ -57,10 +57,10 @@ def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
 def _stated(message: Message, judged: Callable[[str], bool]) -> Iterator[str]:
     if message.get("role") != "user":
         return
-    said, listing = own_words(message)[:_LONGEST_TEXT], False
-    if "```" in said or "~~~" in said or ">" in said:
-        said = _PASTED.sub("\n", said) if said.count("<") <= _MOST_TAGS else said.split("<", 1)[0]
-    for line in said.split("\n"):
+    text, listing = authored_text(message)[:_LONGEST_TEXT], False
+    if "```" in text or "~~~" in text or ">" in text:
+        text = _PASTED.sub("\n", text) if text.count("<") <= _MOST_TAGS else text.split("<", 1)[0]
+    for line in text.split("\n"):
         item = _ITEM.match(line)
         if listing and item is not None:
             yield item["item"].strip()[:_LONGEST]
@@ -77,13 +77,13 @@ def _about(rule: str) -> str:
     words = rule.split()
     if len(words) == 1:
         return re.sub(r"\d+", "#", rule)
-    kept: list[str] = []
+    subject: list[str] = []
     for at, word in enumerate(words):
         bare = word.strip(".,;:!?()").lower()
         label = at + 1 < len(words) and words[at + 1].lower() in _LABELS
         value = _VALUE.search(word) is not None or (at > 0 and word[:1].isupper())
         if value and not label:
-            kept.append("#")
+            subject.append("#")
         elif bare not in _MARKERS or label:
-            kept.append(bare)
-    return " ".join(kept) if len(kept) > 1 and any(word != "#" for word in kept) else rule
+            subject.append(bare)
+    return " ".join(subject) if len(subject) > 1 and any(word != "#" for word in subject) else rule

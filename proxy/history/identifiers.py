@@ -35,10 +35,10 @@ def found_in(text: str) -> Iterator[str]:
 
 def newest_within(found: Iterable[str], *, limit: int) -> list[str]:
     """The last of these that take at most `limit` characters together, separators counted, in their order."""
-    kept: list[str] = []
+    chosen: list[str] = []
     room = limit
     for name in reversed(list(found)):
         if len(name) + 2 <= room:
             room -= len(name) + 2
-            kept.append(name)
-    return kept[::-1]
+            chosen.append(name)
+    return chosen[::-1]

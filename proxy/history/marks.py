@@ -20,12 +20,12 @@ NAMES = "Identifiers: "
 """Begins the line of a block with paths, numbers and names."""
 EXTRACT = "An extract, made by code:"
 """Begins a block that no model wrote."""
-SAID, MORE_SAID, BETWEEN = "The user said:", "The user said, too: ", " | "
+QUOTES, MORE_QUOTES, BETWEEN = "The user said:", "The user said, too: ", " | "
 """Stand before and between what the user said, word for word, in an extract and behind a summary that left it out."""
 FENCE = "<<<conversation>>>"
 FENCE_END = "<<<end of conversation>>>"
 SHORTENED = "[The beginning of this answer, shortened:]"
-GOES_ON = "[It goes on:]"
+CONTINUED = "[It goes on:]"
 INSTRUCTION = "[Instruction from the system, in the middle of the conversation]"
 """Begins what a system message said that had to become a user message: it goes on to that message's end."""
 
@@ -35,7 +35,7 @@ RECALLED = (
 )
 RECALLED_END = "[End of what was recalled. The message:]"
 
-_MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, GOES_ON, INSTRUCTION, RECALLED, RECALLED_END)
+_MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, CONTINUED, INSTRUCTION, RECALLED, RECALLED_END)
 _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
 _HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
 _RULE = "- "
@@ -62,7 +62,7 @@ def is_summary(message: Message) -> bool:
     )
 
 
-def told_rules(rules: list[str]) -> str:
+def rules_section(rules: list[str]) -> str:
     """The user's rules as they stand in a block, on lines of their own; `carried_rules` reads them back."""
     stated = "".join(f"\n{_RULE}{defanged(rule)}" for rule in rules)
     return f"\n{HEADING}{stated}" if rules else ""
@@ -76,8 +76,8 @@ def carried_rules(message: Message) -> list[str]:
     for block in message["content"].split(f"\n{HEADING}\n")[1:]:
         lines = block.split("\n")
         rules = list(takewhile(lambda line: line.startswith(_RULE), lines))
-        whole = len(rules) < len(lines) and lines[len(rules)].startswith((NAMES, CLOSE))
-        carried += (rule.removeprefix(_RULE) for rule in (rules if whole else rules[:-1]))
+        complete = len(rules) < len(lines) and lines[len(rules)].startswith((NAMES, CLOSE))
+        carried += (rule.removeprefix(_RULE) for rule in (rules if complete else rules[:-1]))
     return carried
 
 
@@ -85,10 +85,10 @@ def carried_statements(message: Message) -> list[str]:
     """Return the user's statements that code, not a model, put into a summary."""
     if not is_summary(message):
         return []
-    carried = section(message, SAID)
+    carried = section(message, QUOTES)
     for line in message["content"].split("\n"):
-        if line.startswith(MORE_SAID):
-            carried += line.removeprefix(MORE_SAID).split(BETWEEN)
+        if line.startswith(MORE_QUOTES):
+            carried += line.removeprefix(MORE_QUOTES).split(BETWEEN)
     return carried
 
 

@@ -100,7 +100,7 @@ _KOREAN = (
     r"(?:만|이내로?|이하로?|이상|최대|없이|대신)\s[^.!?]{0,40}(?:세요|십시오|시오|해라|하라|할\s?것|해줘|해\s줘)[.!]?$",
     r"(?:너는|당신은|답변은|코드는|모든)[^.!?]{0,60}(?:해야\s?(?:해|한다|합니다|돼|됩니다)|어야\s?(?:해|한다|합니다))[.!]?$",
 )
-_OWN = re.compile(
+_FIRST_PERSON = re.compile(
     r"^\W{0,4}(?:i|we|ich|wir|je|j['’]|nous|yo|nosotros|eu|nós|io|noi|я|мы)\b(?! (?:want|need|expect|require|ask|insist|would like|will|möchte|will|brauche|veux|voudrais|quiero|necesito|quero|preciso|voglio|vorrei|хочу|прошу))"
     r"|^\W{0,4}(?:我|我们|他|她|私は|僕は|俺は|나는|저는|제가|내가)",
     re.IGNORECASE,
@@ -131,7 +131,7 @@ def is_rule(sentence: str) -> bool:
     """Return whether a sentence lays down how things are to be done."""
     if _QUESTION.search(sentence):
         return _REQUEST.match(sentence) is not None
-    if _OWN.match(sentence):
+    if _FIRST_PERSON.match(sentence):
         return False
     return bool(_UNSPACED.search(sentence) if _IS_UNSPACED.search(sentence) else _ANY.search(sentence))
 

@@ -49,10 +49,10 @@ def opened(keys: Iterable[bytes], owner: str, purpose: str, text: Any) -> Any:
     if not is_sealed(text):
         return None
     try:
-        given = urlsafe_b64decode(text.removeprefix(_MARK).encode("ascii"))
+        decoded = urlsafe_b64decode(text.removeprefix(_MARK).encode("ascii"))
     except (NotBase64, ValueError):
         return None
-    mac, packed = given[:_MAC_BYTES], given[_MAC_BYTES:]
+    mac, packed = decoded[:_MAC_BYTES], decoded[_MAC_BYTES:]
     # Unpacked only when it is known to be our own: anything else may be made to be huge.
     if not any(hmac.compare_digest(mac, _mac(key, owner, purpose, packed)) for key in keys):
         return None

@@ -18,7 +18,7 @@ from proxy.history.client_compaction import brought_from
 from proxy.history.marks import INSTRUCTION
 from proxy.neutral.request import Message, text_of
 
-IMAGE_LEFT_OUT = "[An image{} was here and was left out to save room.]"
+IMAGE_OMITTED = "[An image{} was here and was left out to save room.]"
 """Stands in place of an old image; in a message with results it is no word of the user's."""
 RULE = "[For this answer: {}.]"
 """What a request demands of one answer, behind the last message: no word of the user's either."""
@@ -133,7 +133,7 @@ def spoken(message: Message) -> str:
     return "\n".join(without(text, _spans(role, text)) for _, text in texts_of(message))
 
 
-def own_words(message: Message) -> str:
+def authored_text(message: Message) -> str:
     """Return the part of a user message that is surely the user's: nothing from the first mark of a result to the last of its kind.
 
     A result that holds a closing mark would else put its rest into the user's mouth, and one that is cut off all of it.
@@ -158,14 +158,14 @@ def own_words(message: Message) -> str:
     return without(text, (block.span for block in blocks_in(text)))
 
 
-def without(text: str, spans: Iterable[Span], *, left: str = "") -> str:
-    """The text without some of its spans, which stand in order; `left` stands in place of each."""
+def without(text: str, spans: Iterable[Span], *, replacement: str = "") -> str:
+    """Cut spans, which are in order, out of a text, with `replacement` in place of each."""
     pieces: list[str] = []
     after = 0
     for start, end in spans:
         pieces.append(text[after:start])
         after = end
-    return left.join((*pieces, text[after:])) if pieces else text
+    return replacement.join((*pieces, text[after:])) if pieces else text
 
 
 def _marks(text: str) -> Iterator[re.Match[str]]:

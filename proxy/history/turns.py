@@ -26,11 +26,11 @@ def cut_points(messages: Sequence[Message]) -> list[int]:
     if not messages:
         return [0]
     last_results = _last_results(messages)
-    points, whole_from = [0], 0
+    points, last_answered = [0], 0
     for index, message in enumerate(messages):
-        if index > whole_from and not is_result(message):
+        if index > last_answered and not is_result(message):
             points.append(index)
-        whole_from = max(whole_from, last_results.get(index, 0))
+        last_answered = max(last_answered, last_results.get(index, 0))
     return [*points, len(messages)]
 
 
@@ -65,16 +65,16 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
 
     A result as text has no id: it answers what the assistant wrote last.
     """
-    asked: dict[str, int] = {}
+    callers: dict[str, int] = {}
     written: int | None = None
     last: dict[int, int] = {}
     for index, message in enumerate(messages):
         role = message.get("role")
-        call = asked.get(str(message.get("tool_call_id"))) if role in RESULT_ROLES else written
+        call = callers.get(str(message.get("tool_call_id"))) if role in RESULT_ROLES else written
         if role == "assistant":
             written = index if any(calls_in(text) for _, text in texts_of(message)) else None
         if role not in RESULT_ROLES:
-            asked.update((str(call.get("id")), index) for call in calls_of(message))
+            callers.update((str(call.get("id")), index) for call in calls_of(message))
         if call is not None and is_result(message):
             last[call] = index
     return last

@@ -13,81 +13,81 @@ NEAR = 512
 
 
 @dataclass(slots=True, eq=False)
-class KeptBody:
+class StoredBody:
     """Bytes, or of how many of them another is the beginning, which is kept longer, and the rest."""
 
-    own: bytes
+    data: bytes
     shared: int = 0
-    later: KeptBody | None = None
+    later: StoredBody | None = None
 
-    def lean_on(self, later: KeptBody) -> int:
+    def lean_on(self, later: StoredBody) -> int:
         """Have what this begins with as `later` does, which is whole, in it alone, if that is worth it; the bytes that this frees."""
         if self.later is not None or self is later:
             return 0
-        shared = beginning(self.own, later.own)
-        if shared < len(self.own) // 2:
+        shared = beginning(self.data, later.data)
+        if shared < len(self.data) // 2:
             return 0
-        self.own, self.shared, self.later = self.own[shared:], shared, later
+        self.data, self.shared, self.later = self.data[shared:], shared, later
         return shared
 
-    def whole(self) -> bytes:
+    def content(self) -> bytes:
         """All of the bytes."""
-        body, most = self, self.shared + len(self.own)
+        body, most = self, self.shared + len(self.data)
         parts: list[bytes] = []
         while body.later is not None:
-            parts.append(body.own[: max(0, most - body.shared)])
+            parts.append(body.data[: max(0, most - body.shared)])
             most = min(most, body.shared)
             body = body.later
-        return b"".join((body.own[:most], *reversed(parts))) if parts else body.own
+        return b"".join((body.data[:most], *reversed(parts))) if parts else body.data
 
 
 class Bodies:
     """The bodies of one request."""
 
-    __slots__ = ("_asked", "_forwarded", "_request", "_taken")
+    __slots__ = ("_forwarded", "_received", "_request", "_size")
 
-    def __init__(self, asked: bytes | Request, taken: int) -> None:
-        """Keep what was asked; as a request it takes so many bytes, about."""
-        self._asked: KeptBody | None = None
+    def __init__(self, received: bytes | Request, size: int) -> None:
+        """Store the request as received, of about `size` bytes."""
+        self._received: StoredBody | None = None
         self._request: Request | None = None
-        if isinstance(asked, bytes):
-            self._asked = KeptBody(asked)
+        if isinstance(received, bytes):
+            self._received = StoredBody(received)
         else:
-            self._request = asked
-        self._taken = taken
-        self._forwarded: KeptBody | None = None
+            self._request = received
+        self._size = size
+        self._forwarded: StoredBody | None = None
 
     @property
-    def asked(self) -> bytes | Request:
+    def received(self) -> bytes | Request:
         """Body from the client, if it was JSON of chat completions; else the request parsed from it."""
-        if self._asked is not None:
-            return self._asked.whole()
+        if self._received is not None:
+            return self._received.content()
         assert self._request is not None
         return self._request
 
     @property
     def forwarded(self) -> bytes:
         """Body sent upstream last; empty before the first."""
-        return b"" if self._forwarded is None else self._forwarded.whole()
+        return b"" if self._forwarded is None else self._forwarded.content()
 
     def forward(self, data: bytes) -> None:
         """Store the body that is sent upstream."""
-        if self._asked is not None and self._asked.own is data:
-            self._forwarded = self._asked
-        elif data and (self._forwarded is None or self._forwarded.own is not data):
-            self._forwarded = KeptBody(data)
+        if self._received is not None and self._received.data is data:
+            self._forwarded = self._received
+        elif data and (self._forwarded is None or self._forwarded.data is not data):
+            self._forwarded = StoredBody(data)
 
     @property
     def same(self) -> bool:
         """True if the body was forwarded byte for byte."""
-        return self._forwarded is not None and self._forwarded is self._asked
+        return self._forwarded is not None and self._forwarded is self._received
 
     @property
     def size(self) -> int:
         """Bytes of both, about."""
-        asked, forwarded = self._asked, self._forwarded
-        size = self._taken if asked is None else len(asked.own)
-        return size if forwarded is None or forwarded is asked else size + len(forwarded.own)
+        received, forwarded = self._received, self._forwarded
+        size = self._size if received is None else len(received.data)
+        return size if forwarded is None or forwarded is received else size + len(forwarded.data)
 
     def lean_on(self, later: Bodies) -> int:
         """Keep only what those of the conversation's next request do not begin with; the bytes, about, that this frees.
@@ -95,10 +95,10 @@ class Bodies:
         A large body takes as long as comparing it once. The other one has to be kept for as long as this is.
         """
         freed = 0
-        asked, forwarded = self._asked, self._forwarded
-        if asked is not None and len(asked.own) >= LEAST and later._asked is not None:
-            freed += asked.lean_on(later._asked)
-        if forwarded is not None and len(forwarded.own) >= LEAST and later._forwarded is not None:
+        received, forwarded = self._received, self._forwarded
+        if received is not None and len(received.data) >= LEAST and later._received is not None:
+            freed += received.lean_on(later._received)
+        if forwarded is not None and len(forwarded.data) >= LEAST and later._forwarded is not None:
             freed += forwarded.lean_on(later._forwarded)
         return freed
 

@@ -131,7 +131,7 @@ class Book(AddOn):
             self._happened_ahead(outcome, event)
         elif (record := self._running.get(outcome)) is not None:
             if event.name == "taken":
-                self._taken(record, **event.fields)
+                self._attach(record, **event.fields)
             elif event.name == "answering":
                 record.answer = event.fields["answer"]
             else:
@@ -175,9 +175,9 @@ class Book(AddOn):
             if record.talk is not None:
                 each.changed(record.talk)
 
-    def _taken(self, record: Record, job: Job, request: Request, size: int) -> None:
-        """Find the conversation that a request goes on with, as soon as it was read."""
-        record.taken(job, request, size)
+    def _attach(self, record: Record, job: Job, request: Request, size: int) -> None:
+        """Find the conversation that a request resumes, as soon as it was read."""
+        record.attach(job, request, size)
         talk = record.talk = self._talk_of(record, job)
         records = talk.records
         if records:
@@ -208,7 +208,7 @@ class Book(AddOn):
         not_sent = self.accounts.of(outcome).add(record)
         if talk is not None:
             talk.compactions += outcome.compactions
-            talk.sent += record.asked
+            talk.sent += record.sent_tokens
             talk.not_sent += not_sent
             self._talks.move_to_end(talk.id)
             records = talk.records
@@ -231,7 +231,7 @@ class Book(AddOn):
             keys: Sequence[bytes] = (named.encode(),)
             talk = self._heads.get((tenant, keys[0]))
         else:
-            keys, talk = _ends(job), self._begun(tenant, job)
+            keys, talk = _ends(job), self._resumed_talk(tenant, job)
         if talk is None:
             talk = Talk(id=f"c_{unique()}", tenant=tenant, named=bool(named), first_at=record.at)
             talk.title = _title(job)
@@ -240,7 +240,7 @@ class Book(AddOn):
             self._keep_head(talk, (tenant, key))
         return talk
 
-    def _begun(self, tenant: str, job: Job) -> Talk | None:
+    def _resumed_talk(self, tenant: str, job: Job) -> Talk | None:
         """The conversation of which a history is known to be a part.
 
         With nothing answered in it, it is one only if that was asked last: many begin with the same word.

@@ -8,7 +8,7 @@ from typing import Any
 
 from proxy.errors import Conflict, NotFound, StoreUnavailable
 from proxy.history.checkpoint import Checkpoint, Store
-from proxy.history.marks import CLOSE, EXTRACT, HEADING, MORE_SAID, NAMES, OPEN, carried_rules, is_summary
+from proxy.history.marks import CLOSE, EXTRACT, HEADING, MORE_QUOTES, NAMES, OPEN, carried_rules, is_summary
 from proxy.live.book import Book
 from proxy.live.record import Note, Record, Talk
 from proxy.live.telling import note_of
@@ -120,7 +120,7 @@ def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterato
 def _end_of_text(inside: str) -> int:
     """Index of what code put behind a text: more that the user said, names, the user's rules."""
     end = len(inside)
-    for mark in (HEADING, NAMES, MORE_SAID):
+    for mark in (HEADING, NAMES, MORE_QUOTES):
         place = inside.rfind(f"\n{mark}", 0, end)
         end = place if place >= 0 else end
     return end

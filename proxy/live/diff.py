@@ -74,17 +74,17 @@ def _changed(
     return [*(DiffLine("removed", [one]) for one in rest), *found]
 
 
-def _origin(sent: Sequence[Message], left: Sequence[int], message: Message, *, alone: bool) -> int | None:
+def _origin(sent: Sequence[Message], rest: Sequence[int], message: Message, *, alone: bool) -> int | None:
     """Find the client's message from which a forwarded one comes; `alone`: as many are gone as are new, so they pair in order."""
     text = text_of(_without_block(message)).strip()
-    for one in left:
+    for one in rest:
         other = sent[one]
         if message.get("tool_call_id") and message.get("tool_call_id") == other.get("tool_call_id"):
             return one
         same = other.get("role") == message.get("role")
         if same and text and text[:_BEGINNING] == text_of(other).strip()[:_BEGINNING]:
             return one
-    return left[0] if alone and left else None
+    return rest[0] if alone and rest else None
 
 
 def _kind(before: Message, after: Message) -> What:

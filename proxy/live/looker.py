@@ -170,7 +170,7 @@ class Looker:
         if bodies is None or not bodies.forwarded:
             raise Conflict("The bodies of this request are not kept (any more).", code="not_kept")
         forwarded = await parsed(bodies.forwarded)
-        sent = bodies.asked.body if isinstance(bodies.asked, Request) else await parsed(bodies.asked)
+        sent = bodies.received.body if isinstance(bodies.received, Request) else await parsed(bodies.received)
         before, after = sent.get("messages") or [], forwarded.get("messages") or []
         key = record.outcome.key
         tokens = (await self._meter.measure(key, dict(sent))).tokens

@@ -85,8 +85,8 @@ class Record:
     """Of the client's history as it was sent; kept for the newest request of a conversation only."""
     prompt: int | None = None
     """Tokens of the prompt of the newest attempt, and of what was said in it."""
-    said = 0
-    asked = 0
+    answer_tokens = 0
+    sent_tokens = 0
     """Tokens of the prompts of all attempts."""
     saved = 0
     """Tokens by which the prompt was shorter than it would have been."""
@@ -145,7 +145,7 @@ class Record:
         budget = self.budget
         return None if budget is None else (budget.brim, budget.goal, budget.pause_point)
 
-    def taken(self, job: Job, request: Request, size: int) -> None:
+    def attach(self, job: Job, request: Request, size: int) -> None:
         """Attach the job once the request is read; `request` is as the client sent it, `size` its bytes."""
         self.job, self.messages, self.unique = job, len(request.messages), job.unique
         self.streamed, self.background = job.prompt.request.stream, job.background
@@ -167,22 +167,22 @@ class Record:
                 self.bodies.forward(job.state.posted)
         if self.answer is not None:
             self.follow()
-            self.asked = sum(each.prompt_tokens for each in self.answer.attempts)
+            self.sent_tokens = sum(each.prompt_tokens for each in self.answer.attempts)
         elif self.outcome.tokens_after is not None:
-            self.asked = self.outcome.tokens_after
+            self.sent_tokens = self.outcome.tokens_after
 
     def follow(self) -> None:
         """Look how far the answer has come, which is done for many answers many times."""
         if self.answer is not None:
             attempt = self.answer.attempts[-1]
-            self.prompt, self.said = attempt.prompt_tokens, attempt.completion_tokens
+            self.prompt, self.answer_tokens = attempt.prompt_tokens, attempt.completion_tokens
 
     def paused(self) -> None:
         """Record how full the window was at a pause."""
         self.sample()
-        self.pauses = (*self.pauses, (self.prompt or 0) + self.said)
+        self.pauses = (*self.pauses, (self.prompt or 0) + self.answer_tokens)
 
-    def tokens_said(self) -> int:
+    def total_answer_tokens(self) -> int:
         """Return the completion tokens of the whole answer so far."""
         return 0 if self.answer is None else self.answer.completion_tokens
 
@@ -191,13 +191,14 @@ class Record:
         self.sample()
         outcome, job = self.outcome, self.job
         usage = outcome.usage
-        said = whole_number(usage.get("completion_tokens")) if usage else 0
+        tokens = whole_number(usage.get("completion_tokens")) if usage else 0
         if self.answer is None:
-            self.said = said
-        elif not said:
-            said = self.answer.completion_tokens
-        if self.streamed and said and outcome.first_byte is not None and outcome.seconds > outcome.first_byte:
-            self.speed = said / (outcome.seconds - outcome.first_byte)
+            self.answer_tokens = tokens
+        elif not tokens:
+            tokens = self.answer.completion_tokens
+        first = outcome.first_byte
+        if self.streamed and tokens and first is not None and outcome.seconds > first:
+            self.speed = tokens / (outcome.seconds - first)
         if job is not None:
             self.links, self.scope = job.prompt.links, job.scope
         self.running = False

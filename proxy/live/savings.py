@@ -65,7 +65,7 @@ class Account:
             self.prompts += 1
         self.requests += 1
         self.without += without
-        self.sent += record.asked
+        self.sent += record.sent_tokens
         self.spent += record.spent
         self.waited += outcome.compaction_seconds
         if outcome.resumes:
@@ -74,7 +74,7 @@ class Account:
             self._reused(outcome, outcome.reused)
         if outcome.unlike == "shortened" and outcome.repeated is not None:
             self.caused += max(0, sent - outcome.repeated)
-        return without - record.asked - record.spent
+        return without - record.sent_tokens - record.spent
 
     def _reused(self, outcome: Outcome, reused: int) -> None:
         """So much of the prompt was not read again; how fast the rest was, where it was sent once and not prepared for long."""

@@ -139,9 +139,9 @@ def _state(record: Record) -> dict[str, Any]:
 
 
 def _progress(record: Record, now: float) -> dict[str, Any]:
-    used = None if record.prompt is None else record.prompt + record.said
+    used = None if record.prompt is None else record.prompt + record.answer_tokens
     return {
-        "answer": record.said,
+        "answer": record.answer_tokens,
         "fill": _share(used, record.outcome.window),
         "tokens_per_second": _speed(record, now),
     }
@@ -151,7 +151,7 @@ def _speed(record: Record, now: float) -> float | None:
     first = record.outcome.first_byte
     if not record.running or first is None:
         return None if record.speed is None else round(record.speed, 1)
-    tokens, since = record.tokens_said(), now - record.since - first
+    tokens, since = record.total_answer_tokens(), now - record.since - first
     return round(tokens / since, 1) if tokens and since > 0 else None
 
 
@@ -159,9 +159,9 @@ def _bar(record: Record, parts: Parts | None) -> dict[str, int | None] | None:
     if parts is None:
         return None
     held: dict[str, int | None] = {name: getattr(parts, name) for name in Parts.__slots__}
-    used = sum(getattr(parts, name) for name in Parts.__slots__) + record.said
+    used = sum(getattr(parts, name) for name in Parts.__slots__) + record.answer_tokens
     window = record.outcome.window
-    return {**held, "answer": record.said, "room": None if window is None else max(0, window - used)}
+    return {**held, "answer": record.answer_tokens, "room": None if window is None else max(0, window - used)}
 
 
 def _newest_note(talk: Talk, record: Record) -> Note | None:

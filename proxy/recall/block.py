@@ -11,7 +11,7 @@ from proxy.history.marks import RECALLED, RECALLED_END, defanged
 from proxy.neutral.request import Message
 from proxy.recall.choosing import Passage
 
-_LEFT_OUT = "[…]"
+_OMISSION = "[…]"
 _SPEAKER = re.compile(
     r"(?:^|(?<=[\r\v\f\x1c-\x1e\x85\u2028\u2029]))"
     r"(?=(?:[^\S\n]|[*_#>\u200b\ufeff]){0,8}(?:user|assistant|tool|function|system|developer)\b[^\n:\uff1a]{0,80}[:\uff1a])",
@@ -62,6 +62,6 @@ def _joined(pieces: Sequence[Passage]) -> str:
     """Join the recalled passages of one message; a gap of more than white space between two is marked as omitted."""
     text = pieces[0].text
     for before, after in pairwise(pieces):
-        gap = "\n" if after.start - before.end <= 2 else f" {_LEFT_OUT} "
+        gap = "\n" if after.start - before.end <= 2 else f" {_OMISSION} "
         text += gap + after.text
     return _SPEAKER.sub("> ", defanged(text))

@@ -22,7 +22,7 @@ AROUND = 8.0
 """Tokens that a passage takes besides its text."""
 _ALL = 0.999
 """Share of the most that any passage has of what is asked for; sums of floats are not exact."""
-_BESIDE_BEST = 0.2
+_SHARE_OF_BEST = 0.2
 """Share of the best passage's score below which nothing is worth its tokens beside it."""
 _MISSES = 8
 """Passages in a row that are too long for the room that is left, after which no more are tried."""
@@ -45,8 +45,8 @@ class _Bar:
     """Shares of the root of their number up to which this is asked."""
 
 
-_ASKED = _Bar(best=3.0, ahead=0.7, least=1.0, roots=4.0)
-_TOLD = _Bar(best=5.5, ahead=2.0, least=2.0, roots=2.0)
+_QUESTION = _Bar(best=3.0, ahead=0.7, least=1.0, roots=4.0)
+_STATEMENT = _Bar(best=5.5, ahead=2.0, least=2.0, roots=2.0)
 """Who asks nothing mostly needs nothing."""
 _SOUGHT = _Bar(best=0.0, ahead=-1e9, least=0.0, roots=1.0)
 """Who searches gets the best that there is."""
@@ -67,7 +67,7 @@ class Passage:
 
 def choose(
     messages: Sequence[Message],
-    said: Sequence[MessagePassages],
+    passages: Sequence[MessagePassages],
     ranking: Ranking,
     *,
     lost: Callable[[int], bool],
@@ -77,10 +77,10 @@ def choose(
 ) -> list[Passage]:
     """The passages of these messages that a turn needs, the best first, in `room` tokens; mostly none.
 
-    `said` is what each message says, and `ranking` how well that fits the turn. Only what is in messages that the prompt
+    `passages` are those of each message, and `ranking` how well that fits the turn. Only what is in messages that the prompt
     has `lost` is recalled, and of that no text which the prompt has all the same.
     """
-    bar = _SOUGHT if ranking.sought else _ASKED if ranking.asked else _TOLD
+    bar = _SOUGHT if ranking.sought else _QUESTION if ranking.asks else _STATEMENT
     order = _worth(ranking, bar, lost)
     if ranking.near is not None:
         order = fused((order, _worth(by_nearness(ranking, ranking.near), bar, lost)))
@@ -89,7 +89,7 @@ def choose(
     misses = 0
     for at in order:
         index, number = ranking.places[at]
-        start, end = said[index].spans[number]
+        start, end = passages[index].spans[number]
         text = spoken_text(messages[index])[start:end]
         if text in seen or in_prompt(text):
             continue
@@ -107,12 +107,12 @@ def choose(
 
 def within(passages: Sequence[Passage], room: float) -> list[Passage]:
     """Select passages, best first, that fit into `room` tokens together."""
-    kept: list[Passage] = []
+    chosen: list[Passage] = []
     for passage in passages:
         if passage.tokens <= room:
             room -= passage.tokens
-            kept.append(passage)
-    return kept
+            chosen.append(passage)
+    return chosen
 
 
 def _worth(ranking: Ranking, bar: _Bar, lost: Callable[[int], bool]) -> list[int]:
@@ -129,7 +129,7 @@ def _worth(ranking: Ranking, bar: _Bar, lost: Callable[[int], bool]) -> list[int
     here = max(compress(scores, map(not_, gone)), default=0.0)
     if not best or best < max(mean + min(bar.best, root) * deviation, here + bar.ahead * deviation):
         return []
-    least = max(mean + min(bar.least, root / 5) * deviation, best * _BESIDE_BEST)
+    least = max(mean + min(bar.least, root / 5) * deviation, best * _SHARE_OF_BEST)
     found = [at for at, score in enumerate(scores) if gone[at] and score > 0 and score >= least]
     return _newest_first(found, ranking)
 
@@ -137,9 +137,9 @@ def _worth(ranking: Ranking, bar: _Bar, lost: Callable[[int], bool]) -> list[int
 def _newest_first(found: Sequence[int], ranking: Ranking) -> list[int]:
     """The best first; of those that have all that is asked for, none before a later one, which may correct it."""
     scores = {at: ranking.scores[at] for at in found}
-    whole = _ALL * max(map(ranking.core.__getitem__, found), default=0.0)
+    complete = _ALL * max(map(ranking.core.__getitem__, found), default=0.0)
     highest = 0.0
-    for at in found if whole else ():
-        if ranking.core[at] >= whole:
+    for at in found if complete else ():
+        if ranking.core[at] >= complete:
             scores[at] = highest = max(highest, scores[at])
     return sorted(found, key=lambda at: (-scores[at], -at))

@@ -67,8 +67,8 @@ def month_day(day: date) -> str:
 def written_on(message: Mapping[str, Any]) -> date | None:
     """The day that a message gives itself, in a field beside its content or at its beginning; None if it gives none."""
     for name, value in message.items():
-        told = name not in _NO_TIMES and not name.endswith("id")
-        if told and (day := _of_field(value)) is not None:
+        may_be_time = name not in _NO_TIMES and not name.endswith("id")
+        if may_be_time and (day := _of_field(value)) is not None:
             return day
     text = text_of(message)
     opening = _BRACKETED.match(text)

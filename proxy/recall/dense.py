@@ -14,7 +14,7 @@ from math import sqrt
 from operator import mul
 from typing import TypeAlias
 
-from proxy.history.tooltext import own_words
+from proxy.history.tooltext import authored_text
 from proxy.neutral.request import Message, text_of
 from proxy.recall.ranking import Ranking
 from proxy.recall.words import terms
@@ -48,12 +48,12 @@ def texts_for(model: str, query: str, passages: Sequence[str]) -> tuple[str, lis
     return found[1] + query, [found[2] + passage for passage in passages]
 
 
-def asked_in(messages: Sequence[Message], newest: int) -> str:
+def query_text(messages: Sequence[Message], newest: int) -> str:
     """The text that tells what the turn is about that begins with the user message at `newest`; empty: nothing does."""
-    said = own_words(messages[newest])[-_LONGEST:].strip()
-    if said and newest and len(terms(said)) < _FEW:
-        said = f"{text_of(messages[newest - 1])[-_LONGEST:]}\n{said}"[-_LONGEST:]
-    return said
+    text = authored_text(messages[newest])[-_LONGEST:].strip()
+    if text and newest and len(terms(text)) < _FEW:
+        text = f"{text_of(messages[newest - 1])[-_LONGEST:]}\n{text}"[-_LONGEST:]
+    return text
 
 
 def vector_of(values: Sequence[float]) -> Embedding:

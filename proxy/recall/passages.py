@@ -15,7 +15,7 @@ from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
 from proxy.recall.dates import days_in, month_day, written_on
 from proxy.recall.words import folded, terms
 
-WHOLE = 600
+UNSPLIT = 600
 """Units of a message up to which it is one passage: about 150 tokens of English."""
 PIECE = 420
 """Units of a piece of a longer one."""
@@ -45,21 +45,21 @@ class MessagePassages:
 
     def only(self, of: Callable[[int, int], bool]) -> MessagePassages:
         """The same with those passages alone for whose place this is true."""
-        kept = [number for number, span in enumerate(self.spans) if of(*span)]
-        new = {number: at for at, number in enumerate(kept)}
+        chosen = [number for number, span in enumerate(self.spans) if of(*span)]
+        new = {number: at for at, number in enumerate(chosen)}
         places = {
             term: tuple((new[number], count) for number, count in where if number in new)
             for term, where in self.places.items()
         }
         return MessagePassages(
-            tuple(self.spans[number] for number in kept),
-            tuple(self.lengths[number] for number in kept),
+            tuple(self.spans[number] for number in chosen),
+            tuple(self.lengths[number] for number in chosen),
             {term: where for term, where in places.items() if where},
             self.day,
         )
 
 
-NOTHING_SAID = MessagePassages((), (), {}, None)
+NO_PASSAGES = MessagePassages((), (), {}, None)
 
 
 def passages_of(message: Message) -> MessagePassages:
@@ -90,8 +90,8 @@ def _one(places: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
 def spoken_text(message: Message) -> str:
     """The text in which the passages of a message lie: what it says, and the calls that it makes, a line each."""
     text = text_of(message)[:_LONGEST]
-    made = [function for call in calls_of(message) if isinstance(function := call.get("function"), dict)]
-    lines = [f"{function.get('name')}: {function.get('arguments')}"[:_LONGEST] for function in made]
+    functions = [function for call in calls_of(message) if isinstance(function := call.get("function"), dict)]
+    lines = [f"{function.get('name')}: {function.get('arguments')}"[:_LONGEST] for function in functions]
     return "\n".join(filter(None, (text, *lines))) if lines else text
 
 
@@ -106,14 +106,14 @@ def spans_of(text: str) -> Iterator[tuple[int, int]]:
     White space around a piece is no part of it.
     """
     end = len(text.rstrip())
-    at = _said_from(text, 0)
-    if at < end and end - at <= WHOLE and _units(text, at, end) <= WHOLE:
+    at = _skip_blank(text, 0)
+    if at < end and end - at <= UNSPLIT and _units(text, at, end) <= UNSPLIT:
         yield at, end
         return
     while at < end:
         cut = _cut(text, at, end)
         yield at, at + len(text[at:cut].rstrip())
-        at = _said_from(text, cut)
+        at = _skip_blank(text, cut)
 
 
 def _cut(text: str, at: int, end: int) -> int:
@@ -136,7 +136,7 @@ def _units(text: str, start: int, end: int) -> int:
     return sum(1 if char <= _LAST_LATIN else _WIDE for char in text[start:end])
 
 
-def _said_from(text: str, at: int) -> int:
+def _skip_blank(text: str, at: int) -> int:
     blank = _BLANK.match(text, at)
     return blank.end() if blank is not None else at
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.history.identifiers import identifiers
-from proxy.history.tooltext import own_words
+from proxy.history.tooltext import authored_text
 from proxy.history.turns import is_result
 from proxy.neutral.request import Message, text_of
 from proxy.recall.dates import days_in
@@ -26,9 +26,9 @@ _LONGEST = 2_000
 _IDENTIFIERS = 600
 """Characters of identifiers that are taken from the newest tool results."""
 _ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
-_ASKED = re.compile(f"(?<![^{_ENDS}])[^{_ENDS}]*[?\uff1f\u061f]")
+_QUESTION = re.compile(f"(?<![^{_ENDS}])[^{_ENDS}]*[?\uff1f\u061f]")
 """A sentence that ends in a question mark, also those of Chinese and Arabic; looked for from where one may begin only."""
-_BESIDE, _ENOUGH = 0.5, 2
+_OTHER_TEXT, _ENOUGH = 0.5, 2
 """Weight of what a message says besides its question, where that has so many terms of its own. However much that is, all
 of it together weighs no more than twice the question: it must not drown it.
 """
@@ -51,33 +51,34 @@ class Query:
 
 def asks_the_same(message: Message, query: Query) -> bool:
     """Return whether a user's message asks for at least half of what the query is about."""
-    if message.get("role") != "user" or _ASKED.search(said := own_words(message)) is None:
+    if message.get("role") != "user" or _QUESTION.search(text := authored_text(message)) is None:
         return False
-    having = _weighted(said[-2 * _LONGEST :], 1.0)
+    having = _weighted(text[-2 * _LONGEST :], 1.0)
     shared = sum(weight for term, weight in query.terms.items() if term in having)
     return 2 * shared >= sum(query.terms.values())
 
 
 def query_of(messages: Sequence[Message], newest: int) -> Query:
     """Derive the query of the turn that begins with the user message at `newest`."""
-    said = own_words(messages[newest])
-    said = said if len(said) <= 2 * _LONGEST else f"{said[:_LONGEST]}\n{said[-_LONGEST:]}"
-    asked = " ".join(_ASKED.findall(said))
-    weights = _weighted(asked, 1.0)
-    beside = _weighted(said, 1.0)
-    share = min(_BESIDE, 2 * len(weights) / len(beside)) if len(weights) >= _ENOUGH else 1.0
-    for term, weight in beside.items():
+    text = authored_text(messages[newest])
+    text = text if len(text) <= 2 * _LONGEST else f"{text[:_LONGEST]}\n{text[-_LONGEST:]}"
+    questions = " ".join(_QUESTION.findall(text))
+    weights = _weighted(questions, 1.0)
+    others = _weighted(text, 1.0)
+    share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if len(weights) >= _ENOUGH else 1.0
+    for term, weight in others.items():
         weights.setdefault(term, weight * share)
-    own, before = frozenset(weights), range(max(0, newest - 2), newest) if len(weights) < _FEW else range(0)
+    direct = frozenset(weights)
+    before = range(max(0, newest - 2), newest) if len(weights) < _FEW else range(0)
     for term, weight in _leant_on([messages[at] for at in before], sum(weights.values())).items():
         weights.setdefault(term, weight)
-    leant = frozenset(weights) - own
+    leant = frozenset(weights) - direct
     results = [message for message in messages[newest + 1 :] if is_result(message)]
     named = identifiers((text_of(message) for message in results), limit=_IDENTIFIERS)
     for term, weight in _weighted(" ".join(named), _LEANS).items():
         weights.setdefault(term, weight)
     terms_ = dict(list(weights.items())[:_MOST_TERMS])
-    return Query(terms_, bool(asked), leant=leant, leans_on=frozenset(before))
+    return Query(terms_, bool(questions), leant=leant, leans_on=frozenset(before))
 
 
 def sought(text: str) -> Query:
@@ -85,13 +86,13 @@ def sought(text: str) -> Query:
     return Query(dict(list(_weighted(text, 1.0).items())[:_MOST_TERMS]), asks=True, sought=True)
 
 
-def _leant_on(before: Sequence[Message], own: float) -> dict[str, float]:
+def _leant_on(before: Sequence[Message], direct: float) -> dict[str, float]:
     """The terms of the last messages, the newest first, beside terms of a message's own that weigh so much."""
     found: dict[str, float] = {}
     for message in reversed(before):
         if message.get("role") in {"user", "assistant"}:
             found = _weighted(text_of(message)[-_LONGEST:], _LEANS) | found
-    share = min(1.0, own / sum(found.values())) if own and found else 1.0
+    share = min(1.0, direct / sum(found.values())) if direct and found else 1.0
     return {term: weight * share for term, weight in found.items()}
 
 

@@ -32,7 +32,7 @@ class Ranking:
     """The weight of the terms asked for that each passage itself has."""
     places: Sequence[tuple[int, int]]
     """Of each passage the index of its message, and its number there."""
-    asked: bool
+    asks: bool
     """Whether the user asked something."""
     days: Sequence[date | None]
     """The day on which each message was written, or the last one before it that tells."""
@@ -42,15 +42,15 @@ class Ranking:
     """How near each passage is to the query by its vector, where there are vectors."""
 
 
-def rank(said: Sequence[MessagePassages], query: Query, near: Sequence[float] | None = None) -> Ranking:
+def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float] | None = None) -> Ranking:
     """Rank what messages say by how well it fits a query."""
-    days = _days(said)
-    places = [(index, number) for index, each in enumerate(said) for number in range(len(each.spans))]
-    lengths = list(chain.from_iterable(each.lengths for each in said))
-    starts = [0, *accumulate(len(each.spans) for each in said)]
-    own, core = [0.0] * len(places), [0.0] * len(places)
+    days = _days(passages)
+    places = [(index, number) for index, each in enumerate(passages) for number in range(len(each.spans))]
+    lengths = list(chain.from_iterable(each.lengths for each in passages))
+    starts = [0, *accumulate(len(each.spans) for each in passages)]
+    scores, core = [0.0] * len(places), [0.0] * len(places)
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
-    terms_of = [each.places for each in said]
+    terms_of = [each.places for each in passages]
     for term, weight in query.terms.items():
         found = _found(term, terms_of, starts, days)
         if term in query.leant:
@@ -58,9 +58,9 @@ def rank(said: Sequence[MessagePassages], query: Query, near: Sequence[float] | 
         idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5)) ** _RARITY
         for at, count in found.items():
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
-            own[at] += idf * count * (_K1 + 1) / (count + norm)
+            scores[at] += idf * count * (_K1 + 1) / (count + norm)
             core[at] += idf if weight >= 1 else 0.0
-    return Ranking(_with_context(own), core, places, query.asks, days, query.sought, near)
+    return Ranking(_with_context(scores), core, places, query.asks, days, query.sought, near)
 
 
 def _found(
@@ -80,8 +80,8 @@ def _found(
     return found
 
 
-def _with_context(own: Sequence[float]) -> list[float]:
-    last, total = len(own), [0.0, *accumulate(own)]
+def _with_context(scores: Sequence[float]) -> list[float]:
+    last, total = len(scores), [0.0, *accumulate(scores)]
     # Sums of all before the end and before the beginning of what is around each: without a branch, for this is what takes long.
     upto = (total[_REACH + 1 :] + [total[-1]] * _REACH)[:last] if last > _REACH else [total[-1]] * last
     before = ([0.0] * _REACH + total)[:last]
@@ -89,15 +89,15 @@ def _with_context(own: Sequence[float]) -> list[float]:
     return [
         score + _BEFORE * previous + _AFTER * following + share * (until - since)
         for score, previous, following, until, since in zip(
-            own, (0.0, *own), (*own[1:], 0.0), upto, before, strict=False
+            scores, (0.0, *scores), (*scores[1:], 0.0), upto, before, strict=False
         )
     ]
 
 
-def _days(said: Sequence[MessagePassages]) -> list[date | None]:
+def _days(passages: Sequence[MessagePassages]) -> list[date | None]:
     day: date | None = None
     days: list[date | None] = []
-    for each in said:
+    for each in passages:
         day = each.day or day
         days.append(day)
     return days

@@ -18,7 +18,7 @@ NO_MORE = "No more searches for this answer. Answer now with what is above, or a
 NO_QUERY = 'The arguments hold no query. Call the tool with {"query": "words to look for"}.'
 
 
-def name_beside(others: Collection[str]) -> str:
+def unused_name(others: Collection[str]) -> str:
     """The tool's name, which none of the client's tools has."""
     name, number = NAME, 1
     while name in others:
@@ -59,7 +59,7 @@ def round_of(
     text: str, calls: Sequence[CallPart], results: Sequence[str], ids: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A model's calls with their results, as messages, behind what it said before them."""
-    made = [
+    requested = [
         {"id": each, "type": "function", "function": {"name": call.name, "arguments": _valid(call)}}
         for call, each in zip(calls, ids, strict=True)
     ]
@@ -67,7 +67,7 @@ def round_of(
         {"role": "tool", "tool_call_id": each, "content": result}
         for each, result in zip(ids, results, strict=True)
     ]
-    return [{"role": "assistant", "content": text or None, "tool_calls": made}, *answers]
+    return [{"role": "assistant", "content": text or None, "tool_calls": requested}, *answers]
 
 
 def _valid(call: CallPart) -> str:

@@ -41,9 +41,9 @@ def folded(text: str) -> str:
     """A text in small letters, without accents, in the usual width."""
     if text.isascii():
         return text.lower()
-    # Twice, because what stands for a capital letter (a mathematical one) becomes one only when it is taken apart.
-    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return unicodedata.normalize("NFC", "".join(c for c in apart if unicodedata.category(c) != "Mn"))
+    # Twice, because a mathematical letter becomes a capital, which can then be folded, only by the first normalization.
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    return unicodedata.normalize("NFC", "".join(c for c in decomposed if unicodedata.category(c) != "Mn"))
 
 
 def language_of(tokens: list[str]) -> str:
@@ -57,8 +57,8 @@ def language_of(tokens: list[str]) -> str:
 @lru_cache(maxsize=65536)
 def _terms_of(token: str, language: str) -> tuple[str, ...]:
     parts = _PART.findall(_APOSTROPHE.sub(" ", token))
-    whole = (token,) if len(parts) > 1 and not _APOSTROPHE.search(token) else ()
-    return (*whole, *(term for part in parts for term in _of_part(part, language)))
+    compound = (token,) if len(parts) > 1 and not _APOSTROPHE.search(token) else ()
+    return (*compound, *(term for part in parts for term in _of_part(part, language)))
 
 
 @cache
@@ -66,8 +66,8 @@ def _stemmer() -> Callable[[str], Any]:
     """Return the factory of stemmers, by language."""
     from snowballstemmer import stemmer  # noqa: PLC0415 - thirty languages, 3 MB, when the first words are looked for
 
-    made: Callable[[str], Any] = stemmer
-    return made
+    factory: Callable[[str], Any] = stemmer
+    return factory
 
 
 def is_loaded() -> bool:

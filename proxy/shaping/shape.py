@@ -14,7 +14,7 @@ from typing import Any, Literal
 from proxy.backends.profile import ModelProfile
 from proxy.history.turns import calls_of, newest_user
 from proxy.neutral.request import Message, Request, leading_system, text_of
-from proxy.recall.tool import definition, name_beside
+from proxy.recall.tool import definition, unused_name
 from proxy.settings import Settings
 from proxy.settings.settings import OFF
 from proxy.shaping.agent import is_agent, shortened_prompt
@@ -209,5 +209,5 @@ def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tupl
     odd = request.structured or prefilled or body.get("logprobs") or body.get("functions")
     if odd or request.background or request.choices > 1:
         return request, ""
-    name = name_beside([tool_name(tool) for tool in tools])
+    name = unused_name([tool_name(tool) for tool in tools])
     return request.changed(tools=[*tools, definition(name)]), name

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from proxy.history.marks import is_summary
-from proxy.history.tooltext import own_words
+from proxy.history.tooltext import authored_text
 from proxy.history.turns import is_user
 from proxy.neutral.request import Message
 from proxy.shortening import summary
@@ -119,7 +119,7 @@ def _task(reduction: Reduction) -> Iterator[Message]:
     """The user's words in front of the floor, which stay as they are: the steps to be summarised make no sense without them."""
     for message in reduction.messages[: reduction.floor]:
         if is_user(message) and not is_summary(message) and message.get("content") != summary.BRIDGE:
-            yield {"role": "user", "content": cut_text(own_words(message), _TASK)}
+            yield {"role": "user", "content": cut_text(authored_text(message), _TASK)}
 
 
 def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator[SummaryAsk, str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from proxy.answer.thinking import open_thought
 from proxy.backends.profile import Continuation
-from proxy.history.marks import GOES_ON, SHORTENED
+from proxy.history.marks import CONTINUED, SHORTENED
 from proxy.neutral.request import Message, Request, text_of
 from proxy.shortening import summary
 from proxy.shortening.asking import Summariser, SummaryAsk
@@ -30,7 +30,7 @@ _THINK_ON = (
 _FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
 _TAG = re.compile(r"\A\s*<\w+>")
 _LOST = " […]"
-_SUMMARISED = f"{SHORTENED}\n{{}}\n{GOES_ON}\n\n"
+_SUMMARISED = f"{SHORTENED}\n{{}}\n{CONTINUED}\n\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from proxy.history.marks import (
     CLOSE,
     EXTRACT,
     HEADING,
-    MORE_SAID,
+    MORE_QUOTES,
     NAMES,
     OPEN,
-    SAID,
+    QUOTES,
     headed_list,
     is_extract,
     is_summary,
@@ -44,12 +44,12 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     What an extract before it kept counts as it did then, so that an extract of an extract is the same again.
     """
     room = limit
-    lines: dict[str, list[str]] = {title: [] for title in (_BEFORE, SAID, _ANSWERED, _CALLED)}
+    lines: dict[str, list[str]] = {title: [] for title in (_BEFORE, QUOTES, _ANSWERED, _CALLED)}
     lines[_BEFORE] = _picked(_earlier(messages), int(room * _SHARES[_BEFORE]))
     lines[_ANSWERED] = _newest(_answers(messages), int(room * _SHARES[_ANSWERED]))
     lines[_CALLED] = _newest(_called(messages), int(room * _SHARES[_CALLED]))
     spare = room - sum(len(line) + 3 for items in lines.values() for line in items)
-    lines[SAID] = _picked(source.statements, spare)
+    lines[QUOTES] = _picked(source.statements, spare)
     sections = [headed_list(title, items) for title, items in lines.items() if items]
     return "\n".join((EXTRACT, *sections)) if sections else ""
 
@@ -170,7 +170,7 @@ def _earlier(messages: Sequence[Message]) -> list[Statement]:
         lines = section(message, _BEFORE)
         for written in text_of(message).split(f"{OPEN}\n")[1:] if not is_extract(message) else ():
             body = written.split(f"\n{CLOSE}")[0]
-            for mark in (f"\n{HEADING}", f"\n{NAMES}", f"\n{MORE_SAID}"):
+            for mark in (f"\n{HEADING}", f"\n{NAMES}", f"\n{MORE_QUOTES}"):
                 body = body.split(mark)[0]
             lines += sentences(body, longest=_LINE)
         found += (Statement(line, tuple(facts_in(line))) for line in lines)

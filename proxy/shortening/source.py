@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from proxy.history.marks import carried_statements, is_summary
 from proxy.history.sentences import sentences
-from proxy.history.tooltext import own_words
+from proxy.history.tooltext import authored_text
 from proxy.history.turns import is_user
 from proxy.neutral.request import Message, text_of
 from proxy.recall.function_words import FUNCTION_WORDS
@@ -176,7 +176,7 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
         if is_summary(message):
             spoken += ((index, line) for line in carried_statements(message))
         elif is_user(message):
-            spoken += ((index, sentence) for sentence in _of(own_words(message)[:_LONGEST_TEXT]))
+            spoken += ((index, sentence) for sentence in _of(authored_text(message)[:_LONGEST_TEXT]))
     return spoken[-_MOST_SENTENCES:]
 
 

@@ -13,12 +13,12 @@ from proxy.history.marks import (
     EXTRACT,
     FENCE,
     FENCE_END,
-    MORE_SAID,
+    MORE_QUOTES,
     NAMES,
     OPEN,
     defanged,
     is_summary,
-    told_rules,
+    rules_section,
 )
 from proxy.history.tooltext import calls_in, without
 from proxy.neutral.request import Message
@@ -69,14 +69,14 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     `limit` bounds the rules, and all else that is appended, in characters. The rules are told whether or not the summary
     has them: the next one takes them from there.
     """
-    text, rules = plain(text), told_rules(constraints(covered, limit=limit))
+    text, rules = plain(text), rules_section(constraints(covered, limit=limit))
     names = [n for n in identifiers(map(all_text, covered), limit=limit // 2) if n not in text]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
     room = limit - sum(len(name) + 2 for name in names)
     excerpts = missing_facts(
         source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=room
     )
-    more = f"\n{MORE_SAID}{defanged(BETWEEN.join(excerpts))}" if excerpts else ""
+    more = f"\n{MORE_QUOTES}{defanged(BETWEEN.join(excerpts))}" if excerpts else ""
     return f"{OPEN}\n{text}{more}{listed}{rules}\n{CLOSE}"
 
 
@@ -97,7 +97,7 @@ def plain(text: str) -> str:
 
 def _without_calls(text: str) -> str:
     # A space for each, so that what was around it makes no new one.
-    return without(text, [call.span for call in calls_in(text)], left=" ")
+    return without(text, [call.span for call in calls_in(text)], replacement=" ")
 
 
 def is_bridge(messages: Sequence[Message], at: int) -> bool:

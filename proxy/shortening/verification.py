@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proxy.answer.thinking import TAGS
-from proxy.history.marks import MORE_SAID, SAID
+from proxy.history.marks import MORE_QUOTES, QUOTES
 from proxy.history.sentences import last_end
 from proxy.history.tooltext import calls_in, without
 from proxy.recall.words import folded
@@ -60,7 +60,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _HEADINGS = re.compile(
-    rf"^({re.escape(SAID[:-1])}|{re.escape(MORE_SAID.split(',', maxsplit=1)[0])})(?=[:,])", re.MULTILINE
+    rf"^({re.escape(QUOTES[:-1])}|{re.escape(MORE_QUOTES.split(',', maxsplit=1)[0])})(?=[:,])", re.MULTILINE
 )
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
 _SHORTEST, _SHORT = 24, 300
@@ -139,7 +139,7 @@ def _bare(text: str) -> str:
     text = _CHANNEL.sub("", text)
     text = _ENDED_THOUGHT.sub("", _THOUGHT.sub("", text))
     # A space for each, so that what was around it makes no new one.
-    text = without(text, [call.span for call in calls_in(text)], left=" ")
+    text = without(text, [call.span for call in calls_in(text)], replacement=" ")
     text = _SPECIAL.sub("", text).strip()
     text = _OF_COURSE.sub("", text).strip()
     if (wrapped := _WRAPPED.match(text)) is not None:

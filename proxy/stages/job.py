@@ -282,7 +282,7 @@ class Job:
     def cancels(self) -> bool:
         """Return whether disconnecting from a stream ends the generation, so that it may be paused at any token."""
         backend = self.known_backend
-        return backend is None or backend.stops_when_left(self.prompt.request.body, self.profile)
+        return backend is None or backend.stops_on_disconnect(self.prompt.request.body, self.profile)
 
     def body(self) -> dict[str, Any]:
         """Build the body to send, as parsed JSON."""

@@ -19,8 +19,8 @@ from proxy.neutral.request import Message
 from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
-from proxy.recall.dense import asked_in
-from proxy.recall.passages import NOTHING_SAID, MessagePassages, passages_of, spoken_text
+from proxy.recall.dense import query_text
+from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
@@ -195,7 +195,7 @@ class Recaller:
             return []
         heavy = not is_loaded() or is_heavy(prompt.sent[newest])
         query = await offload_if(heavy, query_of, prompt.sent, newest)
-        words = await offload_if(heavy, asked_in, prompt.sent, newest)
+        words = await offload_if(heavy, query_text, prompt.sent, newest)
         return await self._ranked(job, checkpoint, query, words, room) if query.terms else []
 
     async def search(self, job: Job, text: str, room: float) -> list[Passage]:
@@ -215,7 +215,7 @@ class Recaller:
         for index in range(checkpoint.covered, newest + 1):
             # What was asked is no answer: who asks once more needs the same again.
             if index == newest or asks_the_same(prompt.sent[index], query):
-                indexed[index] = NOTHING_SAID
+                indexed[index] = NO_PASSAGES
         indexed[newest] = _cut_out(job, indexed[newest])
         many = sum([len(each.spans) for each in indexed]) > _MANY
         heavy = many or is_heavy(prompt.sent)

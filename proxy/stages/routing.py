@@ -235,5 +235,5 @@ async def with_backend_options(request: Request, route: Route) -> Request:
     if request.thinking is None or "think" in request.body:
         return request
     profile = await route.upstream.prober.profile(route.model)
-    options = backend.told_to_think(request.thinking, profile)
+    options = backend.thinking_options(request.thinking, profile)
     return request.changed(**options) if options else request

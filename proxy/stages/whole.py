@@ -118,7 +118,7 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> WholeAnswer |
     if not came.pieces:
         raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
     backend, request = job.known_backend, job.asked
-    if not request.continues or backend is None or not backend.repeats_begun:
+    if not request.continues or backend is None or not backend.repeats_prefill:
         return came
     begun = text_of(request.messages[-1])
     rest = tuple(replace(each, text=each.text.removeprefix(begun)) for each in came.pieces)

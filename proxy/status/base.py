@@ -14,7 +14,7 @@ _IN_VAIN = "⚠️ Compacting did not help, continuing as it is"
 _NO_ROOM = "⚠️ No room is left to go on with this answer, it ends here"
 _LOST = "⚠️ The backend does not continue this answer, it ends here"
 _COMPACTED = "✅ Context compacted, continuing…"
-_LEFT_OUT = "✅ Context compacted, the middle of your message was left out, continuing…"
+_OMITTED = "✅ Context compacted, the middle of your message was left out, continuing…"
 _EXTRACT = "✅ Context compacted, kept an extract, continuing…"
 
 
@@ -46,28 +46,28 @@ class Notice:
     """Tokens of the summary that are written, while it is; told beside the answer, too."""
 
     @property
-    def beside(self) -> bool:
+    def separate(self) -> bool:
         """True if the notice never appears in the text of an answer, so that no client sends it back."""
         return bool(self.cut or self.recalled or self.written or self.fixed or self.left_out_of)
 
     @property
     def text(self) -> str:
         """One line of plain text."""
-        if self.beside:
-            return self._beside
+        if self.separate:
+            return self._separate_text
         if not self.done:
             return _COMPACTING
         if self.ended:
             return _LOST if self.lost else _NO_ROOM
         if self.failed:
             return _IN_VAIN
-        told = _LEFT_OUT if self.left_out else _EXTRACT if self.extract else _COMPACTED
+        summary = _OMITTED if self.left_out else _EXTRACT if self.extract else _COMPACTED
         if self.before is None or self.after is None:
-            return told
-        return f"{told} ({_short(self.before)} → {_short(self.after)} tokens)"
+            return summary
+        return f"{summary} ({_short(self.before)} → {_short(self.after)} tokens)"
 
     @property
-    def _beside(self) -> str:
+    def _separate_text(self) -> str:
         if self.written:
             return f"{_COMPACTING} ({self.written} tokens of its summary written)"
         if self.fixed:
@@ -89,7 +89,7 @@ Form: TypeAlias = Callable[[Notice], Piece]
 """Makes the piece that carries a notice; the client's dialect writes it."""
 
 _SELECTOR = "\ufe0f"
-_DONE = (_LEFT_OUT, _EXTRACT, _COMPACTED)
+_DONE = (_OMITTED, _EXTRACT, _COMPACTED)
 _TEXTS = (*(text.replace(_SELECTOR, "") for text in (_COMPACTING, _IN_VAIN, _NO_ROOM, _LOST)), *_DONE)
 _FIGURES = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
 _SHORTEST = 12
@@ -118,11 +118,11 @@ def quoted(notice: Notice) -> str:
 
 def strip_status(text: str) -> str:
     """The text without notices that an earlier answer carried."""
-    kept, at = [], 0
+    pieces, at = [], 0
     for start, end in status_spans(text):
-        kept.append(text[at:start])
+        pieces.append(text[at:start])
         at = end
-    return "".join((*kept, text[at:])) if at else text
+    return "".join((*pieces, text[at:])) if at else text
 
 
 def status_spans(text: str) -> list[tuple[int, int]]:
@@ -131,20 +131,20 @@ def status_spans(text: str) -> list[tuple[int, int]]:
         return []
     spans = [found.span() for found in _NOTICE.finditer(text)]
     starts = [found.start() for found in _MARK.finditer(text, spans[-1][1] if spans else 0)]
-    if starts and _begun(text[starts[-1] :]):
+    if starts and _is_truncated(text[starts[-1] :]):
         spans.append((starts[-1], len(text)))
     return spans
 
 
-def _begun(tail: str) -> bool:
+def _is_truncated(tail: str) -> bool:
     """Return whether a text is the beginning of a notice, cut off by the client."""
     tail = " ".join(tail.replace(_SELECTOR, "").split())
     if len(tail) < _SHORTEST:
         return False
     lines = [f"> *{text}*" for text in _TEXTS]
-    told = [f"> *{text}" for text in _DONE]
+    prefixes = [f"> *{text}" for text in _DONE]
     return any(line.startswith(tail) for line in lines) or any(
-        tail.startswith(text) and _REST.fullmatch(tail.removeprefix(text)) is not None for text in told
+        tail.startswith(text) and _REST.fullmatch(tail.removeprefix(text)) is not None for text in prefixes
     )
 
 

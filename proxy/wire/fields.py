@@ -99,10 +99,10 @@ class _Scan:
             if end < 0:
                 self._at = len(self._data)
                 return
-            said = self._data[self._at : end]
+            segment = self._data[self._at : end]
             self._at = end + 1
             self._left -= 1
-            if (len(said) - len(said.rstrip(b"\\"))) % 2 == 0:
+            if (len(segment) - len(segment.rstrip(b"\\"))) % 2 == 0:
                 return
 
 

@@ -11,7 +11,7 @@ Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 def joined(headers: Headers) -> dict[bytes, bytes]:
     """Headers by name; those of one name are a list (RFC 9110, section 5.3)."""
-    made: dict[bytes, bytes] = {}
+    merged: dict[bytes, bytes] = {}
     for name, value in headers:
-        made[name] = value if name not in made else made[name] + b", " + value
-    return made
+        merged[name] = value if name not in merged else merged[name] + b", " + value
+    return merged

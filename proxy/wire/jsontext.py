@@ -200,5 +200,5 @@ def _values(data: bytes, enough: int) -> int:
     """
     size, most = len(data), enough + 1
     without = (len(data.replace(mark, b"", most)) for mark in (b",", b"{", b"["))
-    values, objects, lists = (size - left for left in without)
+    values, objects, lists = (size - rest for rest in without)
     return values + 2 * (objects + lists)

@@ -31,9 +31,9 @@ class Memo(dict[K, V]):
         self._most, self._longest = most, longest
 
     def __missing__(self, key: K) -> V:
-        made = self._make(key)
+        value = self._make(key)
         if self._size(key) <= self._longest:
             if len(self) >= self._most:
                 self.clear()
-            self[key] = made
-        return made
+            self[key] = value
+        return value

@@ -52,9 +52,9 @@ class FrameSplitter:
             if len(rest) > self._limit:
                 raise FrameTooLong(f"an event of more than {self._limit} bytes")
             return b""
-        whole = bytes(rest[:end])
+        frames = bytes(rest[:end])
         del rest[:end]
-        return whole
+        return frames
 
     def flush(self) -> bytes:
         """Return what is left when the stream has ended."""
@@ -102,8 +102,8 @@ def _mixed_frames(block: bytes) -> list[bytes]:
 
 
 def _without_blanks(frame: bytes) -> list[bytes]:
-    said = frame.lstrip(b"\r\n")
-    return [piece for piece in (frame[: len(frame) - len(said)], said) if piece]
+    stripped = frame.lstrip(b"\r\n")
+    return [piece for piece in (frame[: len(frame) - len(stripped)], stripped) if piece]
 
 
 def data_of(frame: bytes) -> bytes | None:

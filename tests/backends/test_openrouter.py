@@ -178,7 +178,7 @@ def test_a_stream_stops_where_every_provider_that_the_request_allows_does(
     profile, _ = play(BACKEND.profile("a/b"), sent)
     assert profile.providers is not None
     assert [each.name for each in profile.providers.value] == ["DeepInfra", "OpenAI", "Groq"]
-    assert BACKEND.stops_when_left({"provider": preferences}, profile) is stops
+    assert BACKEND.stops_on_disconnect({"provider": preferences}, profile) is stops
 
 
 def test_the_catalogue_alone_tells_nothing_of_providers() -> None:

@@ -147,7 +147,7 @@ class TestEveryBackend:
 
 def test_only_a_catalogue_of_providers_bills_what_was_cancelled() -> None:
     profile = ModelProfile(providers=Fact((Provider("Groq", "groq", 8192),), "test", Trust.LISTED))
-    assert [b.kind for b in BACKENDS if not b.stops_when_left({}, profile)] == ["openrouter"]
+    assert [b.kind for b in BACKENDS if not b.stops_on_disconnect({}, profile)] == ["openrouter"]
 
 
 def test_kinds_are_unique_and_generic_comes_last() -> None:

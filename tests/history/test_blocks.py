@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.history.blocks import blocks_in
-from proxy.history.tooltext import own_words, without
+from proxy.history.tooltext import authored_text, without
 
 TASK = "Mend the door."
 PROGRAMS = {
@@ -34,7 +34,7 @@ def test_program_blocks_stand_around_the_users_words(program: str) -> None:
         TASK,
         *(f"<{tag}>{TASK}</{tag}>" for tag in ("task", "user_query", "userRequest")),
     )
-    assert own_words({"role": "user", "content": text}) == said
+    assert authored_text({"role": "user", "content": text}) == said
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.emulation.protocol import call_text
-from proxy.history.tooltext import IMAGE_LEFT_OUT, calls_in, only_results, results_in, spoken, without
+from proxy.history.tooltext import IMAGE_OMITTED, calls_in, only_results, results_in, spoken, without
 from tests.histories import assistant, tool, user
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -97,9 +97,9 @@ def text(said: str) -> dict[str, Any]:
         ([], False),
         ([IMAGE], False),
         ([text(""), IMAGE], False),
-        ([text(IMAGE_LEFT_OUT.format(""))], False),
+        ([text(IMAGE_OMITTED.format(""))], False),
         ([text("[TOOL_RESULT]a[/TOOL_RESULT]"), IMAGE, text("\n\n")], True),
-        ([text(IMAGE_LEFT_OUT.format(" of 3x4 pixels")), text("[TOOL_RESULT]a[/TOOL_RESULT]")], True),
+        ([text(IMAGE_OMITTED.format(" of 3x4 pixels")), text("[TOOL_RESULT]a[/TOOL_RESULT]")], True),
         ([text("[TOOL_RESULT]a[/TOOL_RESULT]"), text("Why?")], False),
     ],
 )

@@ -36,7 +36,7 @@ def kept(*asked: bytes) -> list[Bodies]:
 def test_turns_take_no_more_room_than_the_last_and_what_each_ends_with() -> None:
     asked = [body(turns) for turns in range(10, 40)]
     bodies = kept(*asked)
-    assert [each.asked for each in bodies] == asked
+    assert [each.received for each in bodies] == asked
     assert [each.forwarded for each in bodies] == asked
     assert all(each.same for each in bodies)
     assert sum(each.size for each in bodies) < 1.5 * len(asked[-1]) < sum(map(len, asked)) / 10
@@ -50,7 +50,7 @@ def test_what_was_sent_instead_is_kept_beside_what_was_asked() -> None:
     freed = first.lean_on(second)
     assert (freed, first.size) == (whole - first.size, whole - freed)
     assert first.size < whole / 20
-    assert (first.asked, first.forwarded, first.same) == (body(20), body(12, note="short"), False)
+    assert (first.received, first.forwarded, first.same) == (body(20), body(12, note="short"), False)
     assert Bodies(b"{}", 2).forwarded == b""
 
 
@@ -69,7 +69,7 @@ def test_every_body_comes_back_as_it_was(first: int, edits: list[tuple[int, int]
     asked = [b"".join(b"%d," % n for n in range(first // 5))]
     for number, (cut, more) in enumerate(edits):
         asked.append(asked[-1][:cut] + b"".join(b"%d;" % (n + number) for n in range(more // 5)))
-    assert [each.asked for each in kept(*asked)] == asked
+    assert [each.received for each in kept(*asked)] == asked
 
 
 @given(

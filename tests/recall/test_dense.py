@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.recall.choosing import choose
-from proxy.recall.dense import asked_in, by_nearness, fused, nearness, texts_for, vector_of
+from proxy.recall.dense import by_nearness, fused, nearness, query_text, texts_for, vector_of
 from proxy.recall.passages import passages_of
 from proxy.recall.query import query_of
 from proxy.recall.ranking import rank
@@ -38,9 +38,9 @@ def test_a_short_message_is_read_with_the_one_before_it() -> None:
         {"role": "user", "content": "yes, do that"},
         {"role": "user", "content": "Rename the invoice table and its columns " + "now " * 400},
     ]
-    assert asked_in(said, 1) == "Shall I migrate the billing database?\nyes, do that"
-    assert len(asked_in(said, 2)) <= 1000
-    assert asked_in([{"role": "user", "content": " "}], 0) == ""
+    assert query_text(said, 1) == "Shall I migrate the billing database?\nyes, do that"
+    assert len(query_text(said, 2)) <= 1000
+    assert query_text([{"role": "user", "content": " "}], 0) == ""
 
 
 def test_vectors_have_a_length_of_one_or_are_none() -> None:

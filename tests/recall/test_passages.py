@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.history.marks import INSTRUCTION, OPEN
-from proxy.recall.passages import PIECE, WHOLE, passages_of, spans_of, spoken_text
+from proxy.recall.passages import PIECE, UNSPLIT, passages_of, spans_of, spoken_text
 
 
 def test_a_short_message_is_one_passage() -> None:
@@ -65,6 +65,6 @@ def test_pieces_lie_in_order_and_leave_out_nothing_but_white_space(text: str) ->
     for start, end in spans:
         assert not text[after:start].strip()
         assert text[start:end] == text[start:end].strip() != ""
-        assert end - start <= max(WHOLE, PIECE * 5 // 4)
+        assert end - start <= max(UNSPLIT, PIECE * 5 // 4)
         after = end
     assert not text[after:].strip()

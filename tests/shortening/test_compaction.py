@@ -238,7 +238,7 @@ def test_a_failed_summary_is_asked_for_once_more_and_then_made_by_code() -> None
     assert done.rungs == ("extract",)
     assert done.kind == "compacted"
     text = text_of(done.messages[1])
-    assert marks.SAID in text
+    assert marks.QUOTES in text
     assert "Question" in text
 
 

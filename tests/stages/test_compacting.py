@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.history.checkpoint import Checkpoint
-from proxy.history.marks import SAID
+from proxy.history.marks import QUOTES
 from proxy.stages.compacting import COOL_DOWN, Compactor
 from proxy.store.guarded import GuardedStore
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
@@ -323,4 +323,4 @@ def test_a_useless_summary_is_replaced_by_one_made_without_a_model(reply: str) -
     with LlamaCppFake([FakeModel("m", 2048)], useless) as fake, running_proxy(fake) as proxy:
         actions, _ = turns(proxy, 14)
         assert "compacted" in actions
-        assert any(SAID in str(request.json["messages"]) for request in fake.chats())
+        assert any(QUOTES in str(request.json["messages"]) for request in fake.chats())

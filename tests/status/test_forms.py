@@ -94,12 +94,12 @@ def test_whatever_the_figures_are_it_is_taken_out_again(form: str, tokens: int) 
 
 def test_what_was_left_out_of_a_message_is_told() -> None:
     told = Notice(done=True, before=41_200, after=980, left_out=40_000)
-    assert not told.beside
+    assert not told.separate
     assert told.text == (
         "✅ Context compacted, the middle of your message was left out, continuing… (41.2k → 980 tokens)"
     )
     beside = Notice(done=True, left_out=22_563, left_out_of=26_248)
-    assert beside.beside
+    assert beside.separate
     assert "22.6k of its 26.2k tokens" in beside.text
     (chunk,) = chunks("content", told)
     choices = chunk["choices"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.counting.content import read_message
-from proxy.history.tooltext import IMAGE_LEFT_OUT
+from proxy.history.tooltext import IMAGE_OMITTED
 from proxy.history.turns import RESULT_ROLES, newest_user
 from proxy.neutral.request import Message
 from proxy.shortening.ladder.base import Reduction
@@ -88,5 +88,5 @@ def _without_images(message: Message, parts: list[int]) -> Message:
     for at in parts:
         size = _images(content[at])[0]
         pixels = f" of {size[0]}x{size[1]} pixels" if size is not None else ""
-        content[at] = {"type": "text", "text": IMAGE_LEFT_OUT.format(pixels)}
+        content[at] = {"type": "text", "text": IMAGE_OMITTED.format(pixels)}
     return {**message, "content": content}
