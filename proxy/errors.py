@@ -49,7 +49,7 @@ class SettingError(SpillwayError):
 
 
 class ClientError(SpillwayError):
-    """An error a client is told in OpenAI's shape."""
+    """An error answered to the client, in OpenAI's shape."""
 
     status = 400
     type = "invalid_request_error"

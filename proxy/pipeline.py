@@ -126,7 +126,7 @@ class Pipeline:
             gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.compacted(job)
-            await audience.tell(Notice(done=False))  # ignored where it was told before
+            await audience.tell(Notice(done=False))  # ignored where one was shown before
         after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
         omitted = await self.attempts.record_message_cut(job) or job.outcome.cut_earlier[0]
         await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=omitted))

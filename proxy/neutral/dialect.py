@@ -15,7 +15,7 @@ from proxy.neutral.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class WholeAnswer:
-    """An answer that came whole."""
+    """An answer that was not streamed."""
 
     form: Any
     """The body as its dialect parsed it."""
@@ -67,12 +67,12 @@ class Writer(Protocol):
     media_type: str
     """Of a stream."""
     final: dict[str, Any] | None = None
-    """The answer as the client is told it at its end, once it is; None in dialects whose answers are never stored."""
+    """The complete answer in the client's form, once it has ended; None in dialects whose answers are never stored."""
     native: bool = False
     """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
 
     def manage(self, managed: Managed) -> None:
-        """Take note of the client's wishes for its history, which are told with the answer; they are still being filled in."""
+        """Report the results of the client's edits and compaction with the answer; they are still being filled in."""
         del managed
 
     def more(self, name: str) -> Callable[[str], bytes] | None:
@@ -118,7 +118,7 @@ class Writer(Protocol):
 
 
 class Dialect(Protocol):
-    """A form in which clients ask and are answered; by default errors and counts are told as OpenAI does."""
+    """A client API; by default its errors and counts have OpenAI's form."""
 
     name: str
     paths: tuple[str, ...]
@@ -159,7 +159,7 @@ class Dialect(Protocol):
         return error.body()
 
     def refused(self, body: bytes) -> bytes:
-        """Translate a backend's error, which is told in the dialect spoken upstream; what is none stays as it came."""
+        """Translate a backend's error from the dialect spoken upstream; anything else stays as it came."""
         return body
 
     def writer(self, request: Request, unique: str) -> Writer:

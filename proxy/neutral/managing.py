@@ -69,7 +69,7 @@ class CompactionRequest:
     lead: int = 0
     """How many of the leading system messages, the last ones, are part of the history: clients leave them out with it."""
     fingerprints: Sequence[str] = ()
-    """Fingerprints of messages that earlier compactions stand for, which this one goes on from."""
+    """Fingerprints of messages that earlier compactions replaced, which this one builds on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ class Managed:
     sealed_compaction: SealedCompaction | None = None
     """The compaction that the answer begins with."""
     ended: bool = False
-    """Whether it is all there is to the answer."""
+    """Whether the answer holds nothing else."""
     spent: tuple[int, int] = (0, 0)
     """Prompt and completion tokens of the summaries for it."""
     hands_over: bool = False
     """Whether the client asks for a compaction of its own."""
     restored: Sequence[dict[str, Any]] = ()
-    """Messages before those that the client sent, for which a compaction stands that it keeps."""
+    """Messages opened from the client's sealed compaction, which come before those that it sent."""

@@ -32,7 +32,7 @@ class CallPart:
     arguments: str = ""
     id: str = ""
     index: int | None = None
-    """To which of the answer's calls it belongs."""
+    """Index of the call in the answer."""
     kind: str = "function"
     legacy: bool = False
     """Whether it is the one call of the older form (`function_call`)."""
@@ -47,7 +47,7 @@ class Piece:
     """
 
     frame: bytes = b""
-    """The bytes as they came, less what a backend must not say; empty for what has to be written anew."""
+    """The bytes as they came, without fields that a backend must not set; empty if the frame has to be built."""
     form: Any = None
     """The frame as its dialect parsed it, opaque to everyone else; None for what says nothing of an answer."""
     bare: bool = False
@@ -70,7 +70,7 @@ class Piece:
     choice: bool = False
     """Whether it is about a choice at all."""
     index: int = 0
-    """Which one; -1 for one that can't be told."""
+    """Index of the choice; -1 if it is not known."""
     other_choices: tuple[Piece, ...] = ()
     """Content of the same frame for further choices."""
     trailer: bool = False

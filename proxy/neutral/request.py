@@ -76,7 +76,7 @@ class Request:
     raw: bytes | None = None
     """The body as it came, where it can go upstream as it is."""
     wire: bytes | None = None
-    """The same before any content-encoding was undone."""
+    """The same with its content-encoding."""
     native: bytes | None = None
     """The body as a request of Ollama's `/api/chat`, where an Ollama can be sent it as it is."""
     for_ollama: Mapping[str, Any] | None = None
@@ -84,9 +84,9 @@ class Request:
     form: Any = None
     """The body as its dialect parsed it, opaque to everyone else."""
     reading: Callable[[], Generator[Fetch | Unseal, Any, Request]] | None = None
-    """Reads it to its end, where it names what is kept elsewhere; it has no messages until then. None: it is read."""
+    """Flow that completes a request which refers to stored documents; it has no messages until then. None: it is complete."""
     keeping: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]] | None = None
-    """The name and the document under which the answer, as the client is told it at its end, is stored; None: it is not."""
+    """Builds the name and the document to store from the complete answer; None: it is not stored."""
 
     @property
     def messages(self) -> list[Message]:

@@ -17,13 +17,13 @@ class Thinking:
     """Reasoning options of a client; each backend gets them in its own fields."""
 
     on: bool | None = None
-    """Whether it is to think at all; None: as it does by itself."""
+    """Whether it is to think at all; None: the model's default."""
     effort: str = ""
-    """One of `EFFORTS`; empty: as much as it does by itself."""
+    """One of `EFFORTS`; empty: the model's default."""
     budget: int | None = None
     """The most tokens of it; None: no bound but the answer's."""
     openai: str = ""
-    """The same in OpenAI's own word, where the client used that; empty: it did not."""
+    """OpenAI's own value, where the client used that; empty: it did not."""
 
     def nearest(self, known: tuple[str, ...]) -> str:
         """Find the nearest effort that a backend knows; empty if the client set none.

@@ -21,7 +21,7 @@ class AddOn(Observer):
     """Base of an add-on: a feature in one file that can be left out. Override the moments that matter; see `Observer` too."""
 
     def install(self, pipeline: Pipeline) -> None:
-        """Take what is needed of the pipeline, once, before the first request."""
+        """Take references to parts of the pipeline, once, before the first request."""
 
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
         """Change a request as the client sent it, before anything is looked up for it."""
@@ -40,15 +40,15 @@ class AddOn(Observer):
         """Take note of a prompt about to be sent; `again`: after a refusal."""
 
     def notices(self, job: Job) -> Sequence[Notice]:
-        """Notices that are shown beside the end of an answer."""
+        """Return notices to show at the end of an answer."""
         del job
         return ()
 
     def after_answer(self, job: Job) -> None:
-        """Go on from an answer that has ended, in whatever way."""
+        """Act after an answer has ended, whether it succeeded or not."""
 
     async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
         """Stop what would bring back a checkpoint, of a history of this chain, that a viewer deletes."""
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Stop starting new work."""

@@ -52,7 +52,7 @@ def bounded_answer(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
 
 
 def _stop_by_bound(job: Job, budget: ContextBudget) -> None:
-    """Have an answer that would be paused end by itself, because it is paid for to its end when it is left.
+    """Have an answer that would be paused end at a bound instead: the backend generates on after a disconnect.
 
     Only where it may get that long: what models write in one go is bounded by the provider, or by habit.
     """

@@ -84,7 +84,7 @@ class Compactor:
 
         `limit` are the tokens that it must not exceed; by default as many as fit by the upper bound. One is
         given after a refusal, and then what could not be shortened before is tried again, and nothing is recalled. What
-        is recalled else is chosen anew, since the prompt begins anew.
+        is recalled otherwise is chosen again, since the prompt has another beginning.
         """
         budget = job.budget
         if budget is None or not job.prompt.history:

@@ -43,12 +43,12 @@ class Prompt:
     request: Request
     """As the policy has it, and with its tools as text where they are emulated."""
     offer: Offer | None
-    """Tools that the model is told of in the prompt, because it has none of its own."""
+    """Tools described in the prompt, for a model that has none of its own."""
     system: Sequence[Message]
     sent: Sequence[Message]
     links: Sequence[bytes]
     shown: Sequence[Message]
-    """The same as the model is shown it where nothing covers it: without what the client wishes out, its results within limits."""
+    """The same as shown to the model where nothing covers it: with the client's edits, its results within limits."""
     history: Sequence[Message]
     checkpoint: Checkpoint | None
     search: str
@@ -89,7 +89,7 @@ class JobState:
 
     unique: str = field(default_factory=unique)
     usage_requested: bool = False
-    """Whether usage was asked for in the stream."""
+    """Whether the stream was requested with usage."""
     assumed: Fact[int] | None = None
     """Tokens of a window that nobody reported: for this answer alone, which showed that so much fits."""
     cut: bool = False
@@ -102,7 +102,7 @@ class JobState:
     opened: httpx.Response | None = None
     """Stream that was opened last: closed with the job, wherever it ends."""
     pool_lock: asyncio.Lock | None = None
-    """Held by the one request that may go on after its slots were cleared."""
+    """Held by the one request that may be sent after the slots of its model were cleared."""
     said: Callable[[], Piece] | None = None
     """Joins the whole answer, once it has ended in good order."""
     progress: Progress = field(default_factory=Progress)
@@ -110,7 +110,7 @@ class JobState:
     unsummarised: int = 0
     """Summaries in a row that were asked for and not written."""
     budget: ContextBudget | None = None
-    """Budget for the window and the estimate beside it: it is looked up again and again."""
+    """Cached budget for the window and the estimate below: it is looked up again and again."""
     window: Fact[int] | None = None
     estimate: Estimate | None = None
 
@@ -148,7 +148,7 @@ class Job:
     prompt: Prompt = field(init=False)
     """Set when the job is prepared, and once more if its tools have to become text."""
     managed: Managed = field(default_factory=Managed, init=False)
-    """Results of the client's wishes for its history."""
+    """Results of the client's own edits and compactions of its history."""
     state: JobState = field(default_factory=JobState, init=False)
     expected: Expected | None = None
     """Set where it is done ahead of time, in the background."""
@@ -156,7 +156,7 @@ class Job:
 
     @property
     def unique(self) -> str:
-        """Part of the ids in its answer."""
+        """Unique part of the ids in its answer."""
         return self.state.unique
 
     @property
@@ -351,7 +351,7 @@ class Job:
             earlier, of = outcome.cut_earlier
             details["left_out"] = {"tokens": outcome.left_out + earlier, "of": outcome.left_out_of + of}
         if outcome.repeated is not None:
-            # How much of it was used again stands in the usage beside it.
+            # The tokens that the backend reused are a standard field of the usage.
             details["repeated_tokens"] = outcome.repeated
         if (fill := outcome.fill) is not None:
             details |= {"fill": round(fill, 4), "window": outcome.window}

@@ -109,7 +109,7 @@ class Preparer:
         client_request = job.asked
         await self._prepare(job, emulate=False)
         if job.managed.hands_over and job.is_due:
-            # A model that is to call no tools need not be told of them, and has more room for what it is to read.
+            # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
             less = dict.fromkeys(
                 ("tools", "functions", "tool_choice", "function_call") & client_request.body.keys()
             )
@@ -230,7 +230,7 @@ class Preparer:
         drops = backend is not None and backend.drops_functions
         offer = offer_to_emulate(request, profile, settings, now=emulate, drops_functions=drops)
         rules = _rules(model, request)
-        # Where tools become text, calls and results are mended while they can be told apart, roles afterwards.
+        # Where tools become text, calls and results are repaired before that, while they are distinct; roles afterwards.
         first_rules = rules if offer is None else RepairRules()
         long = not small and is_heavy(request.messages, HEAVY_TEXT)
         messages, kinds = await offload_if(long, tidied, request.messages, first_rules)

@@ -20,9 +20,9 @@ from proxy.wire.jsontext import holds_more, may_hold_more
 LARGE = 512 * 1024
 """Bytes from which a body is not read on the loop."""
 _SMALL = 32 * 1024
-"""Bytes up to which it is, whatever is in it."""
+"""Bytes up to which it always is."""
 _MANY = 5_000
-"""The same for JSON values: most dialects make each of them anew, which takes one or two microseconds."""
+"""The same for JSON values: most dialects rebuild each of them, which takes one or two microseconds."""
 MOST_VALUES = 250_000
 """JSON values in a body, lists and objects counted twice: they are read at once, five million in a second."""
 MOST_MESSAGES = 10_000

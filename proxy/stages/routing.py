@@ -37,7 +37,7 @@ class Route:
 
     @property
     def key(self) -> ModelKey:
-        """Backend and model, by which things are told apart that are known of models."""
+        """Backend and model, the key of what is known about models."""
         return self.upstream.name, self.model
 
     async def profile(
@@ -93,7 +93,7 @@ async def has_path(upstream: Upstream, path: str) -> bool:
 
 
 def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
-    """A warning for each of the models chosen by an option that is none of the listed `ids`."""
+    """Build a warning for each model that an option names and that is not among the listed `ids`."""
     by_lower = {listed.lower(): listed for listed in ids}
     warnings = []
     for option, model in sorted(helpers):
@@ -134,7 +134,7 @@ class Router:
         self._table: dict[str, Route] = {}
 
     async def route(self, model: str) -> Route:
-        """The route for a public model id."""
+        """Find the route for a public model id; unknown ones go to the first backend."""
         table = await self.table()
         found = table.get(model)
         if found is None:
@@ -175,19 +175,19 @@ class Router:
         return ""
 
     async def unnamed(self, path: str) -> Route:
-        """The route of a request that names no model: to the first backend whose own path it is, else to the first."""
+        """Find the route of a request that names no model: the first backend with such a path of its own, else the first."""
         owner = await self.owner(path) if len(self.upstreams) > 1 else None
         return Route(owner or self.upstreams[0], "")
 
     async def owner(self, path: str) -> Upstream | None:
-        """The first backend of the kind whose own path it is; None if it is no kind's that is there."""
+        """Find the first backend that has this path of its own; None if none does."""
         for upstream in self.upstreams:
             if await has_path(upstream, path):
                 return upstream
         return None
 
     async def table(self) -> dict[str, Route]:
-        """All models by public id: as it is, and as `NAME/id` where two backends have the same."""
+        """Map public ids to routes: each id as it is, and as `NAME/id` where two backends list the same."""
         probers = [upstream.prober for upstream in self.upstreams]
         if len(probers) == 1:
             lists = [await probers[0].listed()]
@@ -224,7 +224,7 @@ OLLAMA = "ollama"
 
 
 async def with_backend_options(request: Request, route: Route) -> Request:
-    """The request with the fields that only this backend has; the same object where there are none."""
+    """Add the fields that only this backend has to a request; the same object where there are none."""
     if request.thinking is None and not request.for_ollama:
         return request
     backend = await route.upstream.prober.backend()

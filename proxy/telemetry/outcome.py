@@ -140,7 +140,7 @@ class Outcome:
     first_byte: float | None = None
     seconds = 0.0
     usage: Mapping[str, Any] | None = None
-    """Of the whole answer, as the client was or would have been told."""
+    """Usage of the whole answer, as the client got or would have got it."""
     delivered = False
     """Whether the client has all of the answer, so that it may leave."""
     closed = False
