@@ -41,13 +41,13 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(383, 160),
-    "lines of code": Bound(33_944, 18_500),
-    "Python tokens": Bound(318_898, 175_000),
-    "settings": Bound(65, 40),
-    "lines of tests": Bound(70_460, 40_000),
-    "functions entered by a short streamed request": Bound(465, 250),
-    "files entered by a short streamed request": Bound(104, 45),
+    "files": Bound(283, 160),
+    "lines of code": Bound(28_450, 18_500),
+    "Python tokens": Bound(268_900, 175_000),
+    "settings": Bound(39, 40),
+    "lines of tests": Bound(66_350, 40_000),
+    "functions entered by a short streamed request": Bound(450, 250),
+    "files entered by a short streamed request": Bound(92, 45),
 }
 
 
