@@ -121,12 +121,12 @@ class Pipeline:
         """Compact the history, with a notice before it and one after."""
         before = job.prompt.estimate.tokens
         if goal is not None or await self.compactor.expects_summary(job):
-            await audience.tell(Notice(done=False))
-        async with audience.telling(lambda: job.state.progress.written):
+            await audience.notify(Notice(done=False))
+        async with audience.progress(lambda: job.state.progress.written):
             gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.compacted(job)
-            await audience.tell(Notice(done=False))  # ignored where one was shown before
+            await audience.notify(Notice(done=False))  # ignored where one was shown before
         after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
         omitted = await self.attempts.record_message_cut(job) or job.outcome.cut_earlier[0]
-        await audience.tell(Notice(True, before, after, not gained, extract=extract, left_out=omitted))
+        await audience.notify(Notice(True, before, after, not gained, extract=extract, left_out=omitted))

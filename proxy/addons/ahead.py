@@ -205,9 +205,11 @@ class AheadCompactor(AddOn):
         used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
         if not (may_be_due(budget, used) and self._may(upstream, job.settings) and _is_conversation(job)):
             return
-        assert job.state.said is not None  # or it is no conversation
+        assert job.state.joined_answer is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
-        history, rest = history_next(job.asked.messages, job.state.said(), parsed=job.dialect.parses_calls)
+        history, rest = history_next(
+            job.asked.messages, job.state.joined_answer(), parsed=job.dialect.parses_calls
+        )
         if is_heavy(history, HEAVIEST):
             return
         request = job.asked.changed(messages=history)
@@ -364,7 +366,9 @@ def _is_conversation(job: Job) -> bool:
     """Return whether a turn is likely to follow that resumes this answer: not after a question that stands alone."""
     request, exchange = job.asked, job.exchange
     answered = (
-        job.state.said is not None and job.outcome.error is None and (exchange.ended or job.outcome.delivered)
+        job.state.joined_answer is not None
+        and job.outcome.error is None
+        and (exchange.ended or job.outcome.delivered)
     )
     single = (
         request.choices == 1 and not request.continues and request.compaction is None and not job.background

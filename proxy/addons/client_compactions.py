@@ -70,7 +70,7 @@ class ClientCompactions(AddOn):
         """Remember what a model wrote for one, if it did; the client may have left as soon as it had it."""
         if not job.managed.hands_over:
             return
-        answer = None if job.state.said is None else job.state.said()
+        answer = None if job.state.joined_answer is None else job.state.joined_answer()
         if answer is None or answer.finish != "stop" or not job.prompt.links:
             return
         if 0 < len(answer.text) <= _LONGEST:

@@ -37,7 +37,7 @@ _LEADS_IN = re.compile(r"(?:[:\n…]|\.\.\.)[\s\"'“„«>*`]*")
 """What stands between words about a text and the text."""
 
 
-class AnewFilter:
+class RestartFilter:
     """Holds the beginning of a continuation back until it is known to be none of these.
 
     Repetitive texts can't be told apart from themselves: of what the answer says twice nothing is looked for.

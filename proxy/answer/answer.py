@@ -1,4 +1,4 @@
-"""What an answer has said so far, over all attempts."""
+"""Text, thoughts, calls and usage of an answer so far, over all attempts."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Answer:
 
     @property
     def delivered_tokens(self) -> int:
-        """Those of them that the client got or gets."""
+        """Tokens that the client got or gets."""
         return sum(attempt.gained for attempt in self.attempts)
 
     @property

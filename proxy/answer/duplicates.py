@@ -153,7 +153,7 @@ class RepeatedCalls:
         return self._held_or(part)
 
     def _begin(self, part: CallPart) -> None:
-        alike = [bare for bare, _ in self._made_before(part)]
+        alike = [bare for bare, _ in self._called_before(part)]
         self._now = _Call(part, [part.arguments], alike, held=bool(alike))
 
     def _held_or(self, part: CallPart) -> list[CallPart]:
@@ -178,14 +178,14 @@ class RepeatedCalls:
         call = now.whole()
         bare = bare_of(call.arguments)
         if now.held and any(
-            bare == each and _equal(call.arguments, made) for each, made in self._made_before(call)
+            bare == each and _equal(call.arguments, made) for each, made in self._called_before(call)
         ):
             self.dropped.append(call.name + call.arguments)
             return []
         self._made.setdefault(call.name, []).append((bare, call.arguments))
         return [self._placed(call)] if now.held else []
 
-    def _made_before(self, part: CallPart) -> list[tuple[str, str]]:
+    def _called_before(self, part: CallPart) -> list[tuple[str, str]]:
         """Arguments of earlier calls of its name; one without a name, of a kind that is not known here, repeats none."""
         return self._made.get(part.name, [])[-_COMPARED:] if part.name else []
 

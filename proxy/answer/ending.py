@@ -1,4 +1,4 @@
-"""How an answer ends for its client: as the backend ended it, or in Spillway's words where it said nothing of its end."""
+"""Ends of an answer for its client: as the backend ended it, or in Spillway's words where it said nothing of its end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Ending:
     def complete(self, out: list[bytes], *, marked: bool) -> bytes:
         """Return what is left to send of an attempt that has ended, in good order or with an error that was passed on."""
         attempt, outlet = self._answer.attempt, self._outlet
-        unseen = attempt.searching or self._watch.tokens_left(self._answer) != 0
+        unseen = attempt.searching or self._watch.remaining_tokens(self._answer) != 0
         if attempt.withheld and attempt.finish == "length" and unseen:
             outlet.take_back()  # half a call, and no more room for a whole one
             return outlet.final("length")

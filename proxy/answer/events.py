@@ -1,4 +1,4 @@
-"""What happens to a stream (events), and what is to be done about it (commands)."""
+"""Events of a stream, and the commands that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.neutral.piece import CallPart, Piece
 
 
 class State(Enum):
-    """Where a stream stands."""
+    """State of a stream."""
 
     RELAYING = "relaying"
     PAUSED = "paused"

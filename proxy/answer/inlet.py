@@ -131,7 +131,7 @@ class Inlet:
         ending = [_end_of(piece) for piece in instead if piece.finish or not (piece.text or piece.calls)]
         for piece in ending:
             answer.add(piece)
-        if self._watch.tokens_left(answer) == 0:
+        if self._watch.remaining_tokens(answer) == 0:
             return instead
         # The call is asked for again where the window ended it.
         answer.attempt.in_vain = answer.attempt.calling = answer.attempt.withheld = True

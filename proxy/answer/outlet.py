@@ -1,4 +1,4 @@
-"""What the client gets of an answer: frames as they came, or rewritten as parts of one answer, or held back."""
+"""Output of an answer to the client: frames as they came, or rewritten as parts of one answer, or held back."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from proxy.answer.anew import AnewFilter
+from proxy.answer.anew import RestartFilter
 from proxy.answer.events import Reopened
 from proxy.answer.thinking import ThoughtFilter, open_thought
 
@@ -63,7 +63,7 @@ def seam_for(reopened: Reopened, said: str, gap: str) -> Seam:
         if gap or quoted
         else Joint(),
         # A thought that was interrupted is thought anew where it can't be gone on with.
-        AnewFilter("" if thought and quoted else said),
+        RestartFilter("" if thought and quoted else said),
         SpacedFilter(gap),
     )
 
@@ -181,7 +181,7 @@ class OverlapFilter:
         self._held += text
         if self._unless_spaced and self._held[:1].isspace():
             self._candidates = [c for c in self._candidates if len(c) >= _SURE]
-        held = self._said_again()
+        held = self._is_repeated()
         self._candidates = [c for c in self._candidates if held.startswith(c) or c.startswith(held)]
         if not self._candidates:
             return self._release(0)
@@ -191,17 +191,17 @@ class OverlapFilter:
     def flush(self, *, interrupted: bool = False) -> str:
         """Return what is held when the attempt ends, less a whole repetition."""
         del interrupted
-        held = self._said_again()
+        held = self._is_repeated()
         whole = [c for c in self._candidates if held.startswith(c)]
         return self._release(len(whole[0]) if whole else 0)
 
-    def _said_again(self) -> str:
+    def _is_repeated(self) -> str:
         return self._held.lstrip() if self._unless_spaced else self._held
 
     def _release(self, cut: int) -> str:
         if cut and _repeats(self._said, cut):
             cut = 0
-        cut += len(self._held) - len(self._said_again()) if cut else 0
+        cut += len(self._held) - len(self._is_repeated()) if cut else 0
         out, self._held, self.open = self._held[cut:], "", False
         self._candidates, self._said = [], ""
         return out

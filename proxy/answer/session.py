@@ -107,7 +107,7 @@ class StreamSession:
             case ChunkReceived(data):
                 return self._received(data)
             case AnswerReceived(pieces):
-                return self._received_whole(pieces)
+                return self._received_body(pieces)
             case UpstreamEnded() | EndedHere():
                 return self._ended(here=isinstance(event, EndedHere))
             case UpstreamFailed(message):
@@ -125,7 +125,7 @@ class StreamSession:
         frames = sse.frames(self._inlet.splitter.feed(data))
         return sending(out, self._frames(frames, out))
 
-    def _received_whole(self, pieces: Sequence[Piece]) -> Commands:
+    def _received_body(self, pieces: Sequence[Piece]) -> Commands:
         """Take in an answer that is not paused before its end: what it counts decides whether it is gone on with."""
         out, attempt = list[bytes](), self.answer.attempt
         counts = next((piece for piece in pieces if piece.trailer), Piece())

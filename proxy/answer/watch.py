@@ -1,4 +1,4 @@
-"""What a stream is watched for, and the judgements whether an answer is to be paused or was cut by the window."""
+"""Limits that a stream is watched for, and the judgements whether an answer is to be paused or was cut by the window."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EMPTY_FILL = 0.9
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """What to look out for. Token figures; `window` 0 means unknown: nothing is paused at a pause point."""
+    """Limits in tokens; `window` 0 means unknown: nothing is paused at a pause point."""
 
     window: int = 0
     pause_point: int = 0
@@ -46,7 +46,7 @@ class Watch:
     """The client wants usage, so a joined answer ends with a usage chunk."""
     cancels: bool = True
     """Whether an attempt may be left before its end; False: it is paid for to the end, so a bound has to stop it."""
-    calls_whole: bool = False
+    holds_calls: bool = False
     """Whether tool calls come whole, because they are read from text."""
     resumable: bool = False
     unknown: bool = False
@@ -80,7 +80,7 @@ class Watch:
             return False
         if attempt.withheld or attempt.unseen:
             return used >= self.window - max(_FULL_SLACK, self.window // _CALL_SLACK)
-        left = self.tokens_left(answer)
+        left = self.remaining_tokens(answer)
         if near_bound and left is not None and left > _BOUND_MARGIN:
             return True
         return left is None or used + left > self.window - _FULL_SLACK
@@ -109,24 +109,24 @@ class Watch:
         if attempt.searching and not attempt.withheld:
             return True
         reserve = max(_DANGER, self.window // _DANGER_SHARE)
-        managed = self.resumable and self.window > 0 and not self.calls_whole
+        managed = self.resumable and self.window > 0 and not self.holds_calls
         return managed and not attempt.calling and attempt.used >= self.pause_point - reserve
 
     def called_enough(self, answer: Answer) -> bool:
         """Return whether whole calls were made and the window is nearly full of what the model says after them."""
         attempt = answer.attempts[-1]
-        made = self.calls_whole and attempt.calling and self.resumable and self.window > 0
+        made = self.holds_calls and attempt.calling and self.resumable and self.window > 0
         return made and not attempt.searching and not attempt.finish and attempt.used >= self.pause_point
 
     def cut_after_calls(self, answer: Answer) -> bool:
         """Return whether the window ended an answer that has made whole calls."""
         attempt = answer.attempts[-1]
-        made = self.calls_whole and attempt.calling and attempt.finish == "length"
-        return made and self.tokens_left(answer) != 0
+        made = self.holds_calls and attempt.calling and attempt.finish == "length"
+        return made and self.remaining_tokens(answer) != 0
 
     def may_be_full(self, answer: Answer) -> bool:
         """Return whether an end for its length may have been the window's doing: usage may tell later."""
-        left = self.tokens_left(answer)
+        left = self.remaining_tokens(answer)
         untold = self.unknown and not self.window and self.vain_resumes > 0
         may = self._between_words(answer) if untold else self.may_go_on(answer)
         return may and (left is None or left > 0)
@@ -153,7 +153,7 @@ class Watch:
         """Return whether the answer as a whole ended for want of room: not by the client's bound, and not gone on with."""
         attempt = answer.attempt
         full = self.window > 0 and attempt.used >= self.window - self.window // 16
-        return attempt.finish == "length" and full and self.tokens_left(answer) != 0
+        return attempt.finish == "length" and full and self.remaining_tokens(answer) != 0
 
     def suspiciously_empty(self, answer: Answer) -> bool:
         """Return whether an answer that said nothing at all is a refusal of the prompt."""
@@ -161,7 +161,7 @@ class Watch:
         empty = not answer.begun and not attempt.finish and not attempt.errored
         return empty and self.window > 0 and attempt.prompt_tokens >= _EMPTY_FILL * self.window
 
-    def tokens_left(self, answer: Answer) -> int | None:
+    def remaining_tokens(self, answer: Answer) -> int | None:
         """Completion tokens that the client still allows."""
         return None if self.max_tokens is None else max(0, self.max_tokens - answer.delivered_tokens)
 
@@ -192,7 +192,7 @@ class Watch:
         if len(answer.attempts) == 1 or not self.resumable or attempt.used < self.window - _FULL_SLACK:
             return False
         half_a_call = attempt.calling and not attempt.withheld
-        return not half_a_call and self.tokens_left(answer) != 0 and not self._resumes(answer)
+        return not half_a_call and self.remaining_tokens(answer) != 0 and not self._resumes(answer)
 
     def _resumes(self, answer: Answer) -> bool:
         """Return whether there may be one more attempt after the running one."""

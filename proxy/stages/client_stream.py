@@ -34,11 +34,11 @@ class Audience(Protocol):
     beside: Sequence[Form]
     """How something is told beside the answer, not in its own text; empty: it is not."""
 
-    async def tell(self, notice: Notice) -> None:
+    async def notify(self, notice: Notice) -> None:
         """Show a notice."""
         ...
 
-    def telling(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
+    def progress(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
         """Show, while inside, how many tokens of a summary are written."""
         ...
 
@@ -57,10 +57,10 @@ class Nobody:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
 
-    async def tell(self, notice: Notice) -> None:
+    async def notify(self, notice: Notice) -> None:
         """Show nothing."""
 
-    def telling(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
+    def progress(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
         """Show nothing."""
         del written
         return nullcontext()
@@ -83,7 +83,7 @@ class ClientStream:
         *,
         form: str,
         own: Identity,
-        own_headers: Callable[[], Headers],
+        extra_headers: Callable[[], Headers],
         grace: float,
         heartbeat: float,
     ) -> None:
@@ -94,7 +94,7 @@ class ClientStream:
             writer: of the answer, in the client's dialect.
             form: a key of the status forms.
             own: under which notices go out while the backend has not given the answer an identity.
-            own_headers: gives Spillway's own headers when they are due.
+            extra_headers: gives Spillway's own headers when they are due.
             grace: seconds after which a silent response is opened.
             heartbeat: seconds between comments on a silent stream.
         """
@@ -106,7 +106,7 @@ class ClientStream:
         self._forms = FORMS[form]
         self.beside: Sequence[Form] = [form for form in self._forms if form in FORMS["auto"]]
         self._own = own if carries_chunks(form) else None
-        self._own_headers = own_headers
+        self._own_headers = extra_headers
         self._queued: list[bytes] = []
         """Notices, written when they were told: what a writer writes depends on what it wrote before."""
         self._opening = b""
@@ -119,7 +119,7 @@ class ClientStream:
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(grace, self._tick)
 
-    async def tell(self, notice: Notice) -> None:
+    async def notify(self, notice: Notice) -> None:
         """Show a notice, at the latest when the response opens. One that closes nothing is left out, but for the last."""
         if not self._forms or (notice.done is not self._telling and not notice.ended):
             return
@@ -132,16 +132,16 @@ class ClientStream:
             self._queued.append(written)
 
     @asynccontextmanager
-    async def telling(self, written: Callable[[], int]) -> AsyncIterator[None]:
+    async def progress(self, written: Callable[[], int]) -> AsyncIterator[None]:
         """Show, while inside, how many tokens of a summary are written: now and then, and ever more rarely."""
-        task = spawn(self._tell_on(written), name="progress")
+        task = spawn(self._show_progress(written), name="progress")
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _tell_on(self, written: Callable[[], int]) -> None:
+    async def _show_progress(self, written: Callable[[], int]) -> None:
         pause, shown = PROGRESS, 0
         while self.beside:
             await asyncio.sleep(pause)
@@ -184,7 +184,7 @@ class ClientStream:
 
     async def close_notice(self) -> None:
         """Close a notice that is still open, so that no client shows it as running for ever."""
-        await self.tell(Notice(done=True, failed=True))
+        await self.notify(Notice(done=True, failed=True))
 
     def stop(self) -> None:
         """No more heartbeats."""

@@ -103,7 +103,7 @@ class JobState:
     """Stream that was opened last: closed with the job, wherever it ends."""
     pool_lock: asyncio.Lock | None = None
     """Held by the one request that may be sent after the slots of its model were cleared."""
-    said: Callable[[], Piece] | None = None
+    joined_answer: Callable[[], Piece] | None = None
     """Joins the whole answer, once it has ended in good order."""
     progress: Progress = field(default_factory=Progress)
     """Of the job's summary, or of the one that it waits for."""

@@ -19,7 +19,7 @@ _UNKNOWN = "unknown"
 
 
 class CallsFound(Protocol):
-    """What a reader of calls found out, to be told."""
+    """Findings of a reader of calls."""
 
     faults: list[CallFault]
     leaked: int
@@ -28,7 +28,7 @@ class CallsFound(Protocol):
 
 @dataclass(slots=True)
 class Judged:
-    """How much of an answer was told of already."""
+    """Progress in recording the calls of an answer."""
 
     calls: int = 0
     attempts: int = 0
@@ -52,7 +52,7 @@ def leaks_of(job: Job, offer: Offer | None, *, said: str) -> LeakedCalls | None:
     )
 
 
-def _tell_found(job: Job, found: CallsFound) -> None:
+def _record_found(job: Job, found: CallsFound) -> None:
     """Tell what a reader found since it was asked last."""
     _tell(job, found.faults)
     found.faults = []
@@ -61,7 +61,7 @@ def _tell_found(job: Job, found: CallsFound) -> None:
         found.leaked = 0
 
 
-def _tell_merged(job: Job, number: int) -> None:
+def _record_repeats(job: Job, number: int) -> None:
     """Tell that so many calls were left out, because they had been made before."""
     if number:
         job.outcome.record_mended("repeated", number)
@@ -75,8 +75,8 @@ def judge(
     `over`: nothing more comes.
     """
     for reader in readers:
-        _tell_found(job, reader)
-    _tell_merged(job, answer.merged - judged.merged)
+        _record_found(job, reader)
+    _record_repeats(job, answer.merged - judged.merged)
     judged.merged = answer.merged
     if not answer.attempt.finish or judged.attempts == len(answer.attempts):
         return

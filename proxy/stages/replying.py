@@ -40,11 +40,11 @@ _OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache
 
 
 class ClientReply(Protocol):
-    """What a client gets."""
+    """Reply to a client."""
 
     @property
     def audience(self) -> Audience:
-        """Who sees notices while the answer is made."""
+        """Audience of notices while the answer is made."""
         ...
 
     async def write(self, answer: WholeAnswer | None) -> None:
@@ -71,7 +71,7 @@ class Replies:
     async def open(self, job: Job) -> AsyncIterator[ClientReply]:
         """ClientReply to a job's client. What is raised inside ends a stream that is open already, and else is raised on."""
         if not job.prompt.request.stream:
-            yield _WholeReply(job, self)
+            yield _BodyReply(job, self)
             return
         reply = _StreamReply(job, self)
         try:
@@ -109,7 +109,7 @@ class _StreamReply:
             job.writer(),
             form="off" if job.undisturbed else form,
             own=self._replies.identity(job),
-            own_headers=job.spillway_headers,
+            extra_headers=job.spillway_headers,
             grace=self._replies.grace,
             heartbeat=job.settings.heartbeat,
         )
@@ -161,7 +161,7 @@ class _StreamReply:
             await end_with_error(client, whole.error())
 
 
-class _WholeReply:
+class _BodyReply:
     """One body."""
 
     def __init__(self, job: Job, replies: Replies) -> None:

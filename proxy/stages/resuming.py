@@ -28,13 +28,13 @@ from proxy.stages.summarising import drive
 
 _log = logging.getLogger("spillway.resume")
 
-SAID_SHARE = 0.15
+ANSWER_SHARE = 0.15
 """Fraction of the window that what was said so far may take in the next prompt."""
 
 
 @dataclass(slots=True)
 class ResumeState:
-    """What is kept of one answer between its resumes."""
+    """State of one answer between its resumes."""
 
     said: SummarisedStart = field(default_factory=SummarisedStart)
     thought: SummarisedStart = field(default_factory=SummarisedStart)
@@ -87,7 +87,7 @@ class Resumer:
         budget, said = job.budget, answer.delivered_tokens
         if budget is None:
             return True
-        over = said > budget.zone * SAID_SHARE or job.prompt.estimate.tokens + said > budget.limit
+        over = said > budget.zone * ANSWER_SHARE or job.prompt.estimate.tokens + said > budget.limit
         return over or await self._compactor.expects_summary(job)
 
     async def _go_on(
@@ -98,14 +98,14 @@ class Resumer:
         assert budget is not None
         if state.hidden and not answer.attempt.calling:
             state.gap = answer.cut_back()
-        partial = await self._shortened(job, answer, state, budget.zone * SAID_SHARE)
+        partial = await self._shortened(job, answer, state, budget.zone * ANSWER_SHARE)
 
         def asked() -> ContinuationRequest:
             return continuation(job.prompt.messages, partial, how, thoughts=_thinks_on(job))
 
         if not answer.attempt.cleared and not await self._make_room(job, answer, asked):
             return Remedy.GIVE_UP
-        while await self._told_cut(job):
+        while await self._record_cut(job):
             request = asked()
             opened = await self._attempts.go_on(job, request, answer.delivered_tokens, how=how)
             if isinstance(opened, Attempted):
@@ -115,7 +115,7 @@ class Resumer:
                 return done
         return Remedy.GIVE_UP
 
-    async def _told_cut(self, job: Job) -> bool:
+    async def _record_cut(self, job: Job) -> bool:
         """Tell what had to be left out of the newest message; False: there is hardly anything left that is to be answered."""
         try:
             await self._attempts.record_message_cut(job)

@@ -177,18 +177,18 @@ class StreamDriver:
             last = isinstance(stopped, Pause) and stopped.last
             quiet = attempt.cleared or last
             if not quiet and await self._resumer.takes_long(run.job, run.session.answer):
-                await to.tell(Notice(done=False))
+                await to.notify(Notice(done=False))
             done = run.job.outcome
             compactions, extracts, cut = done.compactions, done.extracts, done.left_out
-            async with to.telling(lambda: run.job.state.progress.written):
+            async with to.progress(lambda: run.job.state.progress.written):
                 response = None if last else await self._next(run, stopped)
             notice = _outcome(run, before, response)
             left_out = done.left_out if done.left_out != cut else 0
             if not quiet and done.compactions > compactions:
-                await to.tell(Notice(done=False))  # ignored where it was told before
+                await to.notify(Notice(done=False))  # ignored where it was told before
             if run.session.answer.identity is None and to.identity is not None:
                 run.session.adopt(to.identity)
-            await to.tell(replace(notice, extract=done.extracts > extracts, left_out=left_out))
+            await to.notify(replace(notice, extract=done.extracts > extracts, left_out=left_out))
             if run.failed is not None:
                 stopped = await self._carry_out(run, UpstreamFailed(run.failed.message))
                 continue
@@ -207,7 +207,7 @@ class StreamDriver:
         if session.failed or answer.attempt.errored:
             outcome.fail(0, "upstream_failed")
         else:
-            run.job.state.said = answer.whole
+            run.job.state.joined_answer = answer.whole
             if session.watch.ended_short(answer) and not outcome.unfinished:
                 outcome.record_out_of_room()
         self._observe(run)

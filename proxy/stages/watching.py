@@ -1,4 +1,4 @@
-"""What the session of an answer is to watch for: what its job's model and client allow."""
+"""Limits for the session of an answer, by what its model and its client allow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def watch_of(
         remarks=remarks,
         show_usage=request.wants_usage is True,
         cancels=job.cancels,
-        calls_whole=job.prompt.offer is not None,
+        holds_calls=job.prompt.offer is not None,
         resumable=budget is not None and job.resumable,
         unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
         search=job.prompt.search,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.answer.anew import AnewFilter
+from proxy.answer.anew import RestartFilter
 from proxy.answer.events import Finish, Pause, Reopened
 from tests.answer.support import commands, ending, one_answer, opening, read, said, sent, session, words
 from tests.answer.test_seam import through
@@ -37,18 +37,18 @@ def reworded(text: str, every: int = 9) -> str:
 def test_the_answer_in_other_words_is_recognised(before: str, size: int) -> None:
     for at in range(200, len(STORY), 50):
         again = before + reworded(STORY)
-        seam = AnewFilter(STORY[:at])
+        seam = RestartFilter(STORY[:at])
         assert (through(seam, again, size), seam.restarted) == ("", True)
 
 
 def test_so_is_a_short_one() -> None:
     head = STORY[:90]
-    seam = AnewFilter(head)
+    seam = RestartFilter(head)
     assert (through(seam, reworded(STORY, 8), 5), seam.restarted) == ("", True)
 
 
 def test_an_answer_behind_a_thought_is_recognised_without_it() -> None:
-    seam = AnewFilter(f"<think>\nWhat do I know of rivers?\n</think>\n\n{STORY[:400]}")
+    seam = RestartFilter(f"<think>\nWhat do I know of rivers?\n</think>\n\n{STORY[:400]}")
     assert (through(seam, reworded(STORY), 5), seam.restarted) == ("", True)
 
 
@@ -61,12 +61,12 @@ def test_a_preamble_and_the_end_once_more_are_taken_out(preamble: str, size: int
         head, rest = STORY[:at], STORY[at:]
         for overlap in (60, 95):
             again = head[-overlap:]
-            cut = through(AnewFilter(head), preamble + again + rest, size)
+            cut = through(RestartFilter(head), preamble + again + rest, size)
             assert cut == rest or again.strip() != again
 
 
 def test_a_refrain_is_no_new_beginning() -> None:
-    seam = AnewFilter(STORY)
+    seam = RestartFilter(STORY)
     verse = f"{STORY[:110]} So it went on for many years, until one day somebody dug a canal, and all of this was over."
     assert (
         through(seam, f"{verse} {'Nothing of it is left. ' * 8}", 5)
@@ -101,12 +101,12 @@ As long as life endures.
 def test_the_chorus_of_a_song_may_come_again(opening: str, at: int) -> None:
     """Between verses, where the answer was paused at its second one."""
     rest = f"{CHORUS}{LAST}"
-    seam = AnewFilter(f"{opening}{VERSE}{CHORUS}{LAST.replace('Lord', 'sea')}{rest[:at]}")
+    seam = RestartFilter(f"{opening}{VERSE}{CHORUS}{LAST.replace('Lord', 'sea')}{rest[:at]}")
     assert (through(seam, rest[at:], 5), seam.restarted) == (rest[at:], False)
 
 
 def test_little_is_held_back_of_what_is_not_like_it() -> None:
-    seam = AnewFilter(STORY)
+    seam = RestartFilter(STORY)
     text = "Quite another matter is the canal, dug by hand in four summers, of which every engineer here is proud. Yes."
     held = 0
     while seam.open:
@@ -118,7 +118,7 @@ def test_little_is_held_back_of_what_is_not_like_it() -> None:
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 50))
 @example("a" * 300, "a" * 300, 5)
 def test_what_comes_out_is_an_end_of_what_went_in(before: str, text: str, size: int) -> None:
-    seam = AnewFilter(before)
+    seam = RestartFilter(before)
     out = through(seam, text, size)
     assert text.endswith(out)
     assert seam.restarted <= (out == "")

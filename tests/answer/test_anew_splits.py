@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.answer.anew import AnewFilter
+from proxy.answer.anew import RestartFilter
 from tests.answer.test_anew import SIZES, STORY
 from tests.answer.test_seam import PROSE, REPETITIVE, through
 
@@ -16,6 +16,6 @@ pytestmark = pytest.mark.slow
 def test_a_real_continuation_is_let_through_at_every_split(text: str, size: int) -> None:
     # Of a text that repeats itself from its second line on there is no precedent before.
     for at in range(1 if text in (STORY, PROSE) else len(text) // 3, len(text), 3):
-        seam = AnewFilter(text[:at])
+        seam = RestartFilter(text[:at])
         assert through(seam, text[at:], size) == text[at:], at
         assert not seam.restarted

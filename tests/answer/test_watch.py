@@ -119,6 +119,6 @@ def test_an_answer_without_a_word_near_the_window_is_a_refusal() -> None:
 
 
 def test_tokens_left() -> None:
-    assert WATCH.tokens_left(answer()) is None
-    assert replace(WATCH, max_tokens=500).tokens_left(answer(500, 400)) == 100
-    assert replace(WATCH, max_tokens=300).tokens_left(answer(500, 400)) == 0
+    assert WATCH.remaining_tokens(answer()) is None
+    assert replace(WATCH, max_tokens=500).remaining_tokens(answer(500, 400)) == 100
+    assert replace(WATCH, max_tokens=300).remaining_tokens(answer(500, 400)) == 0

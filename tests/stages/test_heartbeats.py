@@ -56,7 +56,7 @@ def streaming(wire: Wire) -> Iterator[ClientStream]:
         writer,
         form="off",
         own=own,
-        own_headers=list,
+        extra_headers=list,
         grace=0.0,
         heartbeat=0.0,
     )

@@ -237,7 +237,7 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
         CHAT.writer(Request(body={}), ""),
         form="off",
         own=Identity("", 0, ""),
-        own_headers=list,
+        extra_headers=list,
         grace=0.0,
         heartbeat=10.0,
     )
@@ -262,7 +262,9 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
     exchange = Exchange({"method": "POST", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
     exchange.started = True
     writer, own = CHAT.writer(Request(body={}), ""), Identity("", 0, "")
-    client = ClientStream(exchange, writer, form="off", own=own, own_headers=list, grace=0.0, heartbeat=1e-6)
+    client = ClientStream(
+        exchange, writer, form="off", own=own, extra_headers=list, grace=0.0, heartbeat=1e-6
+    )
     client._last -= 1.0
     for _ in range(200):
         await asyncio.sleep(0)

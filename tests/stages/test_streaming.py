@@ -270,12 +270,12 @@ def test_when_the_client_leaves_as_the_next_attempt_opens(monkeypatch: pytest.Mo
     opened = threading.Event()
 
     @asynccontextmanager
-    async def telling(_self: ClientStream, _written: Callable[[], int]) -> AsyncIterator[None]:
+    async def progress(_self: ClientStream, _written: Callable[[], int]) -> AsyncIterator[None]:
         yield
         opened.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(ClientStream, "telling", telling)
+    monkeypatch.setattr(ClientStream, "progress", progress)
     gate = Gate(3)
     brain = held_later(gate)
     with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
