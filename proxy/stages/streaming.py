@@ -102,7 +102,7 @@ class StreamDriver:
         key, meter, readers = job.key, self._counting.meter, list[EmulatedStream | LeakedCalls]()
         answer = Answer(
             job.prompt.estimate.tokens,
-            lambda text: meter.count_text(key, text),
+            lambda text: meter.count_text(key, text, cautious=True),
             bound=job.prompt.answer_bound,
         )
 

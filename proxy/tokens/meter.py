@@ -112,16 +112,18 @@ class Meter:
         known = self._counts.find(counter.id, [digest for digest, _, _ in parts])
         return [*map(model.ratios.predict, self._counted(counter, parts, known))]
 
-    def count_text(self, key: ModelKey, text: str) -> int:
-        """Count the tokens of a piece of completion text, at least 1 unless it is empty. Not cached.
+    def count_text(self, key: ModelKey, text: str, *, cautious: bool = False) -> int:
+        """Count the tokens of a piece of text, at least 1 unless it is empty. Not cached.
 
-        Every piece is rounded: hand over what came since the last count rather than each delta.
+        `cautious`: at least as many as the vocabulary that counts for the model has for it, whatever ratio was learned of
+        prompts: an answer that is counted too low outgrows its window before it is paused.
         """
         if not text:
             return 0
         model = self._models.get(key)
         counted = self._models.counter_now(model).text(text)
-        return max(1, round(model.ratios.predict((*counted, *EMPTY[SCRIPTS:]))))
+        least = sum(counted) if cautious else 1
+        return max(1, round(max(least, model.ratios.predict((*counted, *EMPTY[SCRIPTS:])))))
 
     def observe(
         self, estimate: Estimate, prompt_tokens: int, *, window: int | None = None, may_cut: bool = True
