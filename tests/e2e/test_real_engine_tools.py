@@ -291,9 +291,10 @@ def pauses(proxy: Spillway) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("spillway_pauses_total{"))
 
 
-def test_a_call_that_fits_is_written_once(untooled: Engine, proxy_of: SharedSpillway) -> None:
+def test_a_call_that_fits_is_written_once(untooled: Engine, spillway: StartSpillway) -> None:
+    """By a proxy of its own, as above."""
     history, wanted = nearly_full(440)
-    proxy = proxy_of(untooled)
+    proxy = spillway([untooled.url])
     history[-1] = user(history[-1]["content"].partition("\n")[2])  # the answer begins with the call
     before = pauses(proxy)
     answer = proxy.chat(history, model="untooled", tools=[tool("fetch")], stream=True)

@@ -23,9 +23,9 @@ def talks(question: Question) -> Reply:
     return (walk(last=1200) if WORD.search(question.last_user) else qa())(question)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def served() -> Iterator[tuple[Proxy, FakeBackend]]:
-    """A model for each strategy, and it is known by that name."""
+    """A model for each strategy, known by that name; no test's reports move another's counts."""
     models = [FakeModel(name, WINDOW) for name in STRATEGIES]
     with LlamaCppFake(models, summariser(talks)) as fake, running_proxy(fake, models=MODELS) as proxy:
         yield proxy, fake
