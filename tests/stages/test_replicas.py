@@ -34,7 +34,7 @@ class Replicas:
     """Has the model `m`."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def replicas(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
     if shutil.which("nginx") is None:
         pytest.skip("nginx is not installed")
